@@ -1,0 +1,194 @@
+//! Domain events: what one is, which states it passes through, how long it waits after a failure.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::ids::EventId;
+
+/// Longest event type, aggregate type and aggregate id, in bytes. The database holds the same limit.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Largest payload, in bytes of its JSONB form. The database holds the same limit.
+pub const PAYLOAD_BYTES_MAX: usize = 256 * 1024;
+
+/// An event as it is delivered. Its `id` stays the same however often it is delivered.
+#[derive(Debug, Serialize)]
+pub struct Event {
+    /// What a consumer recognises a repeat by.
+    pub id: EventId,
+    /// What kind of thing the event is about.
+    pub aggregate_type: String,
+    /// Which one.
+    pub aggregate_id: String,
+    /// What happened.
+    pub event_type: String,
+    /// The data, as the publisher gave it.
+    pub payload: Box<RawValue>,
+    /// How often its delivery has failed.
+    pub retry_count: i32,
+    /// When it was published.
+    pub created_at: Timestamp,
+}
+
+/// An event that is about to be published.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewEvent {
+    /// What kind of thing the event is about.
+    pub aggregate_type: String,
+    /// Which one.
+    pub aggregate_id: String,
+    /// What happened.
+    pub event_type: String,
+    /// The data.
+    pub payload: serde_json::Value,
+}
+
+/// Why an event cannot be published.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEvent {
+    /// A name is missing.
+    #[error("{field} is empty; give it a value such as `{example}`")]
+    Empty {
+        /// Which one.
+        field: &'static str,
+        /// What it could be.
+        example: &'static str,
+    },
+    /// A name is too long.
+    #[error("{field} has {bytes} bytes; the limit is {NAME_BYTES_MAX}")]
+    TooLong {
+        /// Which one.
+        field: &'static str,
+        /// How long it is.
+        bytes: usize,
+    },
+    /// A control character would not survive headers and subjects.
+    #[error("{field} contains a control character; use printable text")]
+    ControlCharacter {
+        /// Which one.
+        field: &'static str,
+    },
+}
+
+impl NewEvent {
+    /// Says what is wrong before the database would.
+    pub fn check(&self) -> Result<(), InvalidEvent> {
+        let fields = [
+            ("aggregate_type", &self.aggregate_type, "order"),
+            ("aggregate_id", &self.aggregate_id, "42"),
+            ("event_type", &self.event_type, "order.placed"),
+        ];
+        for (field, value, example) in fields {
+            if value.trim().is_empty() {
+                return Err(InvalidEvent::Empty { field, example });
+            }
+            if value.len() > NAME_BYTES_MAX {
+                return Err(InvalidEvent::TooLong { field, bytes: value.len() });
+            }
+            if value.chars().any(char::is_control) {
+                return Err(InvalidEvent::ControlCharacter { field });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where an event stands. The table has no status column: the state follows from its times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EventState {
+    /// Nobody holds it; it is delivered once `process_after` has passed.
+    Pending,
+    /// A processor holds it, for five minutes at most.
+    Claimed,
+    /// Done, for ever.
+    Processed,
+}
+
+use EventState::{Claimed, Pending, Processed};
+
+/// What moves an event from one state to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventStep {
+    /// `claim_outbox_events`, also of a claim that went stale.
+    Claim,
+    /// `complete_outbox_event` with success.
+    Succeed,
+    /// `complete_outbox_event` without success: back to waiting, later.
+    Fail,
+    /// A person asks for a delivery now.
+    RetryNow,
+    /// A person ends it without delivery.
+    Close,
+}
+
+/// Every legal change of an event. What is absent is rejected, here and by the database.
+pub const TRANSITIONS: &[(EventState, EventStep, EventState)] = &[
+    (Pending, EventStep::Claim, Claimed),
+    (Claimed, EventStep::Claim, Claimed),
+    (Claimed, EventStep::Succeed, Processed),
+    (Claimed, EventStep::Fail, Pending),
+    (Pending, EventStep::RetryNow, Pending),
+    (Pending, EventStep::Close, Processed),
+    (Claimed, EventStep::Close, Processed),
+];
+
+impl EventState {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Pending, Claimed, Processed];
+
+    /// Whether any step leads from here to there.
+    #[must_use]
+    pub fn may_become(self, next: Self) -> bool {
+        TRANSITIONS.iter().any(|(from, _, to)| (*from, *to) == (self, next))
+    }
+}
+
+/// How long an event waits after a failure, by the failures it had before: 2^n seconds, at most 1024.
+#[must_use]
+pub fn backoff(retry_count: u32) -> Duration {
+    Duration::from_secs(1 << retry_count.min(10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_and_stops_at_seventeen_minutes() {
+        let waits: Vec<u64> = (0..=12).map(|n| backoff(n).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
+    }
+
+    #[test]
+    fn nothing_leaves_processed() {
+        for next in EventState::ALL {
+            assert!(!Processed.may_become(next));
+        }
+    }
+
+    #[test]
+    fn an_event_that_cannot_be_published_says_which_field_is_wrong() {
+        let event = |aggregate_type: &str, event_type: &str| NewEvent {
+            aggregate_type: aggregate_type.to_owned(),
+            aggregate_id: "42".to_owned(),
+            event_type: event_type.to_owned(),
+            payload: serde_json::json!({}),
+        };
+        assert_eq!(event("order", "order.placed").check(), Ok(()));
+        let cases = [
+            (event("order", " "), "event_type is empty"),
+            (event("", "order.placed"), "aggregate_type is empty"),
+            (event("order", &"x".repeat(256)), "event_type has 256 bytes"),
+            (event("order", "order\r\nplaced"), "event_type contains a control character"),
+        ];
+        for (event, expected) in cases {
+            let message = event.check().unwrap_err().to_string();
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+}

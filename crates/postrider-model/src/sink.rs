@@ -1,0 +1,81 @@
+//! What a destination of events must be able to do. HTTP and NATS are in `postrider-providers`; a library user
+//! implements [`EventSink`] for a type of their own, or wraps an async closure with [`handler`].
+
+use std::future::Future;
+
+use async_trait::async_trait;
+
+use crate::Event;
+
+/// A destination of events. It may see an event more than once and recognises it by its id.
+#[async_trait]
+pub trait EventSink: Send + Sync {
+    /// Delivers one event. `Ok` means that the destination has taken responsibility for it.
+    ///
+    /// The relay bounds the time of this call; when the time is up the future is dropped.
+    async fn deliver(&self, event: &Event) -> Result<(), SinkError>;
+}
+
+/// Why an event was not delivered. It will be tried again in every case; the kind is for people and metrics.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// The destination answered, and said no.
+    #[error("refused: {reason}")]
+    Refused {
+        /// What it said, shortened.
+        reason: String,
+    },
+    /// Nothing could be delivered: name, address, connection or TLS failed, or the address is not allowed.
+    #[error("unreachable: {reason}")]
+    Unreachable {
+        /// What failed.
+        reason: String,
+    },
+    /// The event may have arrived, but no usable answer came back.
+    #[error("no answer: {reason}")]
+    Unanswered {
+        /// What happened instead.
+        reason: String,
+    },
+    /// Too many events wait for this destination already.
+    #[error("busy: {reason}")]
+    Busy {
+        /// How many.
+        reason: String,
+    },
+}
+
+impl SinkError {
+    /// A word for metrics.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "refused",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Unanswered { .. } => "unanswered",
+            Self::Busy { .. } => "busy",
+        }
+    }
+}
+
+/// Makes a sink of an async function, for programs that use Postrider as a library.
+pub fn handler<F, Fut>(function: F) -> impl EventSink
+where
+    F: Fn(&Event) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<(), SinkError>> + Send,
+{
+    Handler(function)
+}
+
+struct Handler<F>(F);
+
+#[async_trait]
+impl<F, Fut> EventSink for Handler<F>
+where
+    F: Fn(&Event) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<(), SinkError>> + Send,
+{
+    async fn deliver(&self, event: &Event) -> Result<(), SinkError> {
+        (self.0)(event).await
+    }
+}
