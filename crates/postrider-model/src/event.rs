@@ -66,6 +66,9 @@ pub enum InvalidEvent {
         /// How long it is.
         bytes: usize,
     },
+    /// Postgres cannot store the character with the number zero.
+    #[error("the payload holds the character \\u0000, which Postgres cannot store; remove it")]
+    NulInPayload,
     /// A control character would not survive headers and subjects.
     #[error("{field} contains a control character; use printable text")]
     ControlCharacter {
@@ -93,7 +96,18 @@ impl NewEvent {
                 return Err(InvalidEvent::ControlCharacter { field });
             }
         }
-        Ok(())
+        if holds_nul(&self.payload) { Err(InvalidEvent::NulInPayload) } else { Ok(()) }
+    }
+}
+
+fn holds_nul(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::String(text) => text.contains('\0'),
+        serde_json::Value::Array(items) => items.iter().any(holds_nul),
+        serde_json::Value::Object(fields) => {
+            fields.iter().any(|(key, value)| key.contains('\0') || holds_nul(value))
+        }
+        _ => false,
     }
 }
 
@@ -180,7 +194,10 @@ mod tests {
             payload: serde_json::json!({}),
         };
         assert_eq!(event("order", "order.placed").check(), Ok(()));
+        let mut nul = event("order", "order.placed");
+        nul.payload = serde_json::json!({ "deep": [{ "text": "a\u{0}b" }] });
         let cases = [
+            (nul, "the payload holds the character \\u0000"),
             (event("order", " "), "event_type is empty"),
             (event("", "order.placed"), "aggregate_type is empty"),
             (event("order", &"x".repeat(256)), "event_type has 256 bytes"),

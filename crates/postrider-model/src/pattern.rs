@@ -26,7 +26,9 @@ enum Part {
 
 /// Why a text is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{pattern}` is not an event pattern: {problem}; patterns look like `order.placed`, `order.*` or `**`")]
+#[error(
+    "`{pattern}` is not an event pattern: {problem}; patterns look like `order.placed`, `order.*` or `**`"
+)]
 pub struct InvalidPattern {
     pattern: String,
     problem: &'static str,

@@ -43,7 +43,9 @@ pub struct NotAMasterKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// Sealed under another key.
-    #[error("the secret was sealed under another master key; start with the POSTRIDER_MASTER_KEY that was in use then")]
+    #[error(
+        "the secret was sealed under another master key; start with the POSTRIDER_MASTER_KEY that was in use then"
+    )]
     OtherKey,
     /// Altered, cut, or moved here from another row.
     #[error("the sealed secret is damaged or belongs to another row; store it again")]
@@ -103,7 +105,8 @@ impl MasterKey {
     }
 
     fn id(&self) -> [u8; KEY_ID_BYTES] {
-        let digest = Sha256::new().chain_update("postrider master key id").chain_update(self.0.expose_secret());
+        let digest =
+            Sha256::new().chain_update("postrider master key id").chain_update(self.0.expose_secret());
         let digest: [u8; 32] = digest.finalize().into();
         [digest[0], digest[1], digest[2], digest[3]]
     }
