@@ -1,1 +1,219 @@
-//! The private Postgres cluster.
+//! The private Postgres cluster: real server programs, run on a directory of our own.
+//!
+//! ```text
+//! start_or_adopt ──▶ a live server on the data? ──yes──▶ adopt it
+//!                        │ no
+//!                        └─▶ initdb (if there is no data) ──▶ start it
+//! stop ──▶ somebody else uses it? ──yes──▶ leave it running
+//!              │ no
+//!              └─▶ stop it
+//! ```
+//!
+//! Several processes may share one cluster: the first one starts it, and the last one out stops it. A `Cluster`
+//! that is dropped, or whose process is killed, leaves the server running, and the next one adopts it.
+//!
+//! Everything here blocks; call it from `spawn_blocking`.
+
+mod account;
+mod binaries;
+mod errors;
+mod home;
+mod initdb;
+mod install;
+mod pg_ctl;
+mod postmaster;
+mod socket_dir;
+
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Instant;
+
+use account::ServerUser;
+use binaries::Binaries;
+pub use errors::EmbeddedError;
+use home::{Home, Users};
+use postmaster::{Answer, Postmaster};
+
+/// The superuser of every cluster made here.
+pub const SUPERUSER: &str = "postgres";
+
+/// Where the cluster is, and how it is run.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The directory that holds the cluster, its log and its locks. Made if it is missing.
+    pub data_dir: PathBuf,
+    /// The folder of the server programs; without it, the newest installed ones are used.
+    pub bin_dir: Option<PathBuf>,
+    /// Further settings of the server, such as `("shared_buffers", "256MB")`. They count when it is started, not
+    /// when it is adopted, and cannot change where it listens or turn `fsync` off.
+    pub settings: Vec<(String, String)>,
+}
+
+/// A use of a running cluster. Dropping it leaves the server running, as a crash would.
+#[derive(Debug)]
+#[must_use = "a cluster that is not stopped keeps running"]
+pub struct Cluster {
+    server: Server,
+    running: Postmaster,
+    started_here: bool,
+    users: Users,
+}
+
+/// What became of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// Nobody else used it, and it is down.
+    ShutDown,
+    /// Somebody else still uses it.
+    LeftRunning,
+}
+
+/// All that is needed to command the server.
+#[derive(Debug)]
+struct Server {
+    home: Home,
+    user: ServerUser,
+    binaries: Binaries,
+}
+
+impl Cluster {
+    /// Uses the cluster in the data directory, starting it (and making it) if it does not run.
+    pub fn start_or_adopt(options: &Options) -> Result<Self, EmbeddedError> {
+        let home = Home::locate(&options.data_dir)?;
+        // What is missing is said before anything is made.
+        let mut server = Server::for_home(home, options)?;
+        let made_here = server.home.create(&server.user)?;
+        let result = Self::decide(server.home.clone(), options);
+        if result.is_err() && made_here {
+            server.home.remove_if_unused();
+        }
+        result
+    }
+
+    fn decide(home: Home, options: &Options) -> Result<Self, EmbeddedError> {
+        let _deciding = home.lock()?;
+        let users = home.users()?;
+        // Again, because another process may have made the cluster while we waited.
+        let server = Server::for_home(home, options)?;
+        let adopted = server.adopt(&users)?;
+        let started_here = adopted.is_none();
+        let running = match adopted {
+            Some(running) => running,
+            None => server.start(options)?,
+        };
+        users.join()?;
+        let verb = if started_here { "started" } else { "adopted" };
+        tracing::info!(pid = running.pid, "{verb} the private Postgres in {}", server.home.dir().display());
+        Ok(Self { server, running, started_here, users })
+    }
+
+    /// The address of a database for `sqlx`, `psql` and everything that uses libpq.
+    #[must_use]
+    pub fn url(&self, user: &str, database: &str) -> String {
+        let socket_dir = percent_encode(&self.running.socket_dir.to_string_lossy());
+        // The user is a parameter, because some parsers want a host where a user stands before the slash.
+        format!(
+            "postgres:///{}?host={socket_dir}&port={}&user={}",
+            percent_encode(database),
+            self.running.port,
+            percent_encode(user),
+        )
+    }
+
+    /// Whether this handle started the server, or found it running.
+    #[must_use]
+    pub fn started_here(&self) -> bool {
+        self.started_here
+    }
+
+    /// The data directory, as an absolute path without links.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        self.server.home.dir()
+    }
+
+    /// The directory of the server's socket.
+    #[must_use]
+    pub fn socket_dir(&self) -> &Path {
+        &self.running.socket_dir
+    }
+
+    /// The server's log.
+    #[must_use]
+    pub fn log_file(&self) -> PathBuf {
+        self.server.home.log()
+    }
+
+    /// The server's main process.
+    #[must_use]
+    pub fn postmaster_pid(&self) -> u32 {
+        self.running.pid
+    }
+
+    /// Ends this use. The last user stops the server; its clients are disconnected.
+    pub fn stop(self) -> Result<Stopped, EmbeddedError> {
+        let _deciding = self.server.home.lock()?;
+        if !self.users.is_alone()? {
+            return Ok(Stopped::LeftRunning);
+        }
+        // Asked again, because it may have died, or another process may have started it anew since.
+        if let Some(running) = Postmaster::find(&self.server.home.pgdata()) {
+            pg_ctl::stop(&self.server, &running)?;
+        }
+        socket_dir::remove(&self.server.home);
+        tracing::info!("stopped the private Postgres in {}", self.server.home.dir().display());
+        Ok(Stopped::ShutDown)
+    }
+}
+
+impl Server {
+    fn for_home(home: Home, options: &Options) -> Result<Self, EmbeddedError> {
+        let pgdata = home.pgdata();
+        let user = ServerUser::for_data(&pgdata)?;
+        let binaries = Binaries::find(options.bin_dir.as_deref(), &pgdata, home.major()?)?;
+        Ok(Self { home, user, binaries })
+    }
+
+    /// The server that already runs on the data, once it accepts connections.
+    fn adopt(&self, users: &Users) -> Result<Option<Postmaster>, EmbeddedError> {
+        let pgdata = self.home.pgdata();
+        let begun = Instant::now();
+        loop {
+            // One that is stopping is gone after a while.
+            let Some(running) = Postmaster::find(&pgdata) else {
+                return Ok(None);
+            };
+            match running.answer() {
+                Answer::Ready => return Ok(Some(running)),
+                Answer::NoSocket if users.is_alone()? => {
+                    tracing::warn!(pid = running.pid, "the server has lost its socket and is started anew");
+                    pg_ctl::stop(self, &running)?;
+                    return Ok(None);
+                }
+                Answer::NoSocket | Answer::NotYet => {}
+            }
+            if begun.elapsed() > pg_ctl::time_limit() {
+                let Postmaster { pid, socket_dir, .. } = running;
+                return Err(EmbeddedError::NotAnswering { pgdata, pid, socket_dir });
+            }
+            sleep(pg_ctl::GLANCE);
+        }
+    }
+
+    fn start(&self, options: &Options) -> Result<Postmaster, EmbeddedError> {
+        socket_dir::remove(&self.home);
+        self.home.remove_unfinished();
+        if self.home.major()?.is_none() {
+            initdb::create(&self.home, &self.user, &self.binaries)?;
+        }
+        pg_ctl::start(self, &options.settings)
+    }
+}
+
+fn percent_encode(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
