@@ -1,0 +1,22 @@
+select id,
+       tenant_id,
+       aggregate_type,
+       aggregate_id,
+       event_type,
+       payload,
+       retry_count,
+       created_at as "created_at: jiff_sqlx::Timestamp",
+       process_after as "process_after: jiff_sqlx::Timestamp",
+       processed_at as "processed_at: jiff_sqlx::Timestamp",
+       claimed_by,
+       last_error
+  from m10_recovery.outbox
+ where id > $4
+   and ($1::text is null
+        or ($1 = 'pending' and processed_at is null and claimed_at is null)
+        or ($1 = 'claimed' and processed_at is null and claimed_at is not null)
+        or ($1 = 'processed' and processed_at is not null))
+   and ($2::integer is null or (processed_at is null and retry_count > 0 and retry_count > $2))
+   and ($3::uuid is null or tenant_id = $3)
+ order by id
+ limit $5

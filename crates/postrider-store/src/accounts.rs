@@ -1,0 +1,190 @@
+//! Accounts of tenants at providers. Secrets are sealed before they reach the database and opened after they leave it.
+
+use jiff::Timestamp;
+use postrider_model::{
+    ids::{ProviderAccountId, TenantId, WorkspaceId},
+    seal::{MasterKey, Place, SealError},
+};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use crate::{StoreError, unnamed::unnamed};
+
+/// An account as it may be shown: without its secret.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProviderAccount {
+    /// Its id.
+    pub id: ProviderAccountId,
+    /// Where it belongs.
+    pub workspace_id: WorkspaceId,
+    /// What the tenant calls it.
+    pub name: String,
+    /// Which provider.
+    pub provider: String,
+    /// What is not secret: addresses, limits.
+    pub settings: serde_json::Value,
+    /// Since when.
+    pub created_at: Timestamp,
+    /// When its secret was set last.
+    pub updated_at: Timestamp,
+}
+
+/// What a new account consists of.
+#[derive(Debug)]
+pub struct NewAccount<'a> {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Where.
+    pub workspace: WorkspaceId,
+    /// What it is called.
+    pub name: &'a str,
+    /// Which provider.
+    pub provider: &'a str,
+    /// What is not secret.
+    pub settings: &'a serde_json::Value,
+    /// What is.
+    pub secret: &'a SecretString,
+}
+
+/// Adds an account in the tenant of the transaction.
+pub async fn create(
+    connection: &mut PgConnection,
+    key: &MasterKey,
+    account: &NewAccount<'_>,
+    actor: &str,
+) -> Result<ProviderAccountId, StoreError> {
+    let id = ProviderAccountId::new();
+    let sealed = seal(key, Place { tenant: account.tenant, account: id }, account.secret)?;
+    sqlx::query!(
+        "select tenancy.create_provider_account($1, $2, $3, $4, $5, $6, $7)",
+        id.0,
+        account.workspace.0,
+        account.name,
+        account.provider,
+        account.settings,
+        sealed,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(|error| match StoreError::constraint(&error) {
+        Some("provider_accounts_one_per_name") => refused(format!(
+            "an account called `{}` exists already; `accounts rotate` sets a new secret",
+            account.name
+        )),
+        Some("provider_accounts_provider_is_given") => refused(format!(
+            "`{}` is not the name of a provider; use lower case, like `twilio`",
+            account.provider
+        )),
+        Some("provider_accounts_settings_are_an_object") => {
+            refused("settings must be a JSON object".to_owned())
+        }
+        Some("provider_accounts_name_is_given") => {
+            refused("an account needs a name of 1 to 255 bytes".to_owned())
+        }
+        _ => StoreError::on("adding the provider account")(error),
+    })?;
+    Ok(id)
+}
+
+/// The accounts of one tenant, by name.
+pub async fn list(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+) -> Result<Vec<ProviderAccount>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select id,
+               workspace_id,
+               name,
+               provider,
+               settings,
+               created_at as "created_at: jiff_sqlx::Timestamp",
+               updated_at as "updated_at: jiff_sqlx::Timestamp"
+          from tenancy.provider_accounts
+         where tenant_id = $1
+         order by name, id
+        "#,
+        tenant.0,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing the provider accounts"))?;
+    Ok(rows
+        .into_iter()
+        .map(|row| ProviderAccount {
+            id: ProviderAccountId(row.id),
+            workspace_id: WorkspaceId(row.workspace_id),
+            name: row.name,
+            provider: row.provider,
+            settings: row.settings,
+            created_at: row.created_at.to_jiff(),
+            updated_at: row.updated_at.to_jiff(),
+        })
+        .collect())
+}
+
+/// The secret of an account, for the loop that calls the provider. `None` when there is no such account.
+pub async fn open_secret(
+    connection: &mut PgConnection,
+    key: &MasterKey,
+    place: Place,
+) -> Result<Option<SecretString>, StoreError> {
+    let sealed = sqlx::query_scalar!(
+        "select sealed_secret from tenancy.provider_accounts where tenant_id = $1 and id = $2",
+        place.tenant.0,
+        place.account.0,
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the provider account"))?;
+    let Some(sealed) = sealed else { return Ok(None) };
+    let plain = key.open(place, &sealed).map_err(unfit)?;
+    let text = str::from_utf8(&plain).map_err(|_| unfit(SealError::Damaged))?;
+    Ok(Some(text.into()))
+}
+
+/// Sets a new secret. False when the tenant of the transaction has no such account.
+pub async fn rotate(
+    connection: &mut PgConnection,
+    key: &MasterKey,
+    place: Place,
+    secret: &SecretString,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    let sealed = seal(key, place, secret)?;
+    sqlx::query_scalar!(
+        r#"select tenancy.rotate_provider_account($1, $2, $3) as "known!""#,
+        place.account.0,
+        sealed,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("rotating the provider account's secret"))
+}
+
+/// Removes an account and its secret. False when the tenant of the transaction has no such account.
+pub async fn remove(
+    connection: &mut PgConnection,
+    id: ProviderAccountId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select tenancy.remove_provider_account($1, $2) as "known!""#, id.0, actor)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("removing the provider account"))
+}
+
+fn seal(key: &MasterKey, place: Place, secret: &SecretString) -> Result<Vec<u8>, StoreError> {
+    key.seal(place, secret.expose_secret().as_bytes()).map_err(unfit)
+}
+
+fn unfit(error: SealError) -> StoreError {
+    StoreError::Unfit(error.to_string())
+}
+
+fn refused(message: String) -> StoreError {
+    StoreError::Refused { message, hint: None }
+}

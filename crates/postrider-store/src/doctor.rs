@@ -1,0 +1,394 @@
+//! What is right and wrong with a database, and what to do about it.
+//!
+//! Each check is one query and one sentence. A finding that makes serving unsafe is a failure; one that an operator
+//! should know of is a warning.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use crate::{StoreError, migrate, pool::SERVER_MAJOR_MIN, unnamed::unnamed};
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Worth knowing; serving is safe.
+    Warning,
+    /// Must be put right.
+    Failure,
+}
+
+/// One finding.
+#[derive(Debug, Clone, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub check: &'static str,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Ok, found: found.into(), advice: None }
+    }
+
+    fn warning(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Warning, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    fn failure(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Failure, found: found.into(), advice: Some(advice.into()) }
+    }
+}
+
+/// Looks at everything. `connection` is the administrative one.
+pub async fn examine(connection: &mut PgConnection) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = vec![version(connection).await?];
+    findings.extend(durability(connection).await?);
+    findings.push(schema_version(connection).await?);
+    if findings.last().is_some_and(|finding| finding.verdict == Verdict::Failure) {
+        // Without its schema there is nothing more to look at.
+        findings.push(clock(connection).await?);
+        return Ok(findings);
+    }
+    findings.push(drift(connection).await?);
+    findings.push(signatures(connection).await?);
+    findings.push(roles(connection).await?);
+    findings.push(row_level_security(connection).await?);
+    findings.push(grants(connection).await?);
+    findings.push(definer_functions(connection).await?);
+    findings.push(clock(connection).await?);
+    findings.push(notification_queue(connection).await?);
+    findings.push(oldest_transaction(connection).await?);
+    findings.push(waiting_locks(connection).await?);
+    Ok(findings)
+}
+
+/// Minor releases from which on statistics no longer leak rows that row-level security hides (CVE-2025-8713).
+const PATCHED: &[(i32, i32)] = &[(15, 14), (16, 10), (17, 6)];
+
+async fn version(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let number = sqlx::query_scalar!(r#"select current_setting('server_version_num')::int as "number!""#)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("reading the version"))?;
+    let (major, minor) = (number / 10_000, number % 10_000);
+    let found = format!("PostgreSQL {major}.{minor}");
+    if major < SERVER_MAJOR_MIN {
+        return Ok(Finding::failure("version", found, format!("upgrade to {SERVER_MAJOR_MIN} or newer")));
+    }
+    match PATCHED.iter().find(|(patched, needed)| major == *patched && minor < *needed) {
+        Some((_, needed)) => Ok(Finding::warning(
+            "version",
+            found,
+            format!(
+                "update to {major}.{needed}: before it, planner statistics can show rows of other tenants"
+            ),
+        )),
+        None => Ok(Finding::ok("version", found)),
+    }
+}
+
+/// Settings without which an acknowledged commit can be lost.
+const DURABLE: &[(&str, &str)] = &[("fsync", "on"), ("full_page_writes", "on")];
+
+async fn durability(connection: &mut PgConnection) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = Vec::new();
+    for (setting, needed) in DURABLE {
+        let value = setting_of(connection, setting).await?;
+        findings.push(if value == *needed {
+            Finding::ok("durability", format!("{setting} = {value}"))
+        } else {
+            Finding::failure(
+                "durability",
+                format!("{setting} = {value}"),
+                format!("set {setting} = {needed} in postgresql.conf and restart: without it a crash loses what was acknowledged"),
+            )
+        });
+    }
+    let commit = setting_of(connection, "synchronous_commit").await?;
+    findings.push(if commit == "off" {
+        Finding::failure(
+            "durability",
+            "synchronous_commit = off",
+            "set synchronous_commit = on: without it the last commits before a crash are lost",
+        )
+    } else {
+        Finding::ok("durability", format!("synchronous_commit = {commit}"))
+    });
+    Ok(findings)
+}
+
+/// Refuses a server that may lose what it acknowledged. Every `serve` begins with this.
+pub async fn refuse_unsafe_server(connection: &mut PgConnection) -> Result<(), StoreError> {
+    for finding in durability(connection).await? {
+        if finding.verdict == Verdict::Failure {
+            let advice = finding.advice.unwrap_or_default();
+            return Err(StoreError::Unfit(format!("the database runs with {}; {advice}", finding.found)));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a login that row-level security does not bind.
+pub async fn refuse_powerful_login(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let login = sqlx::query!(
+        r#"
+        select current_user::text as "name!",
+               rolsuper as "superuser!",
+               rolbypassrls as "bypasses!",
+               pg_has_role(current_user, 'postrider_owner', 'member') as "owner!"
+          from pg_roles
+         where rolname = current_user
+        "#
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the login's rights"))?;
+    let why = match login {
+        _ if login.superuser => "a superuser",
+        _ if login.bypasses => "allowed to bypass row-level security",
+        _ if login.owner => "a member of postrider_owner",
+        _ => return Ok(()),
+    };
+    Err(StoreError::Unfit(format!(
+        "serving as `{}` is refused: it is {why}, and row-level security would not hold one tenant's rows from another; \
+         create a login for serving (`create role postrider_server login password '…' in role postrider_app, \
+         postrider_worker`) and put it into database.url; keep this one as database.admin_url",
+        login.name
+    )))
+}
+
+async fn setting_of(connection: &mut PgConnection, name: &str) -> Result<String, StoreError> {
+    sqlx::query_scalar!(r#"select current_setting($1) as "value!""#, name)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("reading a setting"))
+}
+
+async fn schema_version(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    match migrate::verify(connection).await {
+        Ok(()) => Ok(Finding::ok("schema", format!("{} migrations applied", migrate::MIGRATIONS.len()))),
+        Err(StoreError::Unfit(why)) => match why.split_once("; ") {
+            Some((found, advice)) => Ok(Finding::failure("schema", found, advice)),
+            None => Ok(Finding::failure("schema", why, "run `postrider migrate`")),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+async fn drift(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let failed = StoreError::on("comparing the catalogue");
+    let now = migrate::catalogue(&mut *connection).await.map_err(&failed)?;
+    let then = sqlx::query_scalar!(r#"select line from postrider.catalogue order by line collate "C""#)
+        .fetch_all(unnamed(connection))
+        .await
+        .map_err(&failed)?;
+    let added = now.iter().filter(|line| !then.contains(line)).map(|line| format!("now: {line}"));
+    let gone = then.iter().filter(|line| !now.contains(line)).map(|line| format!("before: {line}"));
+    let changes: Vec<String> = added.chain(gone).collect();
+    if changes.is_empty() {
+        return Ok(Finding::ok("drift", format!("{} objects are as the migrations left them", now.len())));
+    }
+    let shown: Vec<&str> = changes.iter().take(4).map(String::as_str).collect();
+    Ok(Finding::failure(
+        "drift",
+        format!("{} differences from what the migrations made: {}", changes.len(), shown.join(" | ")),
+        "undo the change; if it is wanted, make it a migration",
+    ))
+}
+
+async fn signatures(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let violations = sqlx::query_scalar!(
+        r#"select violation as "violation!" from m10_recovery.contract_violations() as violation"#
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("checking the signatures"))?;
+    Ok(listed(
+        "signatures",
+        "the event functions have one signature each, as the contract says",
+        &violations,
+        "drop the extra signature, or restore the function from `postrider migrate --dump`",
+    ))
+}
+
+async fn roles(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let wrong = sqlx::query_scalar!(
+        r#"
+        select format('%s %s', wanted.name,
+                      case when role.oid is null then 'is missing'
+                           when role.rolsuper then 'is a superuser'
+                           when role.rolbypassrls then 'bypasses row-level security'
+                           when role.rolcanlogin and wanted.name = 'postrider_owner' then 'can log in'
+                           else 'is a member of postrider_owner' end) as "wrong!"
+          from unnest(array['postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read']) as wanted (name)
+          left join pg_roles as role on role.rolname = wanted.name
+         where role.oid is null
+            or role.rolsuper
+            or role.rolbypassrls
+            or (wanted.name = 'postrider_owner' and role.rolcanlogin)
+            or (wanted.name <> 'postrider_owner' and pg_has_role(role.oid, 'postrider_owner'::regrole, 'member'))
+        "#
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("checking the roles"))?;
+    Ok(listed(
+        "roles",
+        "four roles, none more powerful than it should be",
+        &wrong,
+        "take the extra right away with `alter role` or `revoke`",
+    ))
+}
+
+async fn row_level_security(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let open = sqlx::query_file_scalar!("sql/tables_without_row_level_security.sql")
+        .fetch_all(unnamed(connection))
+        .await
+        .map_err(StoreError::on("checking row-level security"))?;
+    Ok(listed(
+        "row-level security",
+        "enabled, forced and with a policy on every tenant table",
+        &open,
+        "run `select tenancy.protect('schema.table')` as postrider_owner",
+    ))
+}
+
+async fn grants(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let excess = sqlx::query_file_scalar!("sql/excess_grants.sql")
+        .fetch_all(unnamed(connection))
+        .await
+        .map_err(StoreError::on("checking the grants"))?;
+    Ok(listed("grants", "nobody but the owner may update, delete or truncate", &excess, "revoke it"))
+}
+
+async fn definer_functions(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let loose = sqlx::query_file_scalar!("sql/loose_definer_functions.sql")
+        .fetch_all(unnamed(connection))
+        .await
+        .map_err(StoreError::on("checking the functions"))?;
+    Ok(listed(
+        "definer functions",
+        "each pins its search_path and is closed to PUBLIC",
+        &loose,
+        "`alter function … set search_path = pg_catalog, pg_temp` and `revoke all on function … from public`",
+    ))
+}
+
+fn listed(check: &'static str, fine: &str, wrong: &[String], advice: &str) -> Finding {
+    if wrong.is_empty() {
+        Finding::ok(check, fine)
+    } else {
+        Finding::failure(check, wrong.join("; "), advice)
+    }
+}
+
+async fn clock(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let before = Timestamp::now();
+    let server = sqlx::query_scalar!(r#"select clock_timestamp() as "at!: jiff_sqlx::Timestamp""#)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("reading the server's clock"))?
+        .to_jiff();
+    let after = Timestamp::now();
+    // The server read its clock somewhere between the two; what lies outside is a real difference.
+    let off = if server < before { before.duration_since(server) } else { server.duration_since(after) };
+    let seconds = off.as_secs_f64().max(0.0);
+    let found = format!("differs from this machine's by {seconds:.3} s at least");
+    Ok(if seconds > 2.0 {
+        Finding::warning(
+            "clock",
+            found,
+            "synchronise both with NTP: signatures and expiries are judged by this machine's clock",
+        )
+    } else {
+        Finding::ok("clock", found)
+    })
+}
+
+async fn notification_queue(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let usage = sqlx::query_scalar!(r#"select pg_notification_queue_usage() as "usage!""#)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("reading the notification queue"))?;
+    let found = format!("{:.1} % full", usage * 100.0);
+    Ok(if usage > 0.25 {
+        Finding::warning(
+            "notification queue",
+            found,
+            "a listening session sits in a transaction; end it before the queue fills and commits fail",
+        )
+    } else {
+        Finding::ok("notification queue", found)
+    })
+}
+
+async fn oldest_transaction(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let oldest = sqlx::query!(
+        r#"
+        select pid as "pid!",
+               coalesce(usename::text, '?') as "login!",
+               coalesce(state, '?') as "state!",
+               extract(epoch from clock_timestamp() - xact_start)::double precision as "seconds!"
+          from pg_stat_activity
+         where xact_start is not null
+           and pid <> pg_backend_pid()
+           and backend_type = 'client backend'
+         order by xact_start
+         limit 1
+        "#
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the activity"))?;
+    Ok(match oldest {
+        Some(open) if open.seconds > 30.0 => Finding::warning(
+            "oldest transaction",
+            format!(
+                "pid {} ({}, {}) has one open for {:.0} s",
+                open.pid, open.login, open.state, open.seconds
+            ),
+            format!(
+                "dead rows cannot be cleaned up meanwhile and claims slow down; end it with `select pg_terminate_backend({})`",
+                open.pid
+            ),
+        ),
+        Some(open) => Finding::ok("oldest transaction", format!("{:.1} s", open.seconds.max(0.0))),
+        None => Finding::ok("oldest transaction", "none is open"),
+    })
+}
+
+async fn waiting_locks(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let waiting = sqlx::query!(
+        r#"
+        select pid as "pid!",
+               pg_blocking_pids(pid) as "blockers!",
+               extract(epoch from clock_timestamp() - waitstart)::double precision as "seconds!"
+          from pg_locks
+         where not granted
+           and waitstart is not null
+         order by waitstart
+         limit 1
+        "#
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the locks"))?;
+    Ok(match waiting {
+        Some(lock) if lock.seconds > 5.0 => Finding::warning(
+            "oldest lock wait",
+            format!("pid {} has waited {:.0} s for {:?}", lock.pid, lock.seconds, lock.blockers),
+            "look at the blocking session in pg_stat_activity; end it if it is forgotten",
+        ),
+        Some(lock) => Finding::ok("oldest lock wait", format!("{:.1} s", lock.seconds.max(0.0))),
+        None => Finding::ok("oldest lock wait", "nobody waits"),
+    })
+}

@@ -1,0 +1,92 @@
+//! What can go wrong between Postrider and its database.
+
+use std::borrow::Cow;
+
+/// SQLSTATE that `complete_outbox_event` raises when the caller does not hold the claim.
+pub const CLAIM_NOT_HELD: &str = "PR001";
+
+/// An error of the store. Each variant is something a caller can act on.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database cannot be reached, or does not let us in.
+    #[error("cannot connect to the database: {reason}")]
+    Unreachable {
+        /// The cause in one line, with what to try.
+        reason: String,
+    },
+    /// The database refused the input. Nothing was written.
+    #[error("{message}")]
+    Refused {
+        /// What was wrong.
+        message: String,
+        /// What to try, where the database says so.
+        hint: Option<String>,
+    },
+    /// Somebody else holds the claim now, or nobody does.
+    #[error("{message}")]
+    ClaimNotHeld {
+        /// Which event, and who asked.
+        message: String,
+    },
+    /// This cannot be served as it is; the sentence says why and what to do.
+    #[error("{0}")]
+    Unfit(String),
+    /// A statement failed for a reason that is not the caller's: lost connection, timeout, bug.
+    #[error("{doing} failed")]
+    Failed {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        #[source]
+        source: sqlx::Error,
+    },
+}
+
+impl StoreError {
+    /// Sorts a database error: the caller's mistakes apart from everything else.
+    pub(crate) fn on(doing: &'static str) -> impl Fn(sqlx::Error) -> Self {
+        move |source| {
+            let Some(error) = source.as_database_error() else {
+                return Self::Failed { doing, source };
+            };
+            let message = error.message().to_owned();
+            let hint = error
+                .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
+                .and_then(|error| error.hint().map(str::to_owned));
+            match error.code().unwrap_or(Cow::Borrowed("")).as_ref() {
+                CLAIM_NOT_HELD => Self::ClaimNotHeld { message },
+                // Invalid parameter, limit, no tenant, check, unique, foreign key, no such row, not null, JSON text.
+                "22023" | "54000" | "23514" | "23505" | "23503" | "P0002" | "23502" | "22P02" | "22P05" => {
+                    Self::Refused { message, hint }
+                }
+                "42501" => Self::Refused { message, hint },
+                _ => Self::Failed { doing, source },
+            }
+        }
+    }
+
+    /// Whether the database was away, as opposed to unwilling.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Failed { source, .. } => match source {
+                sqlx::Error::Io(_)
+                | sqlx::Error::Tls(_)
+                | sqlx::Error::PoolTimedOut
+                | sqlx::Error::PoolClosed => true,
+                // Connection exceptions, and a server that starts, stops or has no connection left.
+                sqlx::Error::Database(error) => error.code().is_some_and(|code| {
+                    code.starts_with("08") || code.starts_with("57P0") || code == "53300"
+                }),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// The constraint that was violated, if that is what happened.
+    pub(crate) fn constraint(error: &sqlx::Error) -> Option<&str> {
+        error.as_database_error().and_then(|error| error.constraint())
+    }
+}

@@ -1,0 +1,381 @@
+//! Domain events.
+//!
+//! ```text
+//! publish ──the publisher's commit──▶ pending ──claim──▶ claimed ──complete──▶ processed ──prune──▶ gone
+//!                                        ▲                  └─ failed: `process_after` moves on ─┐
+//!                                        └───────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The three functions of the contract do the work; what is here calls them.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
+use postrider_model::{
+    Event, NewEvent,
+    event::EventState,
+    ids::{EventId, TenantId},
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sqlx::{PgConnection, types::Json};
+
+use crate::{StoreError, unnamed::unnamed};
+
+/// The channel on which a publisher may say, after its commit, that there is something new.
+pub const HINT_CHANNEL: &str = "postrider_events";
+
+/// Publishes an event in the caller's transaction: rolled back, no event; committed, an event.
+pub async fn publish(connection: &mut PgConnection, event: &NewEvent) -> Result<EventId, StoreError> {
+    event.check().map_err(|invalid| StoreError::Refused { message: invalid.to_string(), hint: None })?;
+    sqlx::query_scalar!(
+        r#"select m10_recovery.publish_outbox($1, $2, $3, $4) as "id!""#,
+        event.aggregate_type,
+        event.aggregate_id,
+        event.event_type,
+        event.payload,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map(EventId)
+    .map_err(StoreError::on("publishing the event"))
+}
+
+/// Wakes the relays. Call it after the commit, never inside a publisher's transaction: NOTIFY makes commits wait for
+/// each other.
+pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query!("select pg_notify($1, '')", HINT_CHANNEL)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("sending the hint"))?;
+    Ok(())
+}
+
+/// An event that this processor holds, and which sinks have it already.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The event.
+    pub event: Event,
+    /// Sinks that took it in an earlier attempt.
+    pub delivered_to: Vec<String>,
+}
+
+/// Takes up to `batch_size` ready events for five minutes.
+pub async fn claim(
+    connection: &mut PgConnection,
+    processor: &str,
+    batch_size: i32,
+) -> Result<Vec<Claimed>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!",
+               aggregate_type as "aggregate_type!",
+               aggregate_id as "aggregate_id!",
+               event_type as "event_type!",
+               payload as "payload!: Json<Box<RawValue>>",
+               retry_count as "retry_count!"
+          from m10_recovery.claim_outbox_events($1, $2)
+        "#,
+        processor,
+        batch_size,
+    )
+    .fetch_all(unnamed(&mut *connection))
+    .await
+    .map_err(StoreError::on("claiming events"))?;
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+    let mut described = describe(connection, processor, &ids).await?;
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| {
+            let (created_at, delivered_to) = described.remove(&row.id)?;
+            let event = Event {
+                id: EventId(row.id),
+                aggregate_type: row.aggregate_type,
+                aggregate_id: row.aggregate_id,
+                event_type: row.event_type,
+                payload: row.payload.0,
+                retry_count: row.retry_count,
+                created_at,
+            };
+            Some(Claimed { event, delivered_to })
+        })
+        .collect())
+}
+
+async fn describe(
+    connection: &mut PgConnection,
+    processor: &str,
+    ids: &[i64],
+) -> Result<HashMap<i64, (Timestamp, Vec<String>)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!",
+               created_at as "created_at!: jiff_sqlx::Timestamp",
+               delivered_to as "delivered_to!"
+          from m10_recovery.describe_claims($1, $2)
+        "#,
+        processor,
+        ids,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("describing the claimed events"))?;
+    Ok(rows.into_iter().map(|row| (row.id, (row.created_at.to_jiff(), row.delivered_to))).collect())
+}
+
+/// What became of a claimed event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completion {
+    /// Which one.
+    pub id: EventId,
+    /// `None` when every sink took it; otherwise why it must be tried again.
+    pub error: Option<String>,
+    /// Sinks that took it although others did not.
+    pub delivered_to: Vec<String>,
+}
+
+/// Records what became of claimed events, all in one statement. When one claim is not held any more the whole
+/// statement fails, and the caller tries them one by one.
+pub async fn complete(
+    connection: &mut PgConnection,
+    processor: &str,
+    completions: &[Completion],
+) -> Result<(), StoreError> {
+    note_partial_deliveries(connection, processor, completions).await?;
+    // In the order of ids, so that two processors never wait for each other in a circle.
+    let mut sorted: Vec<&Completion> = completions.iter().collect();
+    sorted.sort_by_key(|completion| completion.id);
+    let ids: Vec<i64> = sorted.iter().map(|completion| completion.id.0).collect();
+    let errors: Vec<Option<String>> = sorted.iter().map(|completion| completion.error.clone()).collect();
+    sqlx::query!("select m10_recovery.complete_outbox_events($1, $2, $3)", processor, &ids, &errors as _,)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("completing events"))?;
+    Ok(())
+}
+
+async fn note_partial_deliveries(
+    connection: &mut PgConnection,
+    processor: &str,
+    completions: &[Completion],
+) -> Result<(), StoreError> {
+    let (ids, sinks): (Vec<i64>, Vec<String>) = completions
+        .iter()
+        .filter(|completion| completion.error.is_some())
+        .flat_map(|completion| completion.delivered_to.iter().map(|sink| (completion.id.0, sink.clone())))
+        .unzip();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!("select m10_recovery.note_deliveries($1, $2, $3)", processor, &ids, &sinks)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("noting partial deliveries"))?;
+    Ok(())
+}
+
+/// How much waits.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Backlog {
+    /// Events that are not processed, counted up to 100,000.
+    pub pending: i64,
+    /// Those of them that failed more often than the limit.
+    pub stuck: i64,
+    /// How long the oldest ready one has been ready.
+    pub oldest_ready_seconds: f64,
+}
+
+/// How much waits, over all tenants.
+pub async fn backlog(connection: &mut PgConnection, stuck_after: i32) -> Result<Backlog, StoreError> {
+    sqlx::query_as!(
+        Backlog,
+        r#"
+        select pending as "pending!", stuck as "stuck!", oldest_ready_seconds as "oldest_ready_seconds!"
+          from m10_recovery.outbox_backlog($1)
+        "#,
+        stuck_after,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("measuring the backlog"))
+}
+
+/// One small step of retention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pruned {
+    /// How many events were removed.
+    pub removed: i64,
+    /// Where the next step begins.
+    pub last_id: i64,
+    /// Whether nothing old follows.
+    pub done: bool,
+}
+
+/// Removes processed events older than the limit from one window of ids.
+pub async fn prune(
+    connection: &mut PgConnection,
+    processed_before: Timestamp,
+    after_id: i64,
+    window: i32,
+) -> Result<Pruned, StoreError> {
+    sqlx::query_as!(
+        Pruned,
+        r#"
+        select removed as "removed!", last_id as "last_id!", done as "done!"
+          from m10_recovery.prune_outbox($1, $2, $3)
+        "#,
+        processed_before.to_sqlx() as _,
+        after_id,
+        window,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("removing old events"))
+}
+
+/// An event as an operator sees it.
+#[derive(Debug, Serialize)]
+pub struct Listed {
+    /// Its id.
+    pub id: EventId,
+    /// Whose, where a tenant published it.
+    pub tenant_id: Option<TenantId>,
+    /// What it is about.
+    pub aggregate_type: String,
+    /// Which one.
+    pub aggregate_id: String,
+    /// What happened.
+    pub event_type: String,
+    /// The data.
+    pub payload: serde_json::Value,
+    /// Where it stands.
+    pub state: EventState,
+    /// How often it failed.
+    pub retry_count: i32,
+    /// When it was published.
+    pub created_at: Timestamp,
+    /// From when on it may be delivered.
+    pub process_after: Option<Timestamp>,
+    /// When it was done.
+    pub processed_at: Option<Timestamp>,
+    /// Who holds it.
+    pub claimed_by: Option<String>,
+    /// Why it failed last, or who closed it.
+    pub last_error: Option<String>,
+}
+
+/// Which events to list.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only in this state.
+    pub state: Option<EventState>,
+    /// Only those that failed more often than this and still wait.
+    pub stuck_after: Option<i32>,
+    /// Only this tenant's.
+    pub tenant: Option<TenantId>,
+    /// Only after this id.
+    pub after: i64,
+    /// At most so many.
+    pub limit: i64,
+}
+
+/// Lists events, oldest first.
+pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+    let state = filter.state.map(|state| match state {
+        EventState::Pending => "pending",
+        EventState::Claimed => "claimed",
+        EventState::Processed => "processed",
+    });
+    let rows = sqlx::query_file!(
+        "sql/list_events.sql",
+        state,
+        filter.stuck_after,
+        filter.tenant.map(|tenant| tenant.0),
+        filter.after,
+        filter.limit,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing events"))?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Listed {
+            id: EventId(row.id),
+            tenant_id: row.tenant_id.map(TenantId),
+            aggregate_type: row.aggregate_type,
+            aggregate_id: row.aggregate_id,
+            event_type: row.event_type,
+            payload: row.payload,
+            state: match (&row.processed_at, &row.claimed_by) {
+                (Some(_), _) => EventState::Processed,
+                (None, Some(_)) => EventState::Claimed,
+                (None, None) => EventState::Pending,
+            },
+            retry_count: row.retry_count,
+            created_at: row.created_at.to_jiff(),
+            process_after: row.process_after.map(jiff_sqlx::Timestamp::to_jiff),
+            processed_at: row.processed_at.map(jiff_sqlx::Timestamp::to_jiff),
+            claimed_by: row.claimed_by,
+            last_error: row.last_error,
+        })
+        .collect())
+}
+
+/// What a person's request did to an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handled {
+    /// It was done.
+    Done,
+    /// There is no such event, or it belongs to another tenant.
+    Unknown,
+    /// It is processed already.
+    Processed,
+    /// A processor is delivering it right now.
+    Claimed,
+}
+
+/// Makes a waiting event ready now.
+pub async fn retry(connection: &mut PgConnection, id: EventId, actor: &str) -> Result<Handled, StoreError> {
+    let answer =
+        sqlx::query_scalar!(r#"select m10_recovery.retry_outbox_event($1, $2) as "answer!""#, id.0, actor)
+            .fetch_one(unnamed(connection))
+            .await
+            .map_err(StoreError::on("retrying the event"))?;
+    handled(&answer)
+}
+
+/// Ends an event without delivering it.
+pub async fn close(
+    connection: &mut PgConnection,
+    id: EventId,
+    actor: &str,
+    note: &str,
+) -> Result<Handled, StoreError> {
+    let answer = sqlx::query_scalar!(
+        r#"select m10_recovery.close_outbox_event($1, $2, $3) as "answer!""#,
+        id.0,
+        actor,
+        note
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("closing the event"))?;
+    handled(&answer)
+}
+
+fn handled(answer: &str) -> Result<Handled, StoreError> {
+    match answer {
+        "done" => Ok(Handled::Done),
+        "unknown" => Ok(Handled::Unknown),
+        "processed" => Ok(Handled::Processed),
+        "claimed" => Ok(Handled::Claimed),
+        other => Err(StoreError::Unfit(format!(
+            "the database answered `{other}`, which this version does not know"
+        ))),
+    }
+}

@@ -1,0 +1,162 @@
+//! API keys. The secret is shown once; the database has its hash.
+
+use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
+use postrider_model::{
+    ids::{ApiKeyId, TenantId},
+    tenancy::{ApiKeySecret, Role},
+};
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use crate::{StoreError, unnamed::unnamed};
+
+/// A key as it may be shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct ApiKey {
+    /// Its id.
+    pub id: ApiKeyId,
+    /// What it is called.
+    pub name: String,
+    /// What it may do.
+    pub role: String,
+    /// How its secret begins.
+    pub hint: String,
+    /// Since when.
+    pub created_at: Timestamp,
+    /// Until when.
+    pub expires_at: Option<Timestamp>,
+    /// When it was revoked.
+    pub revoked_at: Option<Timestamp>,
+    /// When it was used last, to the minute.
+    pub last_used_at: Option<Timestamp>,
+}
+
+/// Who makes a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Caller {
+    /// With which key.
+    pub key_id: ApiKeyId,
+    /// For which tenant.
+    pub tenant_id: TenantId,
+    /// With which rights.
+    pub role: Role,
+}
+
+/// Why a key does not let anybody in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// There is no such key.
+    #[error("the API key is not known")]
+    Unknown,
+    /// It was revoked.
+    #[error("the API key was revoked")]
+    Revoked,
+    /// Its time is over.
+    #[error("the API key has expired")]
+    Expired,
+}
+
+/// Makes a key for the tenant of the transaction and gives out its secret, this once.
+pub async fn create(
+    connection: &mut PgConnection,
+    name: &str,
+    role: Role,
+    expires_at: Option<Timestamp>,
+    actor: &str,
+) -> Result<(ApiKeyId, ApiKeySecret), StoreError> {
+    let id = ApiKeyId::new();
+    let secret = ApiKeySecret::generate()
+        .map_err(|error| StoreError::Unfit(format!("the system's random source failed: {error}")))?;
+    let hash = secret.hash();
+    sqlx::query!(
+        "select tenancy.create_api_key($1, $2, $3, $4, $5, $6, $7)",
+        id.0,
+        name,
+        role.as_str(),
+        secret.hint(),
+        hash.as_slice(),
+        expires_at.map(ToSqlx::to_sqlx) as _,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(|error| match StoreError::constraint(&error) {
+        Some("api_keys_name_is_given") => {
+            StoreError::Refused { message: "a key needs a name of 1 to 255 bytes".to_owned(), hint: None }
+        }
+        _ => StoreError::on("creating the API key")(error),
+    })?;
+    Ok((id, secret))
+}
+
+/// The keys of one tenant, oldest first.
+pub async fn list(connection: &mut PgConnection, tenant: TenantId) -> Result<Vec<ApiKey>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select id,
+               name,
+               role,
+               hint,
+               created_at as "created_at: jiff_sqlx::Timestamp",
+               expires_at as "expires_at: jiff_sqlx::Timestamp",
+               revoked_at as "revoked_at: jiff_sqlx::Timestamp",
+               last_used_at as "last_used_at: jiff_sqlx::Timestamp"
+          from tenancy.api_keys
+         where tenant_id = $1
+         order by created_at, id
+        "#,
+        tenant.0,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing the API keys"))?;
+    Ok(rows
+        .into_iter()
+        .map(|row| ApiKey {
+            id: ApiKeyId(row.id),
+            name: row.name,
+            role: row.role,
+            hint: row.hint,
+            created_at: row.created_at.to_jiff(),
+            expires_at: row.expires_at.map(jiff_sqlx::Timestamp::to_jiff),
+            revoked_at: row.revoked_at.map(jiff_sqlx::Timestamp::to_jiff),
+            last_used_at: row.last_used_at.map(jiff_sqlx::Timestamp::to_jiff),
+        })
+        .collect())
+}
+
+/// Revokes a key of the tenant of the transaction, for ever. False when there is no such key.
+pub async fn revoke(connection: &mut PgConnection, id: ApiKeyId, actor: &str) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select tenancy.revoke_api_key($1, $2) as "known!""#, id.0, actor)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("revoking the API key"))
+}
+
+/// Whose key this is. The look-up is by the hash of 256 random bits, so its time tells nothing about a key.
+pub async fn authenticate(
+    connection: &mut PgConnection,
+    secret: &ApiKeySecret,
+) -> Result<Result<Caller, Denied>, StoreError> {
+    let hash = secret.hash();
+    let row = sqlx::query!(
+        r#"
+        select key_id as "key_id!", tenant_id as "tenant_id!", role as "role!", state as "state!"
+          from tenancy.authenticate_api_key($1)
+        "#,
+        hash.as_slice(),
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("checking the API key"))?;
+    let Some(row) = row else { return Ok(Err(Denied::Unknown)) };
+    Ok(match (row.state.as_str(), row.role.parse()) {
+        ("active", Ok(role)) => {
+            Ok(Caller { key_id: ApiKeyId(row.key_id), tenant_id: TenantId(row.tenant_id), role })
+        }
+        ("expired", _) => Err(Denied::Expired),
+        ("revoked", _) => Err(Denied::Revoked),
+        _ => Err(Denied::Unknown),
+    })
+}

@@ -1,0 +1,38 @@
+//! What an installation needs before its first migration, where Postrider runs the cluster itself.
+
+use sqlx::{Connection, PgConnection, SqlSafeStr};
+
+use crate::{StoreError, pool, unnamed::unnamed};
+
+/// Makes the database if it is missing, and takes the rights away that everybody has in a new one. `url` leads to
+/// the maintenance database as superuser.
+pub async fn ensure_database(url: &str, name: &'static str) -> Result<(), StoreError> {
+    let failed = StoreError::on("creating the database");
+    let options = pool::options(url)?;
+    let mut connection = PgConnection::connect_with(&options).await.map_err(&failed)?;
+    let exists = sqlx::query_scalar!(
+        r#"select exists (select from pg_database where datname = $1) as "exists!""#,
+        name
+    )
+    .fetch_one(unnamed(&mut connection))
+    .await
+    .map_err(&failed)?;
+    if !exists {
+        for statement in [
+            format!(r#"create database "{name}""#),
+            // Temporary tables could shadow ours, and nobody needs them here.
+            format!(r#"revoke temporary, create on database "{name}" from public"#),
+        ] {
+            let statement = sqlx::AssertSqlSafe(statement).into_sql_str();
+            if let Err(error) = sqlx::raw_sql(statement).execute(&mut connection).await {
+                let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+                // Another process was faster.
+                if !matches!(code.as_deref(), Some("42P04" | "23505")) {
+                    return Err(failed(error));
+                }
+            }
+        }
+    }
+    let _ = connection.close().await;
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Hints that there is work.
+//!
+//! A notification is a hint; the poll is the guarantee. The listener holds one direct connection that is never in a
+//! transaction, and when it loses that connection it reconnects and hints once, because it cannot know what it missed.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{StoreError, pool};
+
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+const RECONNECT_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// Changes whenever there may be work.
+pub type Wakeups = watch::Receiver<()>;
+
+/// Listens on a channel: the second part must be spawned, and ends after shutdown, once its connection is closed.
+/// `url` must lead to the server itself, not to a pooler in transaction mode.
+pub fn listen(
+    url: &str,
+    channel: &'static str,
+    shutdown: CancellationToken,
+) -> Result<(Wakeups, impl Future<Output = ()> + Send + use<>), StoreError> {
+    let options = pool::options(url)?;
+    let (sender, receiver) = watch::channel(());
+    let listening = async move {
+        let mut pause = RECONNECT_AFTER;
+        while !shutdown.is_cancelled() {
+            match listen_once(options.clone(), channel, &sender, &shutdown).await {
+                Ok(()) => pause = RECONNECT_AFTER,
+                Err(error) => tracing::warn!(channel, "no hints for the moment, the poll goes on: {error}"),
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RECONNECT_AFTER_MAX),
+            }
+        }
+    };
+    Ok((receiver, listening))
+}
+
+/// Listens until the connection is lost or shutdown comes.
+async fn listen_once(
+    options: PgConnectOptions,
+    channel: &'static str,
+    sender: &watch::Sender<()>,
+    shutdown: &CancellationToken,
+) -> Result<(), sqlx::Error> {
+    let one = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
+    let mut listener = PgListener::connect_with(&one).await?;
+    listener.listen(channel).await?;
+    sender.send_replace(());
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            // `None` when the connection was lost.
+            received = listener.try_recv() => match received? {
+                Some(_) => sender.send_replace(()),
+                None => break,
+            },
+        }
+    }
+    drop(listener);
+    one.close().await;
+    Ok(())
+}
