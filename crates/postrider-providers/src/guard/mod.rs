@@ -1,0 +1,243 @@
+//! The HTTP client for every URL that somebody else sets.
+//!
+//! ```text
+//! Request ──check_url──▶ resolve once, check all ──▶ connect to these ──▶ one request ──▶ Answer (64 KiB at most)
+//! ```
+//!
+//! It calls https on public addresses only, follows no redirect, uses no proxy, and never sends a request again by
+//! itself. What the other side says is cut short and never repeated in full.
+//!
+//! An address that a NAT64 gateway made (64:ff9b::/96) is refused like every address with another one inside, so hosts
+//! on an IPv6-only network need a dual-stack resolver (no DNS64) for Postrider.
+
+mod address;
+mod resolve;
+mod url;
+
+use std::{error::Error, sync::Arc, time::Duration};
+
+use ::url::Url;
+use bytes::{Bytes, BytesMut};
+pub use reqwest::dns::Resolve;
+use reqwest::{Client, Request, Response, StatusCode, header::HeaderMap};
+
+pub use self::url::{Policy, UrlRefused, check_url};
+use crate::{text, tls};
+
+/// Most bytes of an answer's body that are read.
+pub const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// How long a call may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Name, TCP and TLS together.
+    pub connect: Duration,
+    /// All of it, to the last byte of the answer. A request may ask for less, not for more.
+    pub total: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(5), total: Duration::from_secs(20) }
+    }
+}
+
+/// Whether a call may use a connection that served another call before.
+///
+/// An HTTP/1.1 server may close an idle connection at the moment a request leaves for it. The HTTP library then sends
+/// the request on a new one if it believes that nothing of it had left. That belief is not ours to stake a message
+/// on, so calls that must not be repeated ask for [`Reuse::Never`]. Where the receiver recognises a repeat, reuse is
+/// free: a relay of thousands of events a second does not shake hands for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    /// A connection for this call alone.
+    Never,
+    /// A repeat is harmless by contract.
+    Allowed,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status line.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body, or its first [`ANSWER_BYTES_MAX`] bytes.
+    pub body: Bytes,
+    /// Whether `body` is all of it.
+    pub ending: Ending,
+}
+
+/// How the body of an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// As announced.
+    Whole,
+    /// It was longer than [`ANSWER_BYTES_MAX`]; the rest was not read.
+    TooLong,
+    /// The connection broke or the time was up.
+    Broken,
+}
+
+impl Answer {
+    /// The beginning of the body, for messages: at most 200 characters, none of them a control character.
+    #[must_use]
+    pub fn excerpt(&self) -> String {
+        text::excerpt_of_bytes(&self.body)
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// We do not call this. Nothing left.
+    #[error(transparent)]
+    Refused(#[from] UrlRefused),
+    /// Name, connection or TLS failed. Nothing left, so a second try is safe.
+    #[error("could not reach {host}")]
+    Unreachable {
+        /// Whom.
+        host: String,
+        /// Why, without the URL: its path may hold a token.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The request left, or may have, and no answer came.
+    #[error("{host} did not answer; the request may have arrived")]
+    Unanswered {
+        /// Who.
+        host: String,
+        /// What came instead, without the URL.
+        #[source]
+        source: reqwest::Error,
+    },
+}
+
+impl CallError {
+    /// The message with its causes, in one line of at most 200 characters.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        text::causes(self)
+    }
+}
+
+/// The client cannot be built: a setting of this machine is missing.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no HTTPS client could be built; are root certificates installed (`apt-get install ca-certificates`)?"
+)]
+pub struct NoClient(#[source] reqwest::Error);
+
+/// See the [module](self). Cloning shares the connections.
+#[derive(Debug, Clone)]
+pub struct GuardedClient {
+    fresh: Client,
+    pooled: Client,
+    policy: Policy,
+    limits: Limits,
+}
+
+impl GuardedClient {
+    /// A client that asks the operating system for addresses.
+    pub fn new(policy: Policy, limits: Limits) -> Result<Self, NoClient> {
+        Self::with_resolver(policy, limits, Arc::new(resolve::SystemDns))
+    }
+
+    /// A client that asks somebody else. The answers are checked all the same.
+    pub fn with_resolver(policy: Policy, limits: Limits, inner: Arc<dyn Resolve>) -> Result<Self, NoClient> {
+        tls::choose_provider();
+        let dns = Arc::new(resolve::GuardedDns { inner, policy });
+        let client = |idle_max: usize| {
+            Client::builder()
+                .dns_resolver(Arc::clone(&dns))
+                .connect_timeout(limits.connect)
+                .timeout(limits.total)
+                .pool_max_idle_per_host(idle_max)
+                .http1_only()
+                .retry(reqwest::retry::never())
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                // Off whatever features another crate turns on: a small answer must not unpack into a large one.
+                .no_gzip()
+                .no_brotli()
+                .no_zstd()
+                .no_deflate()
+                .referer(false)
+                .user_agent(concat!("postrider/", env!("CARGO_PKG_VERSION")))
+                .build()
+                .map_err(NoClient)
+        };
+        Ok(Self { fresh: client(0)?, pooled: client(64)?, policy, limits })
+    }
+
+    /// What this client may reach.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Sends a request once. An answer of any status is `Ok`.
+    pub async fn send(&self, mut request: Request, reuse: Reuse) -> Result<Answer, CallError> {
+        // The resolver never sees an address that is written in the URL, so the URL is checked here, every time.
+        check_url(request.url(), &self.policy)?;
+        let host = host_of(request.url());
+        let total = request.timeout().map_or(self.limits.total, |asked| self.limits.total.min(*asked));
+        *request.timeout_mut() = Some(total);
+        let client = match reuse {
+            Reuse::Never => &self.fresh,
+            Reuse::Allowed => &self.pooled,
+        };
+        match client.execute(request).await {
+            Ok(response) => Ok(read(response).await),
+            Err(error) => Err(classify(host, error)),
+        }
+    }
+}
+
+/// Reads as much as is allowed. Dropping the rest closes the connection.
+async fn read(mut response: Response) -> Answer {
+    let mut body = BytesMut::new();
+    let ending = loop {
+        match response.chunk().await {
+            Ok(None) => break Ending::Whole,
+            Ok(Some(chunk)) if body.len() + chunk.len() > ANSWER_BYTES_MAX => {
+                body.extend_from_slice(&chunk[..ANSWER_BYTES_MAX - body.len()]);
+                break Ending::TooLong;
+            }
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Err(_) => break Ending::Broken,
+        }
+    };
+    let headers = std::mem::take(response.headers_mut());
+    Answer { status: response.status(), headers, body: body.freeze(), ending }
+}
+
+/// Unreachable only if the connection was never made: in every other case the request may have arrived.
+fn classify(host: String, error: reqwest::Error) -> CallError {
+    let source = error.without_url();
+    if let Some(refused) = refusal_in(&source) {
+        return CallError::Refused(refused);
+    }
+    if source.is_connect() || source.is_builder() {
+        CallError::Unreachable { host, source }
+    } else {
+        CallError::Unanswered { host, source }
+    }
+}
+
+/// The refusal of our own resolver, if that is what stopped the call.
+fn refusal_in(error: &reqwest::Error) -> Option<UrlRefused> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(refused) = error.downcast_ref::<UrlRefused>() {
+            return Some(refused.clone());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+fn host_of(url: &Url) -> String {
+    url.host_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,108 @@
+//! Which URLs may be called, as far as the URL alone can tell. What its name resolves to is checked on connecting.
+
+use std::net::IpAddr;
+
+use url::{Host, Url};
+
+use super::address::{NotPublic, not_public};
+
+/// What outbound calls may reach.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Lets plain http, loopback and private networks through, for development (`outbound.allow_private`).
+    /// Link-local addresses (a cloud's metadata service), multicast and reserved ones stay closed.
+    pub allow_private: bool,
+}
+
+/// Why a URL is not called.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UrlRefused {
+    /// Neither https nor http.
+    #[error("`{scheme}:` URLs are not called; use an https:// URL")]
+    Scheme {
+        /// What it is instead.
+        scheme: String,
+    },
+    /// Readable on its way.
+    #[error(
+        "plain http is not encrypted; use https://, or set `outbound.allow_private = true` for development"
+    )]
+    PlainHttp,
+    /// A password, or a trick to show one host and call another.
+    #[error("the URL has a user name or password before the `@`; remove that part")]
+    UserInfo,
+    /// Nowhere to go.
+    #[error("the URL has no host; write it like https://example.com/events")]
+    NoHost,
+    /// The URL leads into a private network by itself.
+    #[error("`{host}` is {what}{}", advice(*.development))]
+    NotPublic {
+        /// As the URL has it, normalised.
+        host: String,
+        /// Which kind of address.
+        what: &'static str,
+        /// Whether `outbound.allow_private` would let it through.
+        development: bool,
+    },
+    /// The name leads into a private network. The address is left out: it is nobody else's business.
+    #[error("`{host}` resolves to {what}{}", advice(*.development))]
+    ResolvesToNotPublic {
+        /// The name.
+        host: String,
+        /// Which kind of address.
+        what: &'static str,
+        /// Whether `outbound.allow_private` would let it through.
+        development: bool,
+    },
+}
+
+fn advice(development: bool) -> &'static str {
+    if development {
+        ", and only public addresses are called; use a public host, or set `outbound.allow_private = true` for development"
+    } else {
+        ", and only public addresses are called; use a public host"
+    }
+}
+
+/// Checks a URL when it is configured and again before every call. The port is free: receivers choose theirs.
+///
+/// Numbers in other bases and shapes (`0x7f.1`, `2130706433`, `①②⑦.0.0.1`) need no rules of their own: [`Url`] has turned
+/// them into addresses already.
+pub fn check_url(url: &Url, policy: &Policy) -> Result<(), UrlRefused> {
+    match url.scheme() {
+        "https" => {}
+        "http" if policy.allow_private => {}
+        "http" => return Err(UrlRefused::PlainHttp),
+        scheme => return Err(UrlRefused::Scheme { scheme: scheme.to_owned() }),
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(UrlRefused::UserInfo);
+    }
+    let found = match url.host() {
+        None => return Err(UrlRefused::NoHost),
+        Some(Host::Ipv4(address)) => refused(IpAddr::V4(address), policy),
+        Some(Host::Ipv6(address)) => refused(IpAddr::V6(address), policy),
+        Some(Host::Domain(name)) if is_localhost(name) && !policy.allow_private => {
+            Some(NotPublic { what: "this machine", development: true })
+        }
+        Some(Host::Domain(_)) => None,
+    };
+    match found {
+        None => Ok(()),
+        Some(NotPublic { what, development }) => {
+            let host = url.host_str().unwrap_or_default().to_owned();
+            Err(UrlRefused::NotPublic { host, what, development })
+        }
+    }
+}
+
+/// Says why an address must not be called; `None` if it may.
+pub(super) fn refused(address: IpAddr, policy: &Policy) -> Option<NotPublic> {
+    not_public(address).filter(|why| !(policy.allow_private && why.development))
+}
+
+/// RFC 6761: `localhost` and everything below it is this machine, whatever a resolver says.
+fn is_localhost(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name == "localhost" || name.ends_with(".localhost")
+}

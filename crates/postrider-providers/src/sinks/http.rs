@@ -1,0 +1,162 @@
+//! Events as signed webhooks, after the Standard Webhooks specification.
+//!
+//! A receiver verifies `webhook-signature` with its secret and recognises a repeat by `webhook-id`.
+
+use async_trait::async_trait;
+use base64::{Engine, engine::general_purpose::STANDARD};
+use jiff::Timestamp;
+use postrider_model::{Event, EventSink, SinkError};
+use reqwest::{
+    Method, Request, StatusCode,
+    header::{CONTENT_TYPE, HeaderMap, HeaderValue},
+};
+use secrecy::{ExposeSecret, SecretString};
+use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP, Webhook};
+use url::Url;
+
+use super::{InvalidSink, body};
+use crate::guard::{Answer, CallError, GuardedClient, Reuse, check_url};
+
+/// Sizes of a secret, in bytes, from the specification.
+const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+
+/// Where webhooks go, and how they are signed.
+#[derive(Clone)]
+pub struct HttpSinkConfig {
+    /// The receiver.
+    pub url: Url,
+    /// `whsec_…`, one at least. While a secret is being replaced, both are here and each delivery carries a
+    /// signature of each.
+    pub secrets: Vec<SecretString>,
+}
+
+/// Posts each event to one URL.
+pub struct HttpSink {
+    client: GuardedClient,
+    url: Url,
+    signers: Vec<Webhook>,
+}
+
+impl HttpSink {
+    /// Says what is wrong with the configuration before the first event does.
+    pub fn new(client: &GuardedClient, config: HttpSinkConfig) -> Result<Self, InvalidSink> {
+        check_url(&config.url, client.policy())?;
+        if config.secrets.is_empty() {
+            return Err(InvalidSink::NoSecret);
+        }
+        let signers = config.secrets.iter().zip(1..).map(|(secret, position)| {
+            signer(secret).map_err(|problem| InvalidSink::Secret { position, problem })
+        });
+        Ok(Self { client: client.clone(), signers: signers.collect::<Result<_, _>>()?, url: config.url })
+    }
+
+    fn request(&self, event: &Event) -> Result<Request, SinkError> {
+        let body = body(event);
+        let id = event.id.to_string();
+        // The time of this attempt: receivers refuse old signatures, and an event may have waited for days.
+        let now = Timestamp::now().as_second();
+        let signatures: Result<Vec<String>, _> =
+            self.signers.iter().map(|signer| signer.sign(&id, now, &body)).collect();
+        let signatures = signatures.map_err(|error| unsendable(&error))?.join(" ");
+
+        let mut request = Request::new(Method::POST, self.url.clone());
+        let headers: &mut HeaderMap = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(HEADER_WEBHOOK_TIMESTAMP, HeaderValue::from(now));
+        headers.insert(HEADER_WEBHOOK_ID, HeaderValue::from(event.id.0));
+        let signatures = HeaderValue::from_str(&signatures).map_err(|error| unsendable(&error))?;
+        headers.insert(HEADER_WEBHOOK_SIGNATURE, signatures);
+        *request.body_mut() = Some(body.into());
+        Ok(request)
+    }
+}
+
+#[async_trait]
+impl EventSink for HttpSink {
+    async fn deliver(&self, event: &Event) -> Result<(), SinkError> {
+        // Reuse is allowed: a receiver of webhooks recognises a repeat by `webhook-id`.
+        match self.client.send(self.request(event)?, Reuse::Allowed).await {
+            Ok(answer) => judge(&answer),
+            Err(error @ (CallError::Refused(_) | CallError::Unreachable { .. })) => {
+                Err(SinkError::Unreachable { reason: error.reason() })
+            }
+            Err(error @ CallError::Unanswered { .. }) => {
+                Err(SinkError::Unanswered { reason: error.reason() })
+            }
+        }
+    }
+}
+
+/// The status alone decides, as the specification has it: a body that broke off does not take a 2xx back.
+fn judge(answer: &Answer) -> Result<(), SinkError> {
+    let status = answer.status;
+    let reason = match status {
+        _ if status.is_success() => return Ok(()),
+        _ if status.is_redirection() => {
+            format!("{status}, but redirects are not followed; configure the URL it should go to")
+        }
+        StatusCode::GONE => format!("{status}: the receiver wants no more events; remove this sink"),
+        _ => match answer.excerpt() {
+            empty if empty.trim().is_empty() => status.to_string(),
+            excerpt => format!("{status}: {excerpt}"),
+        },
+    };
+    Err(SinkError::Refused { reason })
+}
+
+/// Never part of an error: the secret itself.
+fn signer(secret: &SecretString) -> Result<Webhook, &'static str> {
+    let encoded = secret.expose_secret().strip_prefix("whsec_").ok_or("does not begin with `whsec_`")?;
+    let key = STANDARD.decode(encoded).map_err(|_| "is not base64 after `whsec_`")?;
+    if !SECRET_BYTES.contains(&key.len()) {
+        return Err("does not hold 24 to 64 bytes");
+    }
+    Webhook::from_bytes(key).map_err(|_| "is not usable")
+}
+
+/// Our own bytes are always text, so this names a bug.
+fn unsendable(error: &dyn std::error::Error) -> SinkError {
+    SinkError::Unreachable { reason: format!("the event could not be signed: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::{Limits, Policy, UrlRefused};
+
+    fn sink(url: &str, secrets: &[&str]) -> Result<HttpSink, InvalidSink> {
+        let client = GuardedClient::new(Policy::default(), Limits::default()).unwrap();
+        let secrets = secrets.iter().map(|secret| SecretString::from(*secret)).collect();
+        HttpSink::new(&client, HttpSinkConfig { url: url.parse().unwrap(), secrets })
+    }
+
+    #[test]
+    fn a_bad_secret_is_refused_and_not_shown() {
+        let of_bytes = |n: usize| format!("whsec_{}", STANDARD.encode(vec![7; n]));
+        for good in [of_bytes(24), of_bytes(32), of_bytes(64)] {
+            assert!(sink("https://example.com", &[&good]).is_ok(), "{good}");
+        }
+        let cases = [
+            (of_bytes(23), "does not hold 24 to 64 bytes"),
+            (of_bytes(65), "does not hold 24 to 64 bytes"),
+            ("whsec_".to_owned(), "does not hold 24 to 64 bytes"),
+            ("whsec_hunter2-hunter2-hunter2".to_owned(), "is not base64"),
+            (STANDARD.encode([7; 32]), "does not begin with `whsec_`"),
+            (format!("whsk_{}", STANDARD.encode([7; 32])), "does not begin with `whsec_`"),
+        ];
+        for (bad, expected) in cases {
+            let message = sink("https://example.com", &[&of_bytes(32), &bad]).err().unwrap().to_string();
+            assert!(message.starts_with("secret 2 ") && message.contains(expected), "{message}");
+            let content = bad.trim_start_matches("whsec_");
+            assert!(content.is_empty() || !message.contains(content), "{message}");
+        }
+        assert_eq!(sink("https://example.com", &[]).err(), Some(InvalidSink::NoSecret));
+    }
+
+    #[test]
+    fn a_url_that_is_not_allowed_is_refused_when_it_is_configured() {
+        let secret = format!("whsec_{}", STANDARD.encode([7; 32]));
+        let refused = sink("http://example.com", &[&secret]).err();
+        assert_eq!(refused, Some(InvalidSink::Url(UrlRefused::PlainHttp)));
+    }
+}

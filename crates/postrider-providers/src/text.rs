@@ -1,0 +1,63 @@
+//! Text that somebody else wrote, made fit for our logs and error messages: short and on one line.
+
+use std::error::Error;
+
+/// Longest text of somebody else that we repeat, in characters.
+pub const EXCERPT_CHARS_MAX: usize = 200;
+
+/// The beginning of a text, without control characters and without the invisible ones that turn or hide text.
+pub fn excerpt(text: &str) -> String {
+    let mut visible = text
+        .chars()
+        .map(|c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c })
+        .filter(|c| !c.is_control() && !is_invisible(*c));
+    let mut short: String = visible.by_ref().take(EXCERPT_CHARS_MAX).collect();
+    if visible.next().is_some() {
+        short.pop();
+        short.push('…');
+    }
+    short
+}
+
+/// [`excerpt`] of bytes that may be no text at all.
+pub fn excerpt_of_bytes(bytes: &[u8]) -> String {
+    // Far more bytes than an excerpt can hold, far fewer than an answer can have.
+    let start = bytes.get(..16 * EXCERPT_CHARS_MAX).unwrap_or(bytes);
+    excerpt(&String::from_utf8_lossy(start))
+}
+
+/// What went wrong, with all its causes, in one short line.
+pub fn causes(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // Some libraries repeat the cause in their own message.
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    excerpt(&line)
+}
+
+/// Zero width characters, marks and overrides of the writing direction, line separators, the byte order mark.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excerpt_is_short_and_cannot_forge_a_log_line() {
+        assert_eq!(excerpt("all\r\ngood\x1b[31m\0"), "all  good[31m");
+        assert_eq!(excerpt("pay\u{202e}lave"), "paylave");
+        assert_eq!(excerpt(&"é".repeat(200)), "é".repeat(200));
+        assert_eq!(excerpt(&"é".repeat(201)), format!("{}…", "é".repeat(199)));
+        assert_eq!(excerpt_of_bytes(&[b'a'; 1 << 20]).chars().count(), EXCERPT_CHARS_MAX);
+        assert_eq!(excerpt_of_bytes(&[0xff, b'a']), "\u{fffd}a");
+    }
+}

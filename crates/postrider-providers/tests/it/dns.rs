@@ -1,0 +1,149 @@
+//! A name server that lies, and changes its mind.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use postrider_model::{EventSink, SinkError};
+use postrider_providers::{
+    HttpSink, HttpSinkConfig,
+    guard::{CallError, Limits, Policy, Reuse, UrlRefused},
+};
+use reqwest::{
+    Method, Request, StatusCode,
+    dns::{Addrs, Name, Resolve, Resolving},
+};
+
+use crate::{
+    DEVELOPMENT, PATIENT, client_that_asks, event,
+    server::{Server, Then},
+};
+
+/// Gives the first list of addresses to the first question, the second to the second, and the last from then on.
+struct FlippingDns {
+    answers: Vec<Vec<IpAddr>>,
+    asked: AtomicUsize,
+}
+
+impl FlippingDns {
+    fn new(answers: &[&[&str]]) -> Arc<Self> {
+        let answers =
+            answers.iter().map(|list| list.iter().map(|ip| ip.parse().unwrap()).collect()).collect();
+        Arc::new(Self { answers, asked: AtomicUsize::new(0) })
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl Resolve for FlippingDns {
+    fn resolve(&self, _: Name) -> Resolving {
+        let turn = self.asked.fetch_add(1, Ordering::SeqCst);
+        let found = self.answers[turn.min(self.answers.len() - 1)].clone();
+        let addresses = found.into_iter().map(|ip| SocketAddr::new(ip, 0));
+        Box::pin(async move { Ok(Box::new(addresses) as Addrs) })
+    }
+}
+
+const CLOSED: Policy = Policy { allow_private: false };
+
+/// Nobody answers at the public address of a test.
+const BRIEF: Limits = Limits { connect: Duration::from_millis(300), total: Duration::from_secs(5) };
+
+fn post(url: &str) -> Request {
+    Request::new(Method::POST, url.parse().unwrap())
+}
+
+fn ok() -> Then {
+    Then::Answer(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())
+}
+
+// Public when it is checked, private when it is called: the attack is over if nobody asks between the two.
+#[tokio::test]
+async fn a_name_is_resolved_once_per_call_and_the_second_answer_is_never_used() {
+    let server = Server::start(ok()).await;
+    // Public by its number, and given back to IANA: nobody is there.
+    let dns = FlippingDns::new(&[&["3ffe:ffff::1"], &["127.0.0.1"]]);
+    let client = client_that_asks(dns.clone(), CLOSED, BRIEF);
+
+    let url = format!("https://rebind.example:{}/", server.port());
+    let answer = client.send(post(&url), Reuse::Never).await;
+
+    assert!(matches!(answer, Err(CallError::Unreachable { .. })), "{answer:?}");
+    assert_eq!(dns.asked(), 1);
+    assert_eq!(server.seen().await.connections, 0);
+}
+
+// The same seen from the other side: what the one question gave is what is connected to.
+#[tokio::test]
+async fn the_connector_uses_the_addresses_that_were_checked() {
+    let server = Server::start(ok()).await;
+    let dns = FlippingDns::new(&[&["127.0.0.1"], &["169.254.169.254"]]);
+    let client = client_that_asks(dns.clone(), DEVELOPMENT, PATIENT);
+
+    let url = format!("http://receiver.example:{}/", server.port());
+    let answer = client.send(post(&url), Reuse::Never).await.unwrap();
+    assert_eq!((answer.status, dns.asked()), (StatusCode::OK, 1));
+
+    // The next call asks again, is told about the metadata service, and goes nowhere; not in development either.
+    let answer = client.send(post(&url), Reuse::Never).await;
+    assert!(matches!(answer, Err(CallError::Refused(UrlRefused::ResolvesToNotPublic { .. }))), "{answer:?}");
+    assert_eq!(dns.asked(), 2);
+    assert_eq!(server.seen().await.requests.len(), 1);
+}
+
+#[tokio::test]
+async fn one_private_address_among_public_ones_refuses_the_name() {
+    let lists: &[&[&str]] = &[
+        &["127.0.0.1"],
+        &["1.1.1.1", "127.0.0.1"],
+        &["127.0.0.1", "1.1.1.1"],
+        &["1.1.1.1", "2606:4700:4700::1111", "10.0.0.1", "8.8.8.8"],
+        &["1.1.1.1", "::1"],
+        &["::ffff:127.0.0.1"],
+        &["2606:4700:4700::1111", "fd00:ec2::254"],
+        &["64:ff9b::7f00:1"],
+        &["1.1.1.1", "0.0.0.0"],
+    ];
+    for list in lists {
+        let server = Server::start(ok()).await;
+        let dns = FlippingDns::new(&[list]);
+        let client = client_that_asks(dns.clone(), CLOSED, BRIEF);
+        let url = format!("https://mixed.example:{}/", server.port());
+        let error = client.send(post(&url), Reuse::Allowed).await.expect_err("no answer");
+        assert!(
+            matches!(error, CallError::Refused(UrlRefused::ResolvesToNotPublic { .. })),
+            "{list:?}: {error:?}"
+        );
+        assert_eq!((dns.asked(), server.seen().await.connections), (1, 0), "{list:?}");
+        // Which address it was is a secret of the network that we are in.
+        let reason = error.reason();
+        assert!(reason.starts_with("`mixed.example` resolves to "), "{reason}");
+        assert!(list.iter().all(|address| !reason.contains(address)), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_without_an_address_is_unreachable() {
+    let client = client_that_asks(FlippingDns::new(&[&[]]), CLOSED, BRIEF);
+    let error = client.send(post("https://nobody.example/"), Reuse::Never).await.expect_err("no answer");
+    assert!(matches!(error, CallError::Unreachable { .. }), "{error:?}");
+    assert!(error.reason().contains("`nobody.example` has no address"), "{}", error.reason());
+}
+
+#[tokio::test]
+async fn a_webhook_whose_name_leads_inside_is_unreachable_and_says_why() {
+    let client = client_that_asks(FlippingDns::new(&[&["10.0.0.7"]]), CLOSED, BRIEF);
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into();
+    let config = HttpSinkConfig { url: "https://inside.example/".parse().unwrap(), secrets: vec![secret] };
+    let error = HttpSink::new(&client, config).unwrap().deliver(&event(1)).await.unwrap_err();
+    let SinkError::Unreachable { reason } = error else { panic!("{error:?}") };
+    assert!(reason.starts_with("`inside.example` resolves to a private address"), "{reason}");
+    assert!(reason.contains("outbound.allow_private"), "{reason}");
+}

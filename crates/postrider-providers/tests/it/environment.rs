@@ -1,0 +1,125 @@
+//! What the environment of the process may and may not change.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::Path,
+    process::Command,
+    sync::Arc,
+    thread,
+};
+
+use postrider_providers::guard::{CallError, GuardedClient, Reuse};
+use reqwest::{
+    Method, Request, StatusCode,
+    dns::{Addrs, Name, Resolve, Resolving},
+};
+use rustls::{
+    ServerConfig, ServerConnection, StreamOwned,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+use crate::{
+    DEVELOPMENT, PATIENT, child, client, client_that_asks,
+    server::{Server, Then},
+};
+
+fn ok() -> Vec<u8> {
+    b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec()
+}
+
+#[tokio::test]
+async fn a_proxy_in_the_environment_is_ignored() {
+    let receiver = Server::start(Then::Answer(ok())).await;
+    if child::is_child() {
+        client(PATIENT).send(Request::new(Method::POST, receiver.url()), Reuse::Never).await.unwrap();
+        assert_eq!(receiver.seen().await.requests.len(), 1);
+        return;
+    }
+    let proxy = Server::start(Then::Answer(ok())).await;
+    let url = format!("http://127.0.0.1:{}", proxy.port());
+    let variables = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+    let variables: Vec<_> =
+        variables.iter().map(|name| (*name, url.as_str())).chain([("NO_PROXY", "")]).collect();
+    child::run_again("environment::a_proxy_in_the_environment_is_ignored", &variables);
+    assert_eq!(proxy.seen().await.connections, 0);
+}
+
+/// Finds every name on this machine.
+struct Here;
+
+impl Resolve for Here {
+    fn resolve(&self, _: Name) -> Resolving {
+        Box::pin(async { Ok(Box::new(std::iter::once(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))) as Addrs) })
+    }
+}
+
+// The only way that is open in production: no TLS provider was installed by anybody else, the roots are the system's.
+#[tokio::test]
+async fn https_works_without_preparation_and_only_for_the_name_in_the_certificate() {
+    if child::is_child() {
+        let port = std::env::var("TLS_PORT").unwrap();
+        assert!(CryptoProvider::get_default().is_none());
+        let client: GuardedClient = client_that_asks(Arc::new(Here), DEVELOPMENT, PATIENT);
+        let get = |name: &str| Request::new(Method::GET, format!("https://{name}:{port}/").parse().unwrap());
+
+        let answer = client.send(get("hooks.example"), Reuse::Never).await.unwrap();
+        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"hooks.example http/1.1"[..]));
+
+        let answer = client.send(get("other.example"), Reuse::Never).await;
+        let Err(error @ CallError::Unreachable { .. }) = answer else { panic!("{answer:?}") };
+        assert!(error.reason().contains("certificate"), "{}", error.reason());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = certify(folder.path(), "hooks.example");
+    let port = serve_tls(&certificate, &key).to_string();
+    let test = "environment::https_works_without_preparation_and_only_for_the_name_in_the_certificate";
+    child::run_again(test, &[("SSL_CERT_FILE", &certificate), ("SSL_CERT_DIR", ""), ("TLS_PORT", &port)]);
+}
+
+/// A certificate for one name, and its key.
+fn certify(folder: &Path, name: &str) -> (String, String) {
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (file("certificate.pem"), file("key.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+        .args(["-days", "2", "-subj", "/CN=test", "-keyout", &key, "-out", &certificate])
+        .args(["-addext", &format!("subjectAltName=DNS:{name}")])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .output()
+        .expect("openssl is missing; run `make setup` or `apt-get install openssl`");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (certificate, key)
+}
+
+/// Answers each request with the name that the client asked for and the protocol that it offered.
+fn serve_tls(certificate: &str, key: &str) -> u16 {
+    let chain = CertificateDer::pem_file_iter(certificate).unwrap().collect::<Result<_, _>>().unwrap();
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap())
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut tls = StreamOwned::new(connection, stream.unwrap());
+            // A client that does not like the certificate leaves here.
+            if tls.read(&mut [0; 4096]).is_err() {
+                continue;
+            }
+            let protocol = String::from_utf8_lossy(tls.conn.alpn_protocol().unwrap_or_default()).into_owned();
+            let body = format!("{} {protocol}", tls.conn.server_name().unwrap_or_default());
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            tls.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    port
+}
