@@ -1,0 +1,220 @@
+//! The relay: empties the event outbox into its sinks, at least once.
+//!
+//! ```text
+//! claim ──▶ deliver to every matching sink at once ──▶ decide ──▶ complete, many events in one statement
+//!   ▲                                                               │
+//!   └───────────── a slot is free again ◀───────────────────────────┘
+//! ```
+//!
+//! What is claimed is bounded by slots, so a million waiting events cost no memory. Each sink has its own lane with
+//! a share of the slots, so a slow or dead one cannot hold up the events of the others.
+
+mod complete;
+mod decide;
+mod lane;
+
+use std::{sync::Arc, time::Duration};
+
+use postrider_model::{EventSink, Pattern};
+use postrider_store::{
+    Pool, StoreError,
+    events::{self, Claimed},
+    pool,
+    wakeups::Wakeups,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{complete::Completer, decide::decide, lane::Lane};
+
+/// How the relay behaves.
+#[derive(Debug, Clone)]
+pub struct RelaySettings {
+    /// Most events per claim.
+    pub batch_size: usize,
+    /// Most events in memory at a time.
+    pub in_flight_max: usize,
+    /// How often to look without a hint.
+    pub poll_interval: Duration,
+    /// How long one delivery may take.
+    pub delivery_timeout: Duration,
+    /// An event that failed more often counts as stuck.
+    pub stuck_after: i32,
+}
+
+impl Default for RelaySettings {
+    fn default() -> Self {
+        Self {
+            batch_size: 256,
+            in_flight_max: 1024,
+            poll_interval: Duration::from_millis(500),
+            delivery_timeout: Duration::from_secs(20),
+            stuck_after: 10,
+        }
+    }
+}
+
+/// Which events go where.
+pub struct Route {
+    /// What the sink is called in logs, metrics and errors.
+    pub name: String,
+    /// Event types it wants; any match will do.
+    pub events: Vec<Pattern>,
+    /// Most deliveries to it at a time.
+    pub concurrency: usize,
+    /// Where they go.
+    pub sink: Arc<dyn EventSink>,
+}
+
+/// One consumer of the event outbox.
+pub struct Relay {
+    pool: Pool,
+    wakeups: Wakeups,
+    settings: RelaySettings,
+    processor: Arc<str>,
+    lanes: Arc<[Lane]>,
+    slots: Arc<Semaphore>,
+}
+
+/// How often the backlog is measured for the metrics.
+const MEASURE_EVERY: Duration = Duration::from_secs(15);
+
+impl Relay {
+    /// A relay under a name that no other process has, nor had.
+    #[must_use]
+    pub fn new(pool: Pool, wakeups: Wakeups, routes: Vec<Route>, settings: RelaySettings) -> Self {
+        let share = settings.in_flight_max / routes.len().max(1);
+        let lanes = routes
+            .into_iter()
+            .map(|route| Lane::new(route, share.max(1), settings.delivery_timeout))
+            .collect();
+        Self {
+            pool,
+            wakeups,
+            processor: format!("relay-{}", uuid::Uuid::now_v7()).into(),
+            slots: Arc::new(Semaphore::new(settings.in_flight_max)),
+            lanes,
+            settings,
+        }
+    }
+
+    /// Claims and delivers until shutdown; then finishes what it holds.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        tracing::info!(processor = %self.processor, sinks = self.lanes.len(), "the relay is running");
+        let (completions, receiver) = mpsc::channel(self.settings.in_flight_max);
+        let completer =
+            tokio::spawn(Completer::new(self.pool.clone(), Arc::clone(&self.processor)).run(receiver));
+        let measuring = tokio::spawn(measure(self.pool.clone(), self.settings.stuck_after, shutdown.clone()));
+        let deliveries = TaskTracker::new();
+        let hurry = CancellationToken::new();
+
+        while !shutdown.is_cancelled() {
+            // Before the claim, so that a hint during the claim is not lost.
+            self.wakeups.mark_unchanged();
+            match self.claim(&shutdown).await {
+                Ok(batch) if !batch.is_empty() => {
+                    for (claimed, slot) in batch {
+                        let lanes = Arc::clone(&self.lanes);
+                        let (completions, stopping, hurry) =
+                            (completions.clone(), shutdown.clone(), hurry.clone());
+                        deliveries.spawn(async move {
+                            let completion = deliver(&lanes, claimed, &stopping, &hurry).await;
+                            // The completer outlives every delivery.
+                            let _ = completions.send((completion, slot)).await;
+                        });
+                    }
+                    continue;
+                }
+                Ok(_) => {}
+                Err(error) => tracing::error!(error = ?error, "no events were claimed: {error}"),
+            }
+            // A notification is a hint; the poll is the guarantee.
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                changed = self.wakeups.changed() => if changed.is_err() {
+                    tokio::time::sleep(self.settings.poll_interval).await;
+                },
+                () = tokio::time::sleep(self.settings.poll_interval) => {}
+            }
+        }
+
+        tracing::info!(in_flight = deliveries.len(), "the relay finishes what it holds");
+        deliveries.close();
+        if tokio::time::timeout(self.settings.delivery_timeout, deliveries.wait()).await.is_err() {
+            hurry.cancel();
+            deliveries.wait().await;
+        }
+        drop(completions);
+        let _ = completer.await;
+        let _ = measuring.await;
+        tracing::info!(processor = %self.processor, "the relay has stopped");
+    }
+
+    /// Claims as many events as there are free slots, and waits for a slot when there is none.
+    async fn claim(
+        &self,
+        shutdown: &CancellationToken,
+    ) -> Result<Vec<(Claimed, OwnedSemaphorePermit)>, StoreError> {
+        let first = tokio::select! {
+            () = shutdown.cancelled() => return Ok(Vec::new()),
+            first = Arc::clone(&self.slots).acquire_owned() => first,
+        };
+        let Ok(mut slots) = first else { return Ok(Vec::new()) };
+        while slots.num_permits() < self.settings.batch_size {
+            match Arc::clone(&self.slots).try_acquire_owned() {
+                Ok(slot) => slots.merge(slot),
+                Err(_) => break,
+            }
+        }
+
+        let mut transaction = pool::begin(&self.pool).await?;
+        let wanted = i32::try_from(slots.num_permits()).unwrap_or(i32::MAX);
+        let batch = events::claim(&mut transaction, &self.processor, wanted).await?;
+        pool::commit(transaction).await?;
+        metrics::counter!("postrider_events_claimed_total").increment(batch.len() as u64);
+        Ok(batch.into_iter().filter_map(|claimed| Some((claimed, slots.split(1)?))).collect())
+    }
+}
+
+/// One event to every sink that wants it and does not have it.
+async fn deliver(
+    lanes: &[Lane],
+    claimed: Claimed,
+    stopping: &CancellationToken,
+    hurry: &CancellationToken,
+) -> events::Completion {
+    let Claimed { event, delivered_to } = claimed;
+    let matching: Vec<&Lane> = lanes.iter().filter(|lane| lane.wants(&event)).collect();
+    if matching.is_empty() {
+        // Nobody asked for it: there is nothing to deliver, and waiting would not change that.
+        metrics::counter!("postrider_events_unmatched_total").increment(1);
+    }
+    let missing = matching.into_iter().filter(|lane| !delivered_to.contains(&lane.name));
+    let attempts = futures::future::join_all(missing.map(|lane| {
+        let event = &event;
+        async move { (lane.name.clone(), lane.deliver(event, stopping, hurry).await) }
+    }))
+    .await;
+    decide(&event, attempts)
+}
+
+async fn measure(pool: Pool, stuck_after: i32, shutdown: CancellationToken) {
+    loop {
+        let measured = async {
+            let mut transaction = pool::begin(&pool).await?;
+            events::backlog(&mut transaction, stuck_after).await
+        };
+        match measured.await {
+            Ok(backlog) => {
+                metrics::gauge!("postrider_events_pending").set(backlog.pending as f64);
+                metrics::gauge!("postrider_events_stuck").set(backlog.stuck as f64);
+                metrics::gauge!("postrider_events_oldest_ready_seconds").set(backlog.oldest_ready_seconds);
+            }
+            Err(error) => tracing::debug!(?error, "the backlog could not be measured"),
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(MEASURE_EVERY) => {}
+        }
+    }
+}
