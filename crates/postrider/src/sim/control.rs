@@ -1,0 +1,108 @@
+//! The routes that tests and operators use: receipts, faults, health.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::{self, TryStreamExt};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::{Request, StatusCode};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, Take};
+
+use super::World;
+use super::answer::{Answer, json_answer, problem, with_type};
+use super::faults::{Fault, Rates};
+use super::http::{Body, read_body};
+use super::tally::Counts;
+
+/// How long `GET /receipts?received=N` waits at most.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// `GET /healthz`.
+pub fn health() -> Answer {
+    json_answer(StatusCode::OK, &json!({ "status": "ok" }))
+}
+
+/// `GET /receipts`: the counts over what is on disk. With `?received=N` or `?accepted=N` it answers as soon
+/// as there are that many, or after 30 s with what there is, so that a test need not poll.
+pub async fn counts(world: &World, query: Option<&str>) -> Answer {
+    let Some(enough) = query.map_or(Some((0, 0)), parse_enough) else {
+        return problem(StatusCode::BAD_REQUEST, "the query takes received=N and accepted=N");
+    };
+    let there = |counts: &Counts| counts.received >= enough.0 && counts.accepted >= enough.1;
+    tokio::select! {
+        () = world.ledger.wait_until(there) => {}
+        () = tokio::time::sleep(WAIT_MAX) => {}
+        () = world.shutdown.cancelled() => {}
+    }
+    json_answer(StatusCode::OK, &json!(world.ledger.counts()))
+}
+
+/// `(received, accepted)` to wait for.
+fn parse_enough(query: &str) -> Option<(u64, u64)> {
+    let mut enough = (0, 0);
+    for pair in query.split('&') {
+        match pair.split_once('=')? {
+            ("received", n) => enough.0 = n.parse().ok()?,
+            ("accepted", n) => enough.1 = n.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some(enough)
+}
+
+/// `GET /receipts/all`: every receipt on disk, as NDJSON.
+pub async fn all_receipts(world: &World) -> Answer {
+    let bytes = world.ledger.bytes();
+    let file = match tokio::fs::File::open(world.ledger.path()).await {
+        Ok(file) => file,
+        Err(error) => {
+            tracing::error!(?error, "the sim could not open its own receipts");
+            return problem(StatusCode::INTERNAL_SERVER_ERROR, "the receipts file cannot be opened");
+        }
+    };
+    // Lines past this point are perhaps not on disk yet.
+    let chunks = stream::try_unfold(file.take(bytes), next_chunk).map_ok(Frame::data);
+    with_type(StatusCode::OK, "application/x-ndjson", BodyExt::boxed(StreamBody::new(chunks)))
+}
+
+async fn next_chunk(mut file: Take<tokio::fs::File>) -> io::Result<Option<(Bytes, Take<tokio::fs::File>)>> {
+    let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
+    let read = file.read_buf(&mut chunk).await?;
+    Ok((read > 0).then(|| (chunk.freeze(), file)))
+}
+
+/// `GET /faults`: the rates in force.
+pub fn rates(world: &World) -> Answer {
+    json_answer(StatusCode::OK, &json!(world.dice.rates()))
+}
+
+/// `PUT /faults`: replaces all rates, such as `{"stall": 0.01, "half": 0.02}`; `{}` ends all faults.
+pub async fn set_rates(world: &World, request: Request<Incoming>) -> Answer {
+    let body = match read_body(request.into_body()).await {
+        Body::Whole(body) => body,
+        Body::TooLarge => return problem(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 1 MiB"),
+        Body::Broken => return problem(StatusCode::BAD_REQUEST, "the body breaks off"),
+    };
+    let Ok(named) = serde_json::from_slice::<BTreeMap<String, f64>>(&body) else {
+        return problem(
+            StatusCode::BAD_REQUEST,
+            "expected a JSON object of rates, such as {\"stall\": 0.01}",
+        );
+    };
+    match Rates::new(named) {
+        Ok(rates) => {
+            tracing::info!(?rates, "the sim has new fault rates");
+            world.dice.set_rates(rates.clone());
+            json_answer(StatusCode::OK, &json!(rates))
+        }
+        Err(error) => {
+            let known = Fault::ALL.map(Fault::name);
+            json_answer(StatusCode::BAD_REQUEST, &json!({ "error": error.to_string(), "known": known }))
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The HTTP side of the sim: connections, their limits, and the list of routes.
+
+use std::error::Error as _;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::TaskTracker;
+
+use super::answer::{Answer, Cut, not_allowed, problem};
+use super::{World, control, webhook};
+
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+const HEADERS_MAX: usize = 64;
+const HEADER_BYTES_MAX: usize = 16 * 1024;
+/// How much of a body that is too large is read all the same, so that its client hears the 413 and not a reset.
+const DISCARD_BYTES_MAX: usize = 16 * BODY_BYTES_MAX;
+/// How long a shutdown waits for requests that are under way.
+const DRAIN_FOR: Duration = Duration::from_secs(2);
+/// How long to wait when no connection can be accepted, which is when files run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Every route.
+async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, Cut> {
+    let path = request.uri().path().to_owned();
+    let method = request.method().clone();
+    match path.as_str() {
+        "/healthz" if method == Method::GET => Ok(control::health()),
+        "/healthz" => Ok(not_allowed("GET")),
+        "/receipts" if method == Method::GET => Ok(control::counts(&world, request.uri().query()).await),
+        "/receipts" => Ok(not_allowed("GET")),
+        "/receipts/all" if method == Method::GET => Ok(control::all_receipts(&world).await),
+        "/receipts/all" => Ok(not_allowed("GET")),
+        "/faults" if method == Method::GET => Ok(control::rates(&world)),
+        "/faults" if method == Method::PUT => Ok(control::set_rates(&world, request).await),
+        "/faults" => Ok(not_allowed("GET, PUT")),
+        hook if webhook::is_hook(hook) && method == Method::POST => webhook::receive(&world, request).await,
+        hook if webhook::is_hook(hook) => Ok(not_allowed("POST")),
+        _ => Ok(problem(StatusCode::NOT_FOUND, "there is nothing here; hooks are at /hooks/{name}")),
+    }
+}
+
+/// Accepts connections until shutdown, then lets those under way finish.
+pub async fn serve(world: &Arc<World>, listener: TcpListener) {
+    let connections = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            () = world.shutdown.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                connections.spawn(serve_connection(Arc::clone(world), stream));
+            }
+            Err(error) => {
+                tracing::warn!(?error, "the sim could not accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+async fn serve_connection(world: Arc<World>, stream: TcpStream) {
+    // Answers are small; waiting to fill a packet would only add latency nobody asked for.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(?error, "the sim could not set TCP_NODELAY");
+    }
+    let shutdown = world.shutdown.clone();
+    let service = service_fn(move |request| Box::pin(route(Arc::clone(&world), request)));
+    let mut connection = http1::Builder::new()
+        .max_headers(HEADERS_MAX)
+        .max_header_size(HEADER_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+
+    let ended = tokio::select! {
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => Some(ended),
+        () = shutdown.cancelled() => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            Pin::new(&mut connection).graceful_shutdown();
+            let rest = poll_fn(|cx| connection.poll_without_shutdown(cx));
+            tokio::time::timeout(DRAIN_FOR, rest).await.unwrap_or(Ok(()))
+        }
+    };
+    let Err(error) = ended else { return };
+    let Some(cut) = error.source().and_then(|source| source.downcast_ref::<Cut>()) else {
+        tracing::debug!(?error, "a connection to the sim broke");
+        return;
+    };
+    if let Err(error) = end_badly(connection.into_parts().io.into_inner(), cut).await {
+        tracing::debug!(?error, "a connection was gone before the sim could cut it");
+    }
+}
+
+async fn end_badly(mut stream: TcpStream, cut: &Cut) -> io::Result<()> {
+    match cut {
+        // With no time to linger, close sends RST and drops what is unsent.
+        Cut::Reset => stream.set_zero_linger(),
+        Cut::Half(bytes) => {
+            stream.write_all(bytes).await?;
+            stream.shutdown().await
+        }
+        Cut::Silence => Ok(()),
+    }
+}
+
+/// What a request's body turned out to be.
+pub enum Body {
+    /// All of it.
+    Whole(Bytes),
+    /// More than 1 MiB.
+    TooLarge,
+    /// It breaks off or makes no sense.
+    Broken,
+}
+
+/// Reads a body of bounded size.
+pub async fn read_body(mut body: Incoming) -> Body {
+    let mut kept = BytesMut::new();
+    let mut seen = 0;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return Body::Broken };
+        let Ok(data) = frame.into_data() else { continue };
+        seen += data.len();
+        if seen <= BODY_BYTES_MAX {
+            kept.extend_from_slice(&data);
+        } else if seen > DISCARD_BYTES_MAX {
+            return Body::TooLarge;
+        }
+    }
+    if seen <= BODY_BYTES_MAX { Body::Whole(kept.freeze()) } else { Body::TooLarge }
+}

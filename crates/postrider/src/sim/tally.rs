@@ -1,0 +1,71 @@
+//! The counts over all receipts on disk.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Serialize;
+
+use super::faults::Fault;
+use super::receipts::Receipt;
+
+/// What the receipts add up to.
+#[derive(Default)]
+pub struct Tally {
+    counts: Counts,
+    ids: HashSet<String>,
+    deliveries: HashSet<String>,
+}
+
+/// The answer to `GET /receipts`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Requests with a receipt, whatever became of them.
+    pub received: u64,
+    /// Requests the sim acted on, whether or not the client heard of it.
+    pub accepted: u64,
+    /// Requests that were given a whole 2xx answer.
+    pub acknowledged: u64,
+    /// Different webhook ids among the accepted.
+    pub distinct_ids: u64,
+    /// Accepted requests whose id had been accepted on the same path before.
+    pub duplicates: u64,
+    /// Requests that did not carry a valid signature.
+    pub bad_signatures: u64,
+    /// Requests struck by each fault.
+    pub by_fault: BTreeMap<Fault, u64>,
+}
+
+impl Tally {
+    /// Adds one receipt.
+    pub fn add(&mut self, receipt: &Receipt) {
+        self.counts.received += 1;
+        if receipt.verified == Some(false) {
+            self.counts.bad_signatures += 1;
+        }
+        if let Some(fault) = receipt.fault {
+            *self.counts.by_fault.entry(fault).or_default() += 1;
+        }
+        if receipt.answered.is_some_and(|status| (200..300).contains(&status)) {
+            self.counts.acknowledged += 1;
+        }
+        if receipt.acted {
+            self.add_accepted(receipt);
+        }
+    }
+
+    /// The counts so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    fn add_accepted(&mut self, receipt: &Receipt) {
+        self.counts.accepted += 1;
+        let Some(id) = &receipt.webhook_id else { return };
+        if self.ids.insert(id.clone()) {
+            self.counts.distinct_ids += 1;
+        }
+        // One event may go to several receivers; only the same one twice is a duplicate. Paths hold no space.
+        if !self.deliveries.insert(format!("{} {id}", receipt.path)) {
+            self.counts.duplicates += 1;
+        }
+    }
+}
