@@ -1,1 +1,46 @@
-fn main() {}
+//! The one binary: `postrider`.
+
+mod cli;
+mod config;
+mod installation;
+mod logging;
+mod shutdown;
+mod sim;
+mod wire;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: the async runtime did not start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(cli::run(cli)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {}", in_one_line(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The chain of causes. A cause that its effect repeats word for word is left out.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if line.contains(&cause) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.push_str(&cause);
+    }
+    line
+}

@@ -1,0 +1,245 @@
+//! `postrider accounts`: accounts of tenants at providers. Secrets come from stdin or a file, never from a flag that
+//! the process list would show, and are never printed.
+
+use std::{
+    io::{IsTerminal, Read},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use postrider_model::{
+    ids::{ProviderAccountId, TenantId},
+    seal::Place,
+};
+use postrider_store::{
+    PgConnection,
+    accounts::{self, NewAccount},
+    pool,
+};
+use secrecy::SecretString;
+
+use super::{ForTenant, actor, output};
+use crate::{config::Config, installation::Installation};
+
+const SECRET_BYTES_MAX: u64 = 64 * 1024;
+
+#[derive(Subcommand)]
+pub enum AccountsCommand {
+    /// Add an account; its secret is read from stdin
+    Add {
+        #[command(flatten)]
+        of: ForTenant,
+        /// What the tenant calls it
+        name: String,
+        /// Which provider, such as `twilio`
+        #[arg(long)]
+        provider: String,
+        /// What is not secret, as a JSON object
+        #[arg(long, value_name = "JSON", default_value = "{}")]
+        settings: String,
+        #[command(flatten)]
+        secret: SecretSource,
+    },
+    /// List the accounts of a tenant, without their secrets
+    List {
+        #[command(flatten)]
+        of: ForTenant,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set a new secret, read from stdin
+    Rotate {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The account's name
+        name: String,
+        #[command(flatten)]
+        secret: SecretSource,
+    },
+    /// Remove an account and its secret
+    Remove {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The account's name
+        name: String,
+    },
+    /// Check that the secret of every account opens under the master key
+    Check {
+        #[command(flatten)]
+        of: ForTenant,
+    },
+}
+
+#[derive(Args)]
+pub struct SecretSource {
+    /// Read the secret from this file instead of stdin
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+}
+
+impl SecretSource {
+    fn read(&self) -> anyhow::Result<SecretString> {
+        let mut text = String::new();
+        // One byte more than allowed, so that too much is noticed and not cut.
+        let limit = SECRET_BYTES_MAX + 1;
+        match &self.secret_file {
+            Some(file) => std::fs::File::open(file)
+                .and_then(|file| file.take(limit).read_to_string(&mut text))
+                .with_context(|| format!("cannot read the secret from {}", file.display()))?,
+            None => {
+                let stdin = std::io::stdin();
+                if stdin.is_terminal() {
+                    eprintln!("type the secret, then a new line and Ctrl-D");
+                }
+                stdin.take(limit).read_to_string(&mut text).context("cannot read the secret from stdin")?
+            }
+        };
+        anyhow::ensure!(
+            text.len() as u64 <= SECRET_BYTES_MAX,
+            "the secret is longer than {SECRET_BYTES_MAX} bytes"
+        );
+        let trimmed = text.trim_end_matches(['\r', '\n']);
+        anyhow::ensure!(
+            !trimmed.is_empty(),
+            "the secret is empty; pipe it in, or name a file with --secret-file"
+        );
+        Ok(trimmed.into())
+    }
+}
+
+pub async fn run(command: AccountsCommand, config: &Config) -> anyhow::Result<ExitCode> {
+    // What is wrong with the input is said before anything is started, and nothing is open while a person types.
+    let input = Input::read(&command)?;
+    let installation = Installation::open(config).await?;
+    let done = act(command, input, &installation, config).await;
+    installation.close().await?;
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// What comes from outside the command line, or must be understood first.
+#[derive(Default)]
+struct Input {
+    settings: serde_json::Value,
+    secret: SecretString,
+}
+
+impl Input {
+    fn read(command: &AccountsCommand) -> anyhow::Result<Self> {
+        Ok(match command {
+            AccountsCommand::Add { settings, secret, .. } => {
+                let settings = serde_json::from_str(settings).map_err(|error| {
+                    anyhow::anyhow!("--settings is not JSON: {error}; quote it for the shell, as in --settings '{{\"from\": \"+49\"}}'")
+                })?;
+                Self { settings, secret: secret.read()? }
+            }
+            AccountsCommand::Rotate { secret, .. } => Self { secret: secret.read()?, ..Self::default() },
+            _ => Self::default(),
+        })
+    }
+}
+
+async fn act(
+    command: AccountsCommand,
+    input: Input,
+    installation: &Installation,
+    config: &Config,
+) -> anyhow::Result<()> {
+    let pool = installation.admin_pool().await?;
+    let mut transaction = pool::begin(&pool).await?;
+    match command {
+        AccountsCommand::Add { of, name, provider, .. } => {
+            let key = installation.master_key(config)?;
+            let tenant = of.find(&mut transaction, installation).await?;
+            pool::act_as(&mut transaction, tenant.id).await?;
+            let account = NewAccount {
+                tenant: tenant.id,
+                workspace: tenant.workspace_id,
+                name: &name,
+                provider: &provider,
+                settings: &input.settings,
+                secret: &input.secret,
+            };
+            let id = accounts::create(&mut transaction, &key, &account, &actor()).await?;
+            pool::commit(transaction).await?;
+            println!("{}", id.0);
+        }
+        AccountsCommand::List { of, json } => {
+            let tenant = of.find(&mut transaction, installation).await?;
+            let accounts = accounts::list(&mut transaction, tenant.id).await?;
+            if json {
+                return output::json(&accounts);
+            }
+            let rows = accounts
+                .into_iter()
+                .map(|a| {
+                    [
+                        a.name,
+                        a.provider,
+                        a.id.0.to_string(),
+                        a.settings.to_string(),
+                        output::time(a.updated_at),
+                    ]
+                })
+                .collect();
+            output::table(
+                ["name", "provider", "id", "settings", "secret set"],
+                rows,
+                "this tenant has no accounts; `postrider accounts add` makes one",
+            )?;
+        }
+        AccountsCommand::Rotate { of, name, .. } => {
+            let key = installation.master_key(config)?;
+            let tenant = of.find(&mut transaction, installation).await?;
+            pool::act_as(&mut transaction, tenant.id).await?;
+            let place = Place { tenant: tenant.id, account: find(&mut transaction, tenant.id, &name).await? };
+            accounts::rotate(&mut transaction, &key, place, &input.secret, &actor()).await?;
+            pool::commit(transaction).await?;
+            eprintln!("`{name}` has a new secret");
+        }
+        AccountsCommand::Remove { of, name } => {
+            let tenant = of.find(&mut transaction, installation).await?;
+            pool::act_as(&mut transaction, tenant.id).await?;
+            let id = find(&mut transaction, tenant.id, &name).await?;
+            accounts::remove(&mut transaction, id, &actor()).await?;
+            pool::commit(transaction).await?;
+            eprintln!("removed `{name}` and its secret");
+        }
+        AccountsCommand::Check { of } => {
+            let key = installation.master_key(config)?;
+            let tenant = of.find(&mut transaction, installation).await?;
+            pool::act_as(&mut transaction, tenant.id).await?;
+            let accounts = accounts::list(&mut transaction, tenant.id).await?;
+            let mut closed = Vec::new();
+            for account in &accounts {
+                let place = Place { tenant: tenant.id, account: account.id };
+                if let Err(error) = accounts::open_secret(&mut transaction, &key, place).await {
+                    closed.push(format!("`{}`: {error}", account.name));
+                }
+            }
+            anyhow::ensure!(
+                closed.is_empty(),
+                "{} of {} secrets do not open: {}; `postrider accounts rotate` stores one again",
+                closed.len(),
+                accounts.len(),
+                closed.join("; ")
+            );
+            eprintln!("{} secrets open under this master key", accounts.len());
+        }
+    }
+    Ok(())
+}
+
+async fn find(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    name: &str,
+) -> anyhow::Result<ProviderAccountId> {
+    let accounts = accounts::list(connection, tenant).await?;
+    let found = accounts.into_iter().find(|account| account.name == name);
+    Ok(found
+        .with_context(|| format!("there is no account `{name}`; `postrider accounts list` shows them"))?
+        .id)
+}

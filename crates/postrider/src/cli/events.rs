@@ -1,0 +1,244 @@
+//! `postrider events`.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Subcommand, ValueEnum};
+use postrider_model::{NewEvent, event::EventState, ids::EventId};
+use postrider_store::{
+    events::{self, Filter, Handled, Listed},
+    pool, tenants,
+};
+
+use super::{actor, output};
+use crate::{config::Config, installation::Installation, wire};
+
+#[derive(Subcommand)]
+pub enum EventsCommand {
+    /// Publish an event in a transaction of its own; prints its id
+    Publish {
+        /// What happened, such as `order.placed`
+        event_type: String,
+        /// What kind of thing the event is about, such as `order`
+        #[arg(long)]
+        aggregate_type: String,
+        /// Which one, such as `42`
+        #[arg(long)]
+        aggregate_id: String,
+        /// The data, as JSON; `@FILE` reads a file, `-` reads stdin
+        #[arg(long, value_name = "JSON", default_value = "{}")]
+        payload: String,
+        /// Publish as this tenant, by name or id
+        #[arg(long, value_name = "TENANT")]
+        tenant: Option<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List events, oldest first
+    List {
+        /// Only in this state
+        #[arg(long, value_enum)]
+        state: Option<StateArg>,
+        /// Only this tenant's, by name or id
+        #[arg(long, value_name = "TENANT")]
+        tenant: Option<String>,
+        /// Only after this id
+        #[arg(long, value_name = "ID", default_value_t = 0)]
+        after: i64,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
+        limit: i64,
+        /// As JSON, with payloads
+        #[arg(long)]
+        json: bool,
+    },
+    /// List events that keep failing
+    Stuck {
+        /// Those that failed more often than this [default: relay.stuck_after_retries]
+        #[arg(long, value_name = "N")]
+        over: Option<i32>,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
+        limit: i64,
+        /// As JSON, with payloads
+        #[arg(long)]
+        json: bool,
+    },
+    /// Deliver waiting events now instead of at their next time
+    Retry {
+        /// Their ids
+        #[arg(required = true)]
+        ids: Vec<i64>,
+    },
+    /// End events without delivering them; needs a reason, which is kept
+    Close {
+        /// Their ids
+        #[arg(required = true)]
+        ids: Vec<i64>,
+        /// Why
+        #[arg(long)]
+        note: String,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum StateArg {
+    Pending,
+    Claimed,
+    Processed,
+}
+
+impl From<StateArg> for EventState {
+    fn from(state: StateArg) -> Self {
+        match state {
+            StateArg::Pending => Self::Pending,
+            StateArg::Claimed => Self::Claimed,
+            StateArg::Processed => Self::Processed,
+        }
+    }
+}
+
+pub async fn run(command: EventsCommand, config: &Config) -> anyhow::Result<ExitCode> {
+    // What is wrong with the input is said before anything is started.
+    let new = match &command {
+        EventsCommand::Publish { event_type, aggregate_type, aggregate_id, payload, .. } => {
+            let payload = serde_json::from_str(&read_payload(payload)?).map_err(|error| {
+                anyhow::anyhow!("--payload is not JSON: {error}; quote it for the shell, as in --payload '{{\"total\": 12}}'")
+            })?;
+            let new = NewEvent {
+                aggregate_type: aggregate_type.clone(),
+                aggregate_id: aggregate_id.clone(),
+                event_type: event_type.clone(),
+                payload,
+            };
+            new.check()?;
+            Some(new)
+        }
+        EventsCommand::Close { note, .. } => {
+            anyhow::ensure!(!note.trim().is_empty(), "--note is empty; say why the events are closed");
+            None
+        }
+        _ => None,
+    };
+    let installation = Installation::open(config).await?;
+    let done = act(command, new, &installation, config).await;
+    installation.close().await?;
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+async fn act(
+    command: EventsCommand,
+    new: Option<NewEvent>,
+    installation: &Installation,
+    config: &Config,
+) -> anyhow::Result<()> {
+    let pool = installation.admin_pool().await?;
+    let mut transaction = pool::begin(&pool).await?;
+    match (command, new) {
+        (EventsCommand::Publish { tenant, json, .. }, Some(new)) => {
+            if let Some(tenant) = tenant {
+                let tenant = tenants::find(&mut transaction, &tenant).await?;
+                pool::act_as(&mut transaction, tenant.id).await?;
+            }
+            let id = events::publish(&mut transaction, &new).await?;
+            pool::commit(transaction).await?;
+            let mut hinting = pool::begin(&pool).await?;
+            events::hint(&mut hinting).await?;
+            pool::commit(hinting).await?;
+            if json {
+                output::json(&serde_json::json!({ "id": id }))?;
+            } else {
+                println!("{id}");
+            }
+        }
+        (EventsCommand::Publish { .. }, None) => {}
+        (EventsCommand::List { state, tenant, after, limit, json }, _) => {
+            let tenant = match tenant {
+                Some(tenant) => Some(tenants::find(&mut transaction, &tenant).await?.id),
+                None => None,
+            };
+            let filter =
+                Filter { state: state.map(EventState::from), tenant, after, limit, stuck_after: None };
+            show(&events::list(&mut transaction, &filter).await?, json, "no such events")?;
+        }
+        (EventsCommand::Stuck { over, limit, json }, _) => {
+            let over = over.unwrap_or_else(|| wire::stuck_after(config));
+            let filter = Filter { stuck_after: Some(over), limit, ..Filter::default() };
+            let nothing = format!("no event has failed more than {over} times");
+            show(&events::list(&mut transaction, &filter).await?, json, &nothing)?;
+        }
+        (EventsCommand::Retry { ids }, _) => {
+            for id in ids.into_iter().map(EventId) {
+                expect_done(id, events::retry(&mut transaction, id, &actor()).await?)?;
+            }
+            pool::commit(transaction).await?;
+            let mut hinting = pool::begin(&pool).await?;
+            events::hint(&mut hinting).await?;
+            pool::commit(hinting).await?;
+            eprintln!("ready to be delivered now");
+        }
+        (EventsCommand::Close { ids, note }, _) => {
+            for id in ids.into_iter().map(EventId) {
+                expect_done(id, events::close(&mut transaction, id, &actor(), &note).await?)?;
+            }
+            pool::commit(transaction).await?;
+            eprintln!("closed");
+        }
+    }
+    Ok(())
+}
+
+/// The text itself, or what a file or stdin holds.
+fn read_payload(given: &str) -> anyhow::Result<String> {
+    match given.strip_prefix('@') {
+        Some(file) => {
+            std::fs::read_to_string(file).with_context(|| format!("cannot read the payload from {file}"))
+        }
+        None if given == "-" => {
+            std::io::read_to_string(std::io::stdin()).context("cannot read the payload from stdin")
+        }
+        None => Ok(given.to_owned()),
+    }
+}
+
+/// All or nothing: one id that cannot be handled leaves the others as they are.
+fn expect_done(id: EventId, handled: Handled) -> anyhow::Result<()> {
+    match handled {
+        Handled::Done => Ok(()),
+        Handled::Unknown => anyhow::bail!("there is no event {id}; nothing was changed"),
+        Handled::Processed => anyhow::bail!("event {id} is processed already; nothing was changed"),
+        Handled::Claimed => {
+            anyhow::bail!(
+                "event {id} is being delivered at this moment; nothing was changed, look again in a minute"
+            )
+        }
+    }
+}
+
+fn show(listed: &[Listed], json: bool, nothing: &str) -> anyhow::Result<()> {
+    if json {
+        return output::json(&listed);
+    }
+    let rows = listed
+        .iter()
+        .map(|event| {
+            let state = match event.state {
+                EventState::Pending => "pending",
+                EventState::Claimed => "claimed",
+                EventState::Processed => "processed",
+            };
+            let next = if event.state == EventState::Pending { event.process_after } else { None };
+            [
+                event.id.to_string(),
+                state.to_owned(),
+                event.event_type.clone(),
+                format!("{}/{}", event.aggregate_type, event.aggregate_id),
+                event.retry_count.to_string(),
+                output::time_or_dash(next),
+                event.last_error.clone().unwrap_or_else(|| "-".to_owned()),
+            ]
+        })
+        .collect();
+    output::table(["id", "state", "type", "aggregate", "failures", "next", "last error"], rows, nothing)
+}

@@ -1,0 +1,31 @@
+//! `postrider migrate`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use postrider_store::migrate;
+
+use crate::{config::Config, installation::Installation};
+
+#[derive(Args)]
+pub struct MigrateArgs {
+    /// Print all migrations as one SQL script instead of running them
+    #[arg(long)]
+    dump: bool,
+}
+
+pub async fn run(args: &MigrateArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    if args.dump {
+        print!("{}", migrate::script());
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Opening a private installation migrates it, too.
+    let installation = Installation::open(config).await?;
+    let applied = migrate::run(installation.admin_url()).await;
+    installation.close().await?;
+    for step in applied? {
+        println!("{}", step.path);
+    }
+    eprintln!("the schema is up to date: {} migrations", migrate::MIGRATIONS.len());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,172 @@
+//! Every command, in one list. Data goes to stdout, words to stderr, and an error ends with what to try next.
+
+mod accounts;
+mod bench;
+mod demo;
+mod doctor;
+mod events;
+mod keys;
+mod migrate;
+mod output;
+mod serve;
+mod tenants;
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+use postrider_store::{
+    PgConnection,
+    tenants::{Tenant, find},
+};
+
+use crate::{
+    config::{Config, LogFormat, Overrides},
+    installation::{DEFAULT_TENANT, Installation},
+    logging, shutdown, sim,
+};
+
+/// An execution kernel for outbound side effects on Postgres.
+#[derive(Parser)]
+#[command(name = "postrider", version, max_term_width = 110)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What every command takes.
+#[derive(Args)]
+struct Global {
+    /// Configuration file [default: postrider.toml, if there is one]
+    #[arg(long, global = true, value_name = "FILE", env = "POSTRIDER_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+    /// Where the private cluster lives when no database URL is given
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// A database that runs already; with it nothing is ever started
+    #[arg(long, global = true, value_name = "URL")]
+    database_url: Option<String>,
+    /// How log lines look
+    #[arg(long, global = true, value_enum, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+    /// What to log, such as `info` or `warn,postrider_engine=debug`
+    #[arg(long, global = true, value_name = "FILTER")]
+    log: Option<String>,
+    /// Print the configuration as it is understood, without secrets, and exit
+    #[arg(long, global = true)]
+    print_config: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the whole thing at work on this machine, in less than a minute
+    Demo(demo::DemoArgs),
+    /// Run the server: HTTP and the loops
+    Serve(serve::ServeArgs),
+    /// Bring the schema of the database forward
+    Migrate(migrate::MigrateArgs),
+    /// Say what is right and wrong with the database, and what to do about it
+    Doctor(doctor::DoctorArgs),
+    /// Create and list tenants
+    #[command(subcommand)]
+    Tenants(tenants::TenantsCommand),
+    /// Create, list and revoke API keys
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
+    /// Manage the accounts of tenants at providers
+    #[command(subcommand)]
+    Accounts(accounts::AccountsCommand),
+    /// Publish, list, retry and close domain events
+    #[command(subcommand)]
+    Events(events::EventsCommand),
+    /// Measure speed beside the raw SQL limit, on a cluster made for it
+    Bench(bench::BenchArgs),
+    /// Play the outside world on loopback, with faults and receipts
+    Sim(sim::SimArgs),
+}
+
+/// Runs one command.
+pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let Cli { global, command } = cli;
+    let listen = match &command {
+        Some(Command::Serve(serve)) => serve.listen,
+        _ => None,
+    };
+    let config = Config::load(global.config.as_deref(), &overrides(&global, listen))?;
+    if global.print_config {
+        print!("{}", config.print()?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(command) = command else {
+        <Cli as clap::CommandFactory>::command().print_help()?;
+        return Ok(ExitCode::from(2));
+    };
+    logging::start(&for_command(&command, &config.log, &global))?;
+
+    match command {
+        Command::Demo(args) => demo::run(args).await,
+        Command::Serve(args) => serve::run(args, &config).await,
+        Command::Migrate(args) => migrate::run(&args, &config).await,
+        Command::Doctor(args) => doctor::run(&args, &config).await,
+        Command::Tenants(command) => tenants::run(command, &config).await,
+        Command::Keys(command) => keys::run(command, &config).await,
+        Command::Accounts(command) => accounts::run(command, &config).await,
+        Command::Events(command) => events::run(command, &config).await,
+        Command::Bench(args) => bench::run(args).await,
+        Command::Sim(args) => sim::run(args, shutdown::on_signal()?).await.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn overrides(global: &Global, listen: Option<SocketAddr>) -> Overrides {
+    let one = |key, value: Option<String>| value.map(|value| (key, value));
+    let format = global.log_format.map(|format| match format {
+        LogFormat::Text => "text".to_owned(),
+        LogFormat::Json => "json".to_owned(),
+    });
+    Overrides {
+        data_dir: global.data_dir.clone(),
+        database: one("url", global.database_url.clone()).into_iter().collect(),
+        http: one("listen", listen.map(|address| address.to_string())).into_iter().collect(),
+        log: BTreeMap::from_iter(
+            [one("format", format), one("filter", global.log.clone())].into_iter().flatten(),
+        ),
+    }
+}
+
+/// A server logs what it does; a command that answers a person only warns, unless told otherwise.
+fn for_command(command: &Command, log: &crate::config::Log, global: &Global) -> crate::config::Log {
+    let quiet = !matches!(command, Command::Serve(_)) && global.log.is_none() && log.filter == "info";
+    let filter = if quiet { "warn".to_owned() } else { log.filter.clone() };
+    crate::config::Log { filter, ..log.clone() }
+}
+
+/// Which tenant a command is about.
+#[derive(Args)]
+struct ForTenant {
+    /// Tenant, by name or id [default: `default` in a private installation]
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
+}
+
+impl ForTenant {
+    async fn find(
+        &self,
+        connection: &mut PgConnection,
+        installation: &Installation,
+    ) -> anyhow::Result<Tenant> {
+        let wanted = match &self.tenant {
+            Some(wanted) => wanted,
+            None if installation.is_private() => DEFAULT_TENANT,
+            None => anyhow::bail!("say which tenant with --tenant; `postrider tenants list` shows them"),
+        };
+        Ok(find(connection, wanted).await?)
+    }
+}
+
+/// Who is at the keyboard, for the audit log.
+fn actor() -> String {
+    let user =
+        std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "unknown".to_owned());
+    format!("cli:{user}")
+}

@@ -1,0 +1,101 @@
+//! `postrider serve`: HTTP and the loops, until a signal.
+
+use std::{net::SocketAddr, process::ExitCode};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use postrider_api::App;
+use postrider_engine::Relay;
+use postrider_store::{Pool, doctor, events, migrate, pool, wakeups};
+use tokio::net::TcpListener;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{config::Config, installation::Installation, shutdown, wire};
+
+#[derive(Args)]
+pub struct ServeArgs {
+    /// What this process does [default: everything]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    roles: Vec<ServeRole>,
+    /// Where to serve HTTP; port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ServeRole {
+    /// The HTTP API
+    Api,
+    /// Domain events to their sinks
+    Relay,
+}
+
+pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    let draining = shutdown::on_signal()?;
+    let roles = if args.roles.is_empty() { ServeRole::value_variants().to_vec() } else { args.roles };
+    // What can be refused is refused before anything is started.
+    let routes = wire::routes(config)?;
+    let listener = bind(config.http.listen).await?;
+    let http_url = format!("http://{}", listener.local_addr()?);
+    let metrics = postrider_api::collect_metrics().context("cannot collect metrics")?;
+
+    let installation = Installation::open(config).await?;
+    let served = async {
+        let connections = config.database.connections_max;
+        let app_pool = checked(installation.app_pool(connections).await?).await?;
+        let loops = TaskTracker::new();
+        if roles.contains(&ServeRole::Relay) {
+            let worker_pool = checked(installation.worker_pool(connections).await?).await?;
+            if routes.is_empty() {
+                // Without a sink every event would count as delivered. Nothing accepted is lost, so they wait.
+                tracing::warn!("no sinks are configured, so events wait in the outbox; see relay.sinks");
+            } else {
+                let (hints, listening) =
+                    wakeups::listen(installation.listen_url(), events::HINT_CHANNEL, draining.clone())?;
+                loops.spawn(listening);
+                let relay = Relay::new(worker_pool.clone(), hints, routes, wire::relay_settings(config));
+                loops.spawn(relay.run(draining.clone()));
+            }
+            if let Some(retention) = wire::retention(config) {
+                loops.spawn(retention.run(worker_pool, draining.clone()));
+            }
+        }
+        loops.close();
+
+        let serves_api = roles.contains(&ServeRole::Api);
+        let app = App { pool: app_pool, metrics, draining: draining.clone(), serves_api };
+        // HTTP outlives the loops, so that health and metrics can be asked for while they drain.
+        let drained = CancellationToken::new();
+        let http = tokio::spawn(postrider_api::serve(listener, app, drained.clone()));
+        installation.write_run_file(http_url.clone()).await?;
+        tracing::info!(?roles, "postrider is serving at {http_url}");
+
+        draining.cancelled().await;
+        loops.wait().await;
+        drained.cancel();
+        http.await??;
+        anyhow::Ok(())
+    }
+    .await;
+    installation.remove_run_file();
+    installation.close().await?;
+    served?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| {
+        anyhow::anyhow!("cannot listen on {address}: {error}; choose another address with --listen, or port 0 for a free one")
+    })
+}
+
+/// Refuses to serve where the promises would not hold.
+async fn checked(pool: Pool) -> anyhow::Result<Pool> {
+    let mut transaction = pool::begin(&pool).await?;
+    doctor::refuse_unsafe_server(&mut transaction).await?;
+    migrate::verify(&mut transaction).await?;
+    doctor::refuse_powerful_login(&mut transaction).await?;
+    drop(transaction);
+    Ok(pool)
+}

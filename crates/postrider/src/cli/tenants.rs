@@ -1,0 +1,76 @@
+//! `postrider tenants`.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use postrider_model::tenancy::Role;
+use postrider_store::{keys, pool, tenants};
+
+use super::{actor, output};
+use crate::{config::Config, installation::Installation};
+
+#[derive(Subcommand)]
+pub enum TenantsCommand {
+    /// Make a tenant; prints its id and its first admin key, which is shown this once
+    Create {
+        /// Unique in the installation
+        name: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List all tenants
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub async fn run(command: TenantsCommand, config: &Config) -> anyhow::Result<ExitCode> {
+    let installation = Installation::open(config).await?;
+    let done = act(command, &installation).await;
+    installation.close().await?;
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Result<()> {
+    let pool = installation.admin_pool().await?;
+    let mut transaction = pool::begin(&pool).await?;
+    match command {
+        TenantsCommand::Create { name, json } => {
+            let (tenant, workspace) = tenants::create(&mut transaction, &name, &actor()).await?;
+            pool::act_as(&mut transaction, tenant).await?;
+            let (_, secret) = keys::create(&mut transaction, "first", Role::Admin, None, &actor()).await?;
+            pool::commit(transaction).await?;
+            if json {
+                output::json(&serde_json::json!({
+                    "tenant_id": tenant.0, "workspace_id": workspace.0, "admin_key": secret.expose(),
+                }))?;
+            } else {
+                println!("tenant_id     {}", tenant.0);
+                println!("workspace_id  {}", workspace.0);
+                println!("admin_key     {}", secret.expose());
+                eprintln!("keep the key: it is not shown again");
+            }
+        }
+        TenantsCommand::List { json } => {
+            let tenants = tenants::list(&mut transaction).await?;
+            if json {
+                return output::json(&tenants);
+            }
+            let rows = tenants
+                .into_iter()
+                .map(|t| {
+                    [t.name, t.id.0.to_string(), t.workspace_id.0.to_string(), output::time(t.created_at)]
+                })
+                .collect();
+            output::table(
+                ["name", "tenant id", "workspace id", "created"],
+                rows,
+                "no tenants yet; `postrider tenants create NAME` makes one",
+            )?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,440 @@
+//! Configuration: `postrider.toml`, then `POSTRIDER_…` from the environment, then flags.
+//!
+//! Every key is a field here. A key that is not is refused, wherever it comes from. Secrets have a type of their
+//! own that prints as `(hidden)`.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use figment::{
+    Figment,
+    error::{Actual, Kind},
+    providers::{Env, Format, Serialized, Toml},
+};
+use postrider_model::Pattern;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use url::Url;
+
+/// Where the configuration is looked for when no flag names a file.
+pub const DEFAULT_FILE: &str = "postrider.toml";
+
+/// Everything that can be set.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where the private cluster and its files live when no database URL is given.
+    pub data_dir: Option<PathBuf>,
+    /// 32 bytes in base64 under which provider secrets are sealed.
+    pub master_key: Option<Hidden>,
+    pub database: Database,
+    pub http: Http,
+    pub log: Log,
+    pub outbound: Outbound,
+    pub relay: Relay,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Database {
+    /// The login that serves. With it set, nothing is ever started.
+    pub url: Option<DatabaseUrl>,
+    /// The login that migrates and makes tenants. Default: `url`.
+    pub admin_url: Option<DatabaseUrl>,
+    /// The login of HTTP requests, a member of postrider_app. Default: `url`.
+    pub app_url: Option<DatabaseUrl>,
+    /// A direct way to the server, where `url` leads through a pooler. Default: `url`.
+    pub listen_url: Option<DatabaseUrl>,
+    /// Where the server's binaries are, for the private cluster. Default: the newest installed.
+    pub bin_dir: Option<PathBuf>,
+    /// Most connections of each pool.
+    pub connections_max: u32,
+}
+
+impl Default for Database {
+    fn default() -> Self {
+        Self {
+            url: None,
+            admin_url: None,
+            app_url: None,
+            listen_url: None,
+            bin_dir: None,
+            connections_max: 4,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// Where to serve. Port 0 picks a free one.
+    pub listen: SocketAddr,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8080)) }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    pub format: LogFormat,
+    /// What to log, such as `info` or `warn,postrider_engine=debug`.
+    pub filter: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".to_owned() }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Outbound {
+    /// Lets development reach loopback, private addresses and plain http. Never in production.
+    pub allow_private: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Relay {
+    pub batch_size: usize,
+    /// Most events in memory at a time.
+    pub in_flight_max: usize,
+    pub poll_interval_ms: u64,
+    pub delivery_timeout_seconds: u64,
+    /// An event that failed more often is listed as stuck.
+    pub stuck_after_retries: u32,
+    /// Days to keep processed events. 0 keeps them for ever.
+    pub retention_days: u32,
+    /// Where events go, by name.
+    pub sinks: BTreeMap<String, Sink>,
+}
+
+impl Default for Relay {
+    fn default() -> Self {
+        Self {
+            batch_size: 256,
+            in_flight_max: 1024,
+            poll_interval_ms: 500,
+            delivery_timeout_seconds: 20,
+            stuck_after_retries: 10,
+            retention_days: 30,
+            sinks: BTreeMap::new(),
+        }
+    }
+}
+
+/// A destination of events.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Sink {
+    /// Signed HTTP requests (Standard Webhooks).
+    Http {
+        url: Address,
+        /// `whsec_…`, the newest first; each signs, so that receivers can change over.
+        secrets: Vec<Hidden>,
+        #[serde(default = "everything")]
+        events: Vec<Pattern>,
+        #[serde(default = "concurrency")]
+        concurrency: usize,
+    },
+    /// NATS JetStream.
+    Nats {
+        servers: Vec<Address>,
+        /// Events go to this subject, followed by a dot and their type.
+        subject: String,
+        token: Option<Hidden>,
+        user: Option<String>,
+        password: Option<Hidden>,
+        /// A credentials file of NATS (JWT and seed).
+        credentials_file: Option<PathBuf>,
+        #[serde(default = "everything")]
+        events: Vec<Pattern>,
+        #[serde(default = "concurrency")]
+        concurrency: usize,
+    },
+}
+
+fn everything() -> Vec<Pattern> {
+    vec![Pattern::everything()]
+}
+
+fn concurrency() -> usize {
+    64
+}
+
+/// What flags override.
+#[derive(Debug, Default, Serialize)]
+pub struct Overrides {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub database: BTreeMap<&'static str, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub http: BTreeMap<&'static str, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub log: BTreeMap<&'static str, String>,
+}
+
+impl Config {
+    /// Reads everything there is to read. `file` must exist; the default file may.
+    pub fn load(file: Option<&Path>, overrides: &Overrides) -> anyhow::Result<Self> {
+        let mut figment = Figment::new();
+        if let Some(file) = file {
+            std::fs::metadata(file)
+                .with_context(|| format!("cannot read the configuration {}", file.display()))?;
+        }
+        let file = file.unwrap_or(Path::new(DEFAULT_FILE));
+        if file.exists() {
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        let config: Self = figment
+            // POSTRIDER_CONFIG names the file and is no key of it.
+            .merge(Env::prefixed("POSTRIDER_").ignore(&["config"]).split("__"))
+            .merge(Serialized::defaults(overrides))
+            .extract()
+            .map_err(explain)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What the types cannot say.
+    fn check(&self) -> anyhow::Result<()> {
+        let relay = &self.relay;
+        anyhow::ensure!(
+            (1..=10_000).contains(&relay.batch_size),
+            "relay.batch_size must lie between 1 and 10000"
+        );
+        anyhow::ensure!(
+            (1..=100_000).contains(&relay.in_flight_max),
+            "relay.in_flight_max must lie between 1 and 100000"
+        );
+        anyhow::ensure!(
+            (10..=60_000).contains(&relay.poll_interval_ms),
+            "relay.poll_interval_ms must lie between 10 and 60000"
+        );
+        anyhow::ensure!(
+            (1..=100).contains(&relay.delivery_timeout_seconds),
+            "relay.delivery_timeout_seconds must lie between 1 and 100: a claim lasts five minutes"
+        );
+        anyhow::ensure!(relay.stuck_after_retries <= 1_000_000, "relay.stuck_after_retries is too large");
+        anyhow::ensure!(
+            (2..=1000).contains(&self.database.connections_max),
+            "database.connections_max must lie between 2 and 1000"
+        );
+        for (name, sink) in &relay.sinks {
+            let (Sink::Http { events, concurrency, .. } | Sink::Nats { events, concurrency, .. }) = sink;
+            anyhow::ensure!(
+                !events.is_empty(),
+                "relay.sinks.{name}.events is empty; leave it out to get every event"
+            );
+            anyhow::ensure!(*concurrency > 0, "relay.sinks.{name}.concurrency must be at least 1");
+            if let Sink::Nats { servers, .. } = sink {
+                anyhow::ensure!(
+                    servers.iter().all(|Address(url)| url.username().is_empty() && url.password().is_none()),
+                    "relay.sinks.{name}.servers holds a name or password; put them into user and password"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// As TOML, without secrets.
+    pub fn print(&self) -> anyhow::Result<String> {
+        Ok(toml::to_string_pretty(self)?)
+    }
+}
+
+/// One clause per mistake: where, what, and what would be right. Values are not repeated, because they may be secrets.
+fn explain(error: figment::Error) -> anyhow::Error {
+    let mistakes: Vec<String> = error
+        .into_iter()
+        .map(|error| {
+            let from_environment =
+                error.metadata.as_ref().is_some_and(|metadata| metadata.name.contains("environment"));
+            let what = describe(&error.kind);
+            if from_environment {
+                let variable = format!("POSTRIDER_{}", error.path.join("__").to_uppercase());
+                return format!("{variable}: {what}{}", advice_on_variables(&error.kind));
+            }
+            let place = match error.metadata.as_ref().and_then(|metadata| metadata.source.as_ref()) {
+                Some(source) => source.to_string(),
+                None => "the configuration".to_owned(),
+            };
+            let key = error.path.join(".");
+            if key.is_empty() { format!("{place}: {what}") } else { format!("{place}, `{key}`: {what}") }
+        })
+        .collect();
+    anyhow::anyhow!("{}; docs/operations.md lists every key", mistakes.join("; "))
+}
+
+fn describe(kind: &Kind) -> String {
+    match kind {
+        Kind::UnknownField(_, known) => format!("there is no such key; here stand {}", known.join(", ")),
+        Kind::UnknownVariant(found, known) => {
+            format!("unknown value `{found}`; choose `{}`", known.join("` or `"))
+        }
+        Kind::MissingField(name) => format!("`{name}` is missing"),
+        Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
+            let expected = match expected.as_str() {
+                "a string" => "a text in quotes",
+                "a sequence" => "a list, such as [\"…\"]",
+                "struct Database"
+                | "struct Http"
+                | "struct Log"
+                | "struct Outbound"
+                | "struct Relay"
+                | "internally tagged enum Sink" => "a section with keys of its own",
+                other => other,
+            };
+            format!("this must be {expected}, not {}", kind_of(found))
+        }
+        // The parser shows the line that it could not read, and with it perhaps a secret.
+        Kind::Message(text) if text.starts_with("TOML parse error") => {
+            let is_quotation = |line: &&str| {
+                line.trim_start_matches([' ', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'])
+                    .starts_with('|')
+            };
+            let lines: Vec<&str> = text.lines().filter(|line| !is_quotation(line)).map(str::trim).collect();
+            lines.join(": ").trim_end_matches([':', ' ']).to_owned()
+        }
+        other => other.to_string().trim().replace('\n', " "),
+    }
+}
+
+fn kind_of(found: &Actual) -> &'static str {
+    match found {
+        Actual::Bool(_) => "true or false",
+        Actual::Unsigned(_) | Actual::Signed(_) | Actual::Float(_) => "a number",
+        Actual::Char(_) | Actual::Str(_) => "a text",
+        Actual::Seq => "a list",
+        Actual::Map => "a section",
+        _ => "this",
+    }
+}
+
+/// What people get wrong about environment variables.
+fn advice_on_variables(kind: &Kind) -> String {
+    match kind {
+        Kind::UnknownField(found, _) => {
+            let sections = ["database", "http", "log", "outbound", "relay"];
+            let meant = sections
+                .iter()
+                .find_map(|section| Some((section, found.strip_prefix(section)?.strip_prefix('_')?)));
+            meant.map_or_else(String::new, |(section, key)| {
+                let right = format!("POSTRIDER_{section}__{key}").to_uppercase();
+                format!("; two underscores lead into a section: {right}")
+            })
+        }
+        Kind::InvalidType(_, expected) if expected == "a string" => {
+            r#"; what looks like a number needs quotes of its own: '"…"'"#.to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// A secret from the configuration.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(transparent)]
+pub struct Hidden(pub SecretString);
+
+impl Serialize for Hidden {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("(hidden)")
+    }
+}
+
+/// A URL of the outside world. What may be secret in it is not shown.
+#[derive(Clone)]
+pub struct Address(pub Url);
+
+impl Address {
+    fn shown(&self) -> Url {
+        let mut url = self.0.clone();
+        if url.password().is_some() {
+            let _ = url.set_password(Some("(hidden)"));
+        }
+        if url.query().is_some() {
+            url.set_query(Some("(hidden)"));
+        }
+        url
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let not_one = |error| {
+            D::Error::custom(format!(
+                "a URL of this sink cannot be read: {error}; it looks like https://example.com/hooks"
+            ))
+        };
+        Url::parse(&text).map(Self).map_err(not_one)
+    }
+}
+
+impl Serialize for Address {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.shown().as_str())
+    }
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.shown().as_str())
+    }
+}
+
+/// A database URL. Its password is a secret.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(transparent)]
+pub struct DatabaseUrl(SecretString);
+
+impl DatabaseUrl {
+    /// The whole URL, password and all.
+    pub fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl From<String> for DatabaseUrl {
+    fn from(url: String) -> Self {
+        Self(url.into())
+    }
+}
+
+impl Serialize for DatabaseUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match Url::parse(self.expose()) {
+            Ok(mut url) => {
+                if url.password().is_some() {
+                    let _ = url.set_password(Some("(hidden)"));
+                }
+                // A password may also stand among the parameters.
+                if url.query_pairs().any(|(name, _)| name.contains("password")) {
+                    url.set_query(Some("(hidden)"));
+                }
+                serializer.serialize_str(url.as_str())
+            }
+            Err(_) => serializer.serialize_str("(not a URL)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

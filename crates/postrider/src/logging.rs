@@ -1,0 +1,24 @@
+//! Logs go to stderr, as text for people or as JSON for machines. A line reads alone and carries its fields.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Log, LogFormat};
+
+/// Starts logging. Once per process.
+pub fn start(log: &Log) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&log.filter).map_err(|error| {
+        anyhow::anyhow!(
+            "cannot filter logs by `{}`: {error}; try `info` or `warn,postrider_engine=debug`",
+            log.filter
+        )
+    })?;
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let started = match log.format {
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| anyhow::anyhow!("logging did not start: {error}"))
+}

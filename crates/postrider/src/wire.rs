@@ -1,0 +1,113 @@
+//! Builds everything once, from the configuration.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use postrider_engine::{RelaySettings, Retention, Route};
+use postrider_model::EventSink;
+use postrider_providers::{GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};
+
+use crate::config::{Config, Sink};
+
+/// The relay's routes. A sink that cannot work as configured is refused here, before anything is claimed.
+pub fn routes(config: &Config) -> anyhow::Result<Vec<Route>> {
+    let timeout = Duration::from_secs(config.relay.delivery_timeout_seconds);
+    let policy = Policy { allow_private: config.outbound.allow_private };
+    let client = GuardedClient::new(policy, Limits { total: timeout, ..Limits::default() })?;
+    let mut routes = Vec::new();
+    for (name, sink) in &config.relay.sinks {
+        let built = build(sink, &client).with_context(|| format!("relay.sinks.{name}"))?;
+        let (Sink::Http { events, concurrency, .. } | Sink::Nats { events, concurrency, .. }) = sink;
+        routes.push(Route {
+            name: name.clone(),
+            events: events.clone(),
+            concurrency: *concurrency,
+            sink: built,
+        });
+    }
+    Ok(routes)
+}
+
+fn build(sink: &Sink, client: &GuardedClient) -> anyhow::Result<Arc<dyn EventSink>> {
+    Ok(match sink {
+        Sink::Http { url, secrets, .. } => {
+            let secrets = secrets.iter().map(|secret| secret.0.clone()).collect();
+            Arc::new(HttpSink::new(client, HttpSinkConfig { url: url.0.clone(), secrets })?)
+        }
+        #[cfg(feature = "nats")]
+        Sink::Nats { servers, subject, token, user, password, credentials_file, .. } => {
+            let credentials = nats::credentials(
+                token.as_ref(),
+                user.as_deref(),
+                password.as_ref(),
+                credentials_file.as_deref(),
+            )?;
+            let servers = servers.iter().map(|server| server.0.clone()).collect();
+            let config =
+                postrider_providers::NatsSinkConfig { servers, subject: subject.clone(), credentials };
+            Arc::new(postrider_providers::NatsSink::new(config)?)
+        }
+        #[cfg(not(feature = "nats"))]
+        Sink::Nats { .. } => {
+            anyhow::bail!("this binary was built without NATS; build it with `--features nats`")
+        }
+    })
+}
+
+/// The relay's settings.
+pub fn relay_settings(config: &Config) -> RelaySettings {
+    let relay = &config.relay;
+    RelaySettings {
+        batch_size: relay.batch_size,
+        in_flight_max: relay.in_flight_max,
+        poll_interval: Duration::from_millis(relay.poll_interval_ms),
+        delivery_timeout: Duration::from_secs(relay.delivery_timeout_seconds),
+        stuck_after: stuck_after(config),
+    }
+}
+
+/// From how many failures on an event is stuck.
+pub fn stuck_after(config: &Config) -> i32 {
+    i32::try_from(config.relay.stuck_after_retries).unwrap_or(i32::MAX)
+}
+
+/// How long processed events are kept, unless for ever.
+pub fn retention(config: &Config) -> Option<Retention> {
+    let days = config.relay.retention_days;
+    (days > 0).then(|| Retention {
+        keep: Duration::from_secs(u64::from(days) * 24 * 60 * 60),
+        every: Duration::from_secs(10 * 60),
+    })
+}
+
+#[cfg(feature = "nats")]
+mod nats {
+    use std::path::Path;
+
+    use anyhow::Context;
+    use postrider_providers::NatsCredentials;
+
+    use crate::config::Hidden;
+
+    /// At most one way to say who we are.
+    pub(super) fn credentials(
+        token: Option<&Hidden>,
+        user: Option<&str>,
+        password: Option<&Hidden>,
+        file: Option<&Path>,
+    ) -> anyhow::Result<Option<NatsCredentials>> {
+        Ok(match (token, user, password, file) {
+            (None, None, None, None) => None,
+            (Some(token), None, None, None) => Some(NatsCredentials::Token(token.0.clone())),
+            (None, Some(user), Some(password), None) => {
+                Some(NatsCredentials::UserPassword { user: user.to_owned(), password: password.0.clone() })
+            }
+            (None, None, None, Some(file)) => {
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("cannot read credentials_file {}", file.display()))?;
+                Some(NatsCredentials::Creds(text.into()))
+            }
+            _ => anyhow::bail!("give either a token, or user and password, or a credentials_file"),
+        })
+    }
+}
