@@ -1,1 +1,91 @@
-//! Placeholder.
+//! What `make bench` runs: Postrider beside the raw SQL limit, on one cluster, in one run.
+//!
+//! "Raw" is plain SQL that makes the same row changes in a table of the same shape without triggers, checks and
+//! row-level security. Both sides go through the same driver, with their statements prepared. Every measurement has
+//! a fresh database, the sides take turns, and what is printed is the median.
+//!
+//! | module | what it measures |
+//! |---|---|
+//! | [`publish`] | publishing in batches and one by one |
+//! | [`drain`] | claim + complete: batch sizes, two connections, many processed rows, a held snapshot |
+//! | [`relay`] | the relay into a sink that does nothing, and its memory with many events waiting |
+
+mod drain;
+mod drive;
+mod machine;
+mod place;
+mod publish;
+mod relay;
+mod report;
+
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{place::Place, report::Report};
+
+/// How much of everything.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scale {
+    /// Rounds per measurement.
+    pub(crate) rounds: usize,
+    /// Events per round.
+    pub(crate) events: i64,
+    /// Events per round, where each is a commit of its own.
+    pub(crate) single_events: i64,
+    /// Processed rows that lie beside the waiting ones.
+    pub(crate) processed: i64,
+    /// Events that wait while the relay's memory is watched.
+    pub(crate) waiting: i64,
+    /// How long a snapshot is held.
+    pub(crate) hold: Duration,
+}
+
+impl Scale {
+    const FULL: Self = Self {
+        rounds: 3,
+        events: 200_000,
+        single_events: 16_000,
+        processed: 5_000_000,
+        waiting: 1_000_000,
+        hold: Duration::from_secs(40),
+    };
+    const QUICK: Self = Self {
+        rounds: 3,
+        events: 40_000,
+        single_events: 4_000,
+        processed: 200_000,
+        waiting: 50_000,
+        hold: Duration::from_secs(5),
+    };
+}
+
+/// Measures everything on a private cluster, prints it, and removes the cluster. An error when a bar is missed.
+pub async fn run(quick: bool) -> anyhow::Result<()> {
+    let scale = if quick { Scale::QUICK } else { Scale::FULL };
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+
+    let place = Place::make().await?;
+    let mut report = Report::default();
+    let measured = tokio::select! {
+        measured = measure(&place, scale, &mut report) => measured,
+        _ = terminate.recv() => Err(anyhow::anyhow!("stopped by a signal")),
+        _ = interrupt.recv() => Err(anyhow::anyhow!("stopped by a signal")),
+    };
+    let removed = place.remove().await;
+    report.print();
+    measured?;
+    removed?;
+    report.verdict()
+}
+
+async fn measure(place: &Place, scale: Scale, report: &mut Report) -> anyhow::Result<()> {
+    report.machine = machine::facts(place).await?;
+    publish::measure(place, scale, report).await?;
+    drain::measure(place, scale, report).await?;
+    relay::measure(place, scale, report).await?;
+    drain::measure_beside_processed(place, scale, report).await?;
+    drain::measure_with_snapshot(place, scale, report).await?;
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Where it is measured: a private cluster in a temporary directory, and a fresh database for every measurement.
+
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+
+use anyhow::Context;
+use postrider_store::{
+    embedded::{Cluster, Options, SUPERUSER},
+    migrate,
+};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions};
+
+const TEMPLATE: &str = "bench_template";
+
+/// The one thing besides memory that differs from a fresh installation: no checkpoint falls into a measurement, so
+/// that no side pays for full page images that the other is spared. Durability is untouched.
+const SETTINGS: [(&str, &str); 4] = [
+    ("shared_buffers", "512MB"),
+    ("max_wal_size", "4GB"),
+    ("checkpoint_timeout", "1h"),
+    ("max_connections", "60"),
+];
+
+pub(crate) struct Place {
+    cluster: Cluster,
+    dir: PathBuf,
+}
+
+impl Place {
+    /// Starts the cluster and makes the template. What was begun is removed when it fails.
+    pub(crate) async fn make() -> anyhow::Result<Self> {
+        let dir = std::env::temp_dir().join(format!("postrider-bench-{}", std::process::id()));
+        anyhow::ensure!(!dir.exists(), "{} exists already; remove it", dir.display());
+        let options = Options {
+            data_dir: dir.clone(),
+            bin_dir: None,
+            settings: SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        };
+        let started = tokio::task::spawn_blocking(move || Cluster::start_or_adopt(&options)).await?;
+        let cluster = match started {
+            Ok(cluster) => cluster,
+            Err(error) => {
+                let _ = std::fs::remove_dir_all(&dir);
+                return Err(error.into());
+            }
+        };
+        let place = Self { cluster, dir };
+        match place.make_template().await {
+            Ok(()) => Ok(place),
+            Err(error) => {
+                place.remove().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn make_template(&self) -> anyhow::Result<()> {
+        self.maintain(&format!("create database {TEMPLATE}")).await?;
+        let url = self.cluster.url(SUPERUSER, TEMPLATE);
+        migrate::run(&url).await?;
+        let mut connection = connect(&url).await?;
+        sqlx::raw_sql(include_str!("../sql/raw_schema.sql")).execute(&mut connection).await?;
+        connection.close().await?;
+        Ok(())
+    }
+
+    /// Where small files of a measurement may go.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A migrated database with nothing in it, beside an empty raw table.
+    pub(crate) async fn fresh(&self, name: &str) -> anyhow::Result<Database<'_>> {
+        self.maintain(&format!("create database {name} template {TEMPLATE}")).await?;
+        // What was written so far is not to be written during the measurement.
+        self.maintain("checkpoint").await?;
+        Ok(Database { place: self, name: name.to_owned() })
+    }
+
+    async fn maintain(&self, statement: &str) -> anyhow::Result<()> {
+        let mut connection = connect(&self.cluster.url(SUPERUSER, "postgres")).await?;
+        sqlx::raw_sql(AssertSqlSafe(statement))
+            .execute(&mut connection)
+            .await
+            .with_context(|| statement.to_owned())?;
+        connection.close().await?;
+        Ok(())
+    }
+
+    /// Stops the server and removes everything.
+    pub(crate) async fn remove(self) -> anyhow::Result<()> {
+        let Self { cluster, dir } = self;
+        let stopped = tokio::task::spawn_blocking(move || cluster.stop()).await?;
+        std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+        stopped?;
+        Ok(())
+    }
+}
+
+/// A plain connection that keeps its statements prepared.
+pub(crate) async fn connect(url: &str) -> anyhow::Result<PgConnection> {
+    Ok(PgConnectOptions::from_str(url)?.disable_statement_logging().connect().await?)
+}
+
+/// One database of the cluster.
+pub(crate) struct Database<'a> {
+    place: &'a Place,
+    name: String,
+}
+
+impl Database<'_> {
+    pub(crate) fn url(&self, role: &str) -> String {
+        self.place.cluster.url(role, &self.name)
+    }
+
+    /// A connection that may do everything.
+    pub(crate) async fn admin(&self) -> anyhow::Result<PgConnection> {
+        connect(&self.url(SUPERUSER)).await
+    }
+
+    /// Puts events into a table, then cleans up and gathers statistics as autovacuum would in time.
+    pub(crate) async fn fill(&self, table: &str, events: i64) -> anyhow::Result<()> {
+        self.load(&include_str!("../sql/fill.sql").replace("{table}", table), events).await
+    }
+
+    /// Puts processed events into our outbox.
+    pub(crate) async fn fill_processed(&self, events: i64) -> anyhow::Result<()> {
+        self.load(include_str!("../sql/fill_processed.sql"), events).await
+    }
+
+    async fn load(&self, statement: &str, events: i64) -> anyhow::Result<()> {
+        let mut admin = self.admin().await?;
+        sqlx::query(AssertSqlSafe(statement))
+            .bind(events)
+            .execute(&mut admin)
+            .await
+            .context("filling the table")?;
+        sqlx::raw_sql("vacuum analyze").execute(&mut admin).await?;
+        admin.close().await?;
+        Ok(())
+    }
+
+    pub(crate) async fn remove(self) -> anyhow::Result<()> {
+        // Who is about to leave may do so in peace.
+        for _ in 0..50 {
+            let mut admin = self.admin().await?;
+            let others = "select exists (select from pg_stat_activity
+                           where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid())";
+            let others: bool = sqlx::query_scalar(others).fetch_one(&mut admin).await?;
+            admin.close().await?;
+            if !others {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await; // between two looks
+        }
+        self.place.maintain(&format!("drop database {} with (force)", self.name)).await
+    }
+}
