@@ -1,0 +1,295 @@
+//! What a tenant's client might try with the connections it has. Numbers are those of the list of attacks.
+
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::visibility::{ROLES, Tenant, tenant_tables};
+use crate::{
+    sql::{execute, number, refusal, texts},
+    world::World,
+};
+
+/// Runs an attack in the tenant's context, and rolls back what it did.
+async fn attempt(client: &PgPool, tenant: Uuid, attack: &str) -> anyhow::Result<crate::sql::Refusal> {
+    let mut transaction = client.begin().await?;
+    execute(&mut *transaction, format!("set local app.current_tenant_id = '{tenant}'")).await?;
+    refusal(execute(&mut *transaction, attack).await).map_err(|error| error.context(attack.to_owned()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_table_refuses_every_way_to_write_to_it_or_around_its_guards() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let admin = world.client("postgres").await?;
+    let own = Tenant::create(&admin, "own").await?.id;
+    let ours = "select oid::regclass::text from pg_class where relkind in ('r', 'p') \
+                   and relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery')";
+    for role in ROLES {
+        let client = world.client(role).await?;
+        for table in texts(&admin, ours).await? {
+            for attack in [
+                format!("truncate {table}"),                                // 7
+                format!("delete from {table}"),                             // 8
+                format!("alter table {table} disable trigger all"),         // 9
+                format!("alter table {table} disable row level security"),  // 10
+                format!("alter table {table} no force row level security"), // 10
+                format!("create policy mine on {table} using (true)"),
+                format!("insert into {table} default values"), // 19
+                format!("insert into {table} overriding system value select * from {table}"), // 19
+                format!("merge into {table} using (select 1) as x on true when matched then delete"), // 42
+                format!("lock table {table} in exclusive mode"), // 28
+                format!("lock table {table} in access exclusive mode"), // 28
+                format!("grant all on {table} to {role}; delete from {table}"),
+                format!(
+                    "create trigger mine before insert on {table} for each row execute function tenancy.refuse_change('x')"
+                ),
+                format!("create index on {table} ((1))"),
+                format!("alter table {table} owner to {role}"),
+                format!("drop table {table}"),
+                format!("copy {table} from program 'true'"), // 26
+                format!("create publication leak for table {table}"), // 47
+            ] {
+                let refused = attempt(&client, own, &attack).await?;
+                assert_eq!(refused.code, "42501", "{role}: {attack}: {refused:?}");
+            }
+        }
+        for (table, column) in tenant_tables(&admin).await? {
+            for attack in [
+                format!("set local row_security = off; select {column} from {table}"), // 6
+                format!("update {table} set {column} = {column}"),                     // 18
+                format!("update {table} set {column} = gen_random_uuid()"),            // 18
+                format!("select {column} from {table} for update"),
+                format!("insert into {table} ({column}) values ('{own}') on conflict do nothing"), // 20, 41
+            ] {
+                let refused = attempt(&client, own, &attack).await?;
+                assert_eq!(refused.code, "42501", "{role}: {attack}: {refused:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_role_can_make_itself_more_than_it_is() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let own = Tenant::create(&world.client("postgres").await?, "own").await?.id;
+    for role in ROLES {
+        let client = world.client(role).await?;
+        let mut attacks: Vec<String> = [
+            "set local session_replication_role = replica", // 11
+            "set role postrider_owner",                     // 12
+            "set role postgres",                            // 12
+            "set session authorization postrider_owner",    // 13
+            "create function public.f() returns int language sql as 'select 1'", // 14
+            "create function tenancy.f() returns int language sql as 'select 1'", // 14
+            "create function m10_recovery.publish_outbox(text) returns int language sql as 'select 1'",
+            "create or replace function tenancy.current_tenant_id() returns uuid language sql as 'select null::uuid'",
+            "create table public.t ()",
+            "create schema mine",
+            "create table m10_recovery.t ()",
+            "select pg_read_file('/etc/passwd')", // 25
+            "select lo_import('/etc/passwd')",    // 27
+            "create extension dblink",            // 36
+            "create role mine",
+            "grant postrider_owner to current_user",
+            "alter role current_user bypassrls",
+            "select tenancy.protect('tenancy.tenants')",
+            "select tenancy.refuse_change()",
+            "select nextval('m10_recovery.outbox_id_seq')",           // 39
+            "select last_value from m10_recovery.outbox_id_seq",      // 39
+            "select setval('tenancy.audit_log_id_seq', 1)",           // 39
+            "select tenancy.create_tenant(gen_random_uuid(), gen_random_uuid(), 'mine', 'me')",
+        ]
+        .map(str::to_owned)
+        .into();
+        attacks.extend(ROLES.iter().filter(|other| **other != role).map(|other| format!("set role {other}")));
+        for attack in attacks {
+            let refused = attempt(&client, own, &attack).await?;
+            // A trigger function says itself that it is none to be called.
+            let code = if attack.contains("refuse_change") && refused.code == "0A000" {
+                "42501"
+            } else {
+                &refused.code
+            };
+            assert_eq!(code, "42501", "{role}: {attack}: {refused:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hashes_and_sealed_secrets_are_not_read_by_those_who_serve() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let own = Tenant::create(&world.client("postgres").await?, "own").await?.id;
+    for (role, table, secret) in [
+        ("postrider_app", "tenancy.api_keys", "key_hash"),
+        ("postrider_worker", "tenancy.api_keys", "key_hash"),
+        ("postrider_read", "tenancy.api_keys", "key_hash"),
+        ("postrider_app", "tenancy.provider_accounts", "sealed_secret"),
+        ("postrider_read", "tenancy.provider_accounts", "sealed_secret"),
+    ] {
+        let client = world.client(role).await?;
+        for attack in [
+            format!("select {secret} from {table}"),
+            format!("select * from {table}"),
+            format!("select whole from {table} as whole"),
+            format!("select to_jsonb(whole) from {table} as whole"),
+            format!("select count(*) from {table} where {secret} is not null"),
+            format!("select id from {table} order by {secret}"),
+            format!("copy {table} to stdout"),
+        ] {
+            assert_eq!(attempt(&client, own, &attack).await?.code, "42501", "{role}: {attack}");
+        }
+        let statistics = format!("select count(*) from pg_stats where attname = '{secret}'"); // 22
+        assert_eq!(number(&client, statistics).await?, 0, "{role}");
+    }
+    Ok(())
+}
+
+/// 37 and 40: each id argument of each function, with another tenant's id and with one that does not exist.
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let (admin, app) = (world.client("postgres").await?, world.client("postrider_app").await?);
+    let (own, other) = (Tenant::create(&admin, "own").await?, Tenant::create(&admin, "other").await?);
+    let nobody = Tenant {
+        id: own.id,
+        workspace: Uuid::now_v7(),
+        key: Uuid::now_v7(),
+        account: Uuid::now_v7(),
+        event: 999,
+    };
+    let everything = "select jsonb_agg(x order by x)::text from (
+            select to_jsonb(t) as x from tenancy.tenants t union all select to_jsonb(w) from tenancy.workspaces w
+            union all select to_jsonb(k) from tenancy.api_keys k union all select to_jsonb(p) from tenancy.provider_accounts p
+            union all select to_jsonb(a) from tenancy.audit_log a union all select to_jsonb(o) from m10_recovery.outbox o) as rows";
+    let before = texts(&admin, everything).await?;
+
+    let calls = |target: &Tenant| {
+        [
+            format!("select tenancy.revoke_api_key('{}', 'me')::text", target.key),
+            format!("select tenancy.rotate_provider_account('{}', 'mine', 'me')::text", target.account),
+            format!("select tenancy.remove_provider_account('{}', 'me')::text", target.account),
+            format!(
+                "select tenancy.create_provider_account(gen_random_uuid(), '{}', 'n', 'smtp', '{{}}', 'x', 'me')::text",
+                target.workspace
+            ),
+            format!("select m10_recovery.retry_outbox_event({}, 'me')", target.event),
+            format!("select m10_recovery.close_outbox_event({}, 'me', 'why')", target.event),
+        ]
+    };
+    let answer = async |call: &str| -> anyhow::Result<String> {
+        let mut transaction = app.begin().await?;
+        execute(&mut *transaction, format!("set local app.current_tenant_id = '{}'", own.id)).await?;
+        match texts(&mut *transaction, call).await {
+            Ok(answer) => {
+                transaction.commit().await?;
+                Ok(answer.join(""))
+            }
+            refused => {
+                let refused = refusal(refused)?;
+                Ok(format!("{} {}", refused.code, refused.message))
+            }
+        }
+    };
+    let mut answers = Vec::new();
+    for (theirs, missing) in calls(&other).iter().zip(calls(&nobody).iter()) {
+        let said = answer(theirs).await?;
+        assert_eq!(said, answer(missing).await?, "{theirs}");
+        answers.push(said);
+        // Without a tenant there is nothing to act on.
+        let without = texts(&app, theirs).await;
+        assert!(
+            matches!(&without, Ok(said) if *said == ["unknown"]) || refusal(without)?.code == "42501",
+            "{theirs}"
+        );
+    }
+    answers[3].truncate(5);
+    assert_eq!(answers, ["false", "false", "false", "23503", "unknown", "unknown"]);
+    assert_eq!(texts(&admin, everything).await?, before);
+    Ok(())
+}
+
+/// 15, 16 and 38: names that a definer function uses, made in the caller's own temporary schema.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_in_the_callers_temporary_schema_do_not_come_between_a_function_and_its_tables()
+-> anyhow::Result<()> {
+    let world = World::new().await?;
+    let admin = world.client("postgres").await?;
+    let (own, other) = (Tenant::create(&admin, "own").await?, Tenant::create(&admin, "other").await?);
+    for role in ["postrider_app", "postrider_worker"] {
+        let pool = world.client(role).await?;
+        let mut client = pool.acquire().await?;
+        let shadows = format!(
+            "create temp table outbox (like m10_recovery.outbox);
+             create temp table audit_log (like tenancy.audit_log);
+             create temp table pg_proc (proname name);
+             create function pg_temp.now() returns timestamptz language sql as 'select timestamptz ''2001-01-01''';
+             create function pg_temp.btrim(text) returns text language sql as 'select ''x''';
+             create function pg_temp.octet_length(text) returns int language sql as 'select 1';
+             create function pg_temp.current_setting(text, boolean) returns text language sql as 'select ''{other}''';
+             create function pg_temp.current_tenant_id() returns uuid language sql as 'select ''{other}''::uuid';
+             create function pg_temp.pg_has_role(name, text, text) returns boolean language sql as 'select true';
+             set search_path = pg_temp, m10_recovery, tenancy, pg_catalog;
+             set app.current_tenant_id = '{own}'",
+            other = other.id,
+            own = own.id
+        );
+        execute(&mut *client, shadows).await?;
+
+        let id = number(&mut *client, "select m10_recovery.publish_outbox('a', '1', 'e', '{}')").await?;
+        refusal(execute(&mut *client, "select m10_recovery.publish_outbox('  ', '1', 'e', '{}')").await)?;
+        if role == "postrider_app" {
+            let close = format!("select m10_recovery.close_outbox_event({}, 'me', 'why')", other.event);
+            assert_eq!(texts(&mut *client, close).await?, ["unknown"]);
+            let close = format!("select m10_recovery.close_outbox_event({id}, 'me', 'why')");
+            assert_eq!(texts(&mut *client, close).await?, ["done"]);
+        }
+        assert_eq!(texts(&mut *client, "select * from m10_recovery.contract_violations()").await?, [""; 0]);
+
+        let real = format!(
+            "select count(*) from m10_recovery.outbox where id = {id} and tenant_id = '{}' and created_at > '2002-01-01'",
+            own.id
+        );
+        assert_eq!(number(&admin, real).await?, 1, "{role}");
+        let shadowed =
+            "select (select count(*) from pg_temp.outbox) + (select count(*) from pg_temp.audit_log)";
+        assert_eq!(number(&mut *client, shadowed).await?, 0, "{role}");
+    }
+    Ok(())
+}
+
+/// 16, 23 and 43: a function that a client brings along, an error on purpose and EXPLAIN see the client's own rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn leaky_functions_errors_and_row_counts_tell_nothing_of_other_tenants() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let admin = world.client("postgres").await?;
+    let (own, other) = (Tenant::create(&admin, "own").await?, Tenant::create(&admin, "other").await?);
+    let pool = world.client("postrider_app").await?;
+    let mut client = pool.acquire().await?;
+    execute(
+        &mut *client,
+        format!(
+            "set app.current_tenant_id = '{}';
+             create temp table leaked (seen uuid);
+             create function pg_temp.leak(uuid) returns boolean language plpgsql cost 0.0000001 as
+             $$ begin insert into leaked values ($1); return true; end $$",
+            own.id
+        ),
+    )
+    .await?;
+
+    execute(&mut *client, "select id from m10_recovery.outbox where pg_temp.leak(tenant_id)").await?;
+    let leaked = texts(&mut *client, "select distinct seen::text from leaked").await?;
+    assert_eq!(leaked, [own.id.to_string()]);
+
+    let oracle = format!(
+        "select 1 / (case when tenant_id = '{}' then 0 else 1 end) from m10_recovery.outbox",
+        other.id
+    );
+    execute(&mut *client, oracle).await?;
+
+    let explain = "explain (analyze, costs off, timing off, summary off) select id from m10_recovery.outbox";
+    let plan = texts(&mut *client, explain).await?.join("\n");
+    assert!(plan.contains("rows=1 "), "{plan}");
+    Ok(())
+}

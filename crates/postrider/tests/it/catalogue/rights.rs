@@ -1,0 +1,67 @@
+//! Who may call and read what: one list, so that a change of rights is a change of this file.
+
+use crate::{sql::texts, world::World};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()> {
+    let admin = World::new().await?.client("postgres").await?;
+    let granted = "select oid::regprocedure || ': ' || string_agg(right(role, -10), ' ' order by role) \
+          from pg_proc, unnest(array['postrider_app', 'postrider_worker', 'postrider_read']) as role \
+         where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery') \
+           and has_function_privilege(role, oid, 'execute') \
+         group by oid order by oid::regprocedure::text collate \"C\"";
+    assert_eq!(
+        texts(&admin, granted).await?,
+        [
+            "m10_recovery.claim_outbox_events(text,integer): worker",
+            "m10_recovery.close_outbox_event(bigint,text,text): app",
+            "m10_recovery.complete_outbox_event(bigint,text,boolean,text): worker",
+            "m10_recovery.complete_outbox_events(text,bigint[],text[]): worker",
+            "m10_recovery.contract_violations(): app read worker",
+            "m10_recovery.describe_claims(text,bigint[]): worker",
+            "m10_recovery.note_deliveries(text,bigint[],text[]): worker",
+            "m10_recovery.outbox_backlog(integer): worker",
+            "m10_recovery.prune_outbox(timestamp with time zone,bigint,integer): worker",
+            "m10_recovery.publish_outbox(text,text,text,jsonb): app worker",
+            "m10_recovery.retry_outbox_event(bigint,text): app",
+            "tenancy.authenticate_api_key(bytea): app",
+            "tenancy.create_api_key(uuid,text,text,text,bytea,timestamp with time zone,text): app",
+            "tenancy.create_provider_account(uuid,uuid,text,text,jsonb,bytea,text): app",
+            "tenancy.current_tenant_id(): app read worker",
+            "tenancy.may_act_for(uuid): app read worker",
+            "tenancy.remove_provider_account(uuid,text): app",
+            "tenancy.required_tenant_id(): app read worker",
+            "tenancy.revoke_api_key(uuid,text): app",
+            "tenancy.rotate_provider_account(uuid,bytea,text): app",
+        ]
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_may_read_these_tables_and_not_the_secrets() -> anyhow::Result<()> {
+    let admin = World::new().await?.client("postgres").await?;
+    // A table that is read in part is listed with the columns that stay hidden.
+    let granted = "select class.oid::regclass || ': ' || string_agg(right(role, -10) || coalesce(' without ' || hidden, ''), ', ' order by role) \
+          from pg_class as class, unnest(array['postrider_app', 'postrider_worker', 'postrider_read']) as role, \
+               lateral (select string_agg(attname, ' ' order by attnum) as hidden from pg_attribute \
+                         where attrelid = class.oid and attnum > 0 and not attisdropped \
+                           and not has_column_privilege(role, class.oid, attnum, 'select')) as columns \
+         where relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery') and relkind = 'r' \
+           and has_any_column_privilege(role, class.oid, 'select') \
+         group by class.oid order by class.oid::regclass::text collate \"C\"";
+    assert_eq!(
+        texts(&admin, granted).await?,
+        [
+            "m10_recovery.outbox: app, read, worker",
+            "postrider.catalogue: app, read, worker",
+            "postrider.migrations: app, read, worker",
+            "tenancy.api_keys: app without key_hash, read without key_hash",
+            "tenancy.audit_log: app, read, worker",
+            "tenancy.provider_accounts: app without sealed_secret, read without sealed_secret, worker",
+            "tenancy.tenants: app, read, worker",
+            "tenancy.workspaces: app, read, worker",
+        ]
+    );
+    Ok(())
+}

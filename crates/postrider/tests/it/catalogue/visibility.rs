@@ -1,0 +1,175 @@
+//! The one tenant function, and what each role sees of each tenant table through it.
+
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::query;
+use crate::{
+    sql::{execute, refusal, tenant, texts},
+    world::World,
+};
+
+pub const ROLES: [&str; 3] = ["postrider_app", "postrider_worker", "postrider_read"];
+
+/// A tenant, and one row of it in every tenant table.
+pub struct Tenant {
+    pub id: Uuid,
+    pub workspace: Uuid,
+    pub key: Uuid,
+    pub account: Uuid,
+    pub event: i64,
+}
+
+impl Tenant {
+    pub async fn create(admin: &PgPool, name: &str) -> anyhow::Result<Self> {
+        let (id, workspace) = tenant(admin, name).await?;
+        let (key, account) = (Uuid::now_v7(), Uuid::now_v7());
+        let rows = format!(
+            "insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash)
+             values ('{key}', '{id}', '{name}', 'admin', 'pr_abc', sha256('{name}'));
+             insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, sealed_secret)
+             values ('{account}', '{id}', '{workspace}', '{name}', 'smtp', 'sealed')"
+        );
+        execute(admin, rows).await?;
+        let event: i64 = sqlx::query_scalar(
+            "insert into m10_recovery.outbox (aggregate_type, aggregate_id, event_type, payload, tenant_id)
+             values ('a', '1', 'e', '{}', $1) returning id",
+        )
+        .bind(id)
+        .fetch_one(admin)
+        .await?;
+        Ok(Self { id, workspace, key, account, event })
+    }
+}
+
+/// Each tenant table with the column that says whose a row is.
+pub async fn tenant_tables(admin: &PgPool) -> anyhow::Result<Vec<(String, &'static str)>> {
+    let names =
+        texts(admin, query("select oid::regclass::text from pg_class where oid in (tenant_tables)")).await?;
+    Ok(names
+        .into_iter()
+        .map(|name| if name == "tenancy.tenants" { (name, "id") } else { (name, "tenant_id") })
+        .collect())
+}
+
+/// Two tenants with rows everywhere, and a row of nobody's where that is possible.
+async fn two_tenants(admin: &PgPool) -> anyhow::Result<[Tenant; 2]> {
+    let tenants = [Tenant::create(admin, "one").await?, Tenant::create(admin, "two").await?];
+    execute(admin, "select m10_recovery.publish_outbox('a', '1', 'e', '{}')").await?;
+    for (table, column) in tenant_tables(admin).await? {
+        for tenant in &tenants {
+            let rows =
+                texts(admin, format!("select {column}::text from {table} where {column} = '{}'", tenant.id))
+                    .await?;
+            anyhow::ensure!(
+                !rows.is_empty(),
+                "{table} is a tenant table: `Tenant::create` must put a row into it"
+            );
+        }
+    }
+    Ok(tenants)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_sees_the_rows_of_the_tenant_in_its_context_and_no_others() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let admin = world.client("postgres").await?;
+    let [one, two] = two_tenants(&admin).await?;
+    let set = |name: &str, value: &str| format!("set local {name} = '{value}';");
+    let (one_id, two_id) = (one.id.to_string(), two.id.to_string());
+    let by_id = |id: &str| set("app.current_tenant_id", id);
+    let by_alias = |id: &str| set("app.current_tenant", id);
+    let contexts: [(String, Option<&str>); 10] = [
+        (String::new(), None),
+        (by_id(&one_id), Some(&one_id)),
+        (by_id(&two_id), Some(&two_id)),
+        (by_alias(&one_id), Some(&one_id)),
+        (by_id(&one_id) + &by_alias(&one_id), Some(&one_id)),
+        (by_id(&one_id) + &by_alias(&two_id), None),
+        (by_id("") + &by_alias(&two_id), Some(&two_id)),
+        (by_id(&two_id) + &by_alias(""), Some(&two_id)),
+        (by_id("") + &by_alias(""), None),
+        (by_id(&Uuid::now_v7().to_string()), None),
+    ];
+
+    for role in ROLES {
+        let client = world.client(role).await?;
+        for (table, column) in tenant_tables(&admin).await? {
+            let readable = format!("select has_any_column_privilege('{role}', '{table}', 'select')::text");
+            let readable = texts(&admin, readable).await? == ["true"];
+            let rows = format!("select distinct {column}::text from {table}");
+            for (context, visible) in &contexts {
+                let mut transaction = client.begin().await?;
+                execute(&mut *transaction, context).await?;
+                let seen = texts(&mut *transaction, &rows).await;
+                if readable {
+                    assert_eq!(seen?, Vec::from_iter(*visible), "{role} reads {table} after `{context}`");
+                } else {
+                    assert_eq!(refusal(seen)?.code, "42501", "{role} reads {table}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn there_is_no_tenant_unless_one_is_named_and_both_names_agree() -> anyhow::Result<()> {
+    let client = World::new().await?.client("postrider_app").await?;
+    let (one, two) = ("00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002");
+    for (id, alias, expected) in
+        [("", "", ""), (one, "", one), ("", two, two), (one, one, one), (one, two, ""), (two, one, "")]
+    {
+        let mut transaction = client.begin().await?;
+        let unset = "select coalesce(tenancy.current_tenant_id()::text, '')";
+        assert_eq!(texts(&mut *transaction, unset).await?, [""], "nothing is left of the transaction before");
+        sqlx::query("select set_config('app.current_tenant_id', $1, true), set_config('app.current_tenant', $2, true)")
+            .bind(id)
+            .bind(alias)
+            .execute(&mut *transaction)
+            .await?;
+        assert_eq!(texts(&mut *transaction, unset).await?, [expected], "{id:?} {alias:?}");
+        let required = texts(&mut *transaction, "select tenancy.required_tenant_id()::text").await;
+        if expected.is_empty() {
+            let refused = refusal(required)?;
+            assert_eq!(
+                (refused.code.as_str(), refused.message.as_str()),
+                ("42501", "no tenant is set for this transaction")
+            );
+            assert!(refused.hint.starts_with("Begin with: set local app.current_tenant_id"), "{refused:?}");
+        } else {
+            assert_eq!(required?, [expected]);
+        }
+    }
+
+    let mut transaction = client.begin().await?;
+    execute(&mut *transaction, "set local app.current_tenant_id = 'not a uuid'").await?;
+    let refused = refusal(texts(&mut *transaction, "select id::text from tenancy.tenants").await)?;
+    assert_eq!(refused.code, "22P02");
+    Ok(())
+}
+
+/// A plan that is kept must not keep the tenant (the class of CVE-2023-2455 and CVE-2024-10976).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prepared_statement_follows_the_tenant_of_each_transaction() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let [one, two] = two_tenants(&world.client("postgres").await?).await?;
+    let app = world.client("postrider_app").await?;
+    let mut client = app.acquire().await?;
+    execute(&mut *client, "prepare look as select id::text from m10_recovery.outbox order by id").await?;
+    for mode in ["auto", "force_generic_plan", "force_custom_plan"] {
+        execute(&mut *client, format!("set plan_cache_mode = {mode}")).await?;
+        for _ in 0..4 {
+            for tenant in [&one, &two] {
+                execute(&mut *client, format!("begin; set local app.current_tenant_id = '{}'", tenant.id))
+                    .await?;
+                let seen = sqlx::raw_sql("execute look").fetch_all(&mut *client).await?;
+                let seen: Vec<String> = seen.iter().map(|row| sqlx::Row::get(row, 0)).collect();
+                assert_eq!(seen, [tenant.event.to_string()], "{mode}");
+                execute(&mut *client, "commit").await?;
+            }
+            assert_eq!(sqlx::raw_sql("execute look").fetch_all(&mut *client).await?.len(), 0, "{mode}");
+        }
+    }
+    Ok(())
+}

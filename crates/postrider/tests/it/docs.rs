@@ -1,0 +1,87 @@
+//! The documentation against the code.
+
+use postrider_model::event::{EventStep, TRANSITIONS};
+
+use crate::world::{postrider, run};
+
+fn read(path: &str) -> anyhow::Result<String> {
+    Ok(std::fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR")))?)
+}
+
+#[test]
+fn the_diagram_of_an_event_is_the_model_s_table() -> anyhow::Result<()> {
+    let text = read("docs/lifecycle.md")?;
+    let drawn: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.contains(" --> ") && !line.starts_with("[*]"))
+        .collect();
+    let word = |debug: String| debug.to_lowercase();
+    let modelled: Vec<String> = TRANSITIONS
+        .iter()
+        .map(|(from, step, to)| {
+            format!("{} --> {}: {}", word(format!("{from:?}")), word(format!("{to:?}")), step_name(*step))
+        })
+        .collect();
+    assert_eq!(drawn, modelled);
+    Ok(())
+}
+
+fn step_name(step: EventStep) -> String {
+    format!("{step:?}").to_lowercase()
+}
+
+#[test]
+fn every_setting_is_in_the_operations_page_with_its_default() -> anyhow::Result<()> {
+    let printed = run(postrider().arg("--print-config"))?;
+    assert_eq!(printed.code, 0, "{}", printed.stderr);
+    let page = read("docs/operations.md")?;
+    let config: toml::Table = printed.stdout.parse()?;
+    for (section, keys) in config {
+        let Some(keys) = keys.as_table() else { continue };
+        for (key, value) in keys {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{section}.{key}")));
+            let row = row.unwrap_or_else(|| panic!("docs/operations.md has no row for {section}.{key}"));
+            if !value.is_table() {
+                let default = value.to_string().trim_matches('"').to_owned();
+                assert!(row.contains(&default), "the default of {section}.{key} is {default}: {row}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_metric_that_is_counted_is_in_the_operations_page() -> anyhow::Result<()> {
+    let page = read("docs/operations.md")?;
+    let mut counted = 0;
+    for file in ["mod.rs", "lane.rs", "complete.rs"] {
+        for line in read(&format!("crates/postrider-engine/src/relay/{file}"))?.lines() {
+            let Some(rest) = line.split("\"postrider_").nth(1) else { continue };
+            let name = format!("postrider_{}", rest.split('"').next().unwrap_or_default());
+            let short = name.replace("postrider_events", "…");
+            assert!(
+                page.contains(&name) || page.contains(&short),
+                "docs/operations.md does not explain {name}"
+            );
+            counted += 1;
+        }
+    }
+    assert!(counted >= 5, "the metrics were not found where they were");
+    Ok(())
+}
+
+#[test]
+fn the_readme_names_only_commands_that_exist() -> anyhow::Result<()> {
+    let text = read("README.md")?;
+    let help = run(postrider().arg("--help"))?;
+    for line in text.lines().filter(|line| line.starts_with("postrider ")) {
+        let command = line.split_whitespace().nth(1).unwrap_or_default();
+        assert!(help.stdout.contains(&format!("  {command}")), "no command `{command}`: {line}");
+    }
+    let targets = read("Makefile")?;
+    for target in ["demo", "test"] {
+        assert!(targets.contains(&format!("\n{target}: ")), "no make target {target}");
+    }
+    Ok(())
+}

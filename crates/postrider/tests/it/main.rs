@@ -1,0 +1,21 @@
+//! End-to-end tests: real Postgres, real processes, providers that keep their own receipts.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
+
+mod catalogue;
+mod cli;
+mod contract;
+mod crash;
+mod docs;
+mod embedded_mode;
+mod http;
+mod jetstream;
+mod migrations;
+mod pool;
+mod pooler;
+mod postgres;
+mod relay;
+mod serving;
+mod sql;
+mod transitions;
+mod world;

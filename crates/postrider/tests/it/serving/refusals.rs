@@ -1,0 +1,143 @@
+//! Where the promises would not hold, nothing is served: one sentence says why.
+
+use std::net::TcpListener;
+
+use sqlx::AssertSqlSafe;
+
+use crate::world::{Output, Process, World, postrider, run};
+
+fn serve(url: &str) -> anyhow::Result<Output> {
+    run(postrider().args(["--database-url", url, "serve", "--listen", "127.0.0.1:0"]))
+}
+
+fn assert_refused(output: &Output, says: &str) {
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{}", output.stderr);
+    assert!(output.stderr.starts_with("error: ") && output.stderr.lines().count() == 1, "{}", output.stderr);
+    assert!(output.stderr.contains(says), "`{says}` is not in: {}", output.stderr);
+}
+
+/// A login that is gone with its test.
+struct Login {
+    admin: sqlx::PgPool,
+    name: String,
+}
+
+impl Login {
+    async fn create(world: &World, rights: &str) -> anyhow::Result<Self> {
+        let (admin, name) =
+            (world.client("postgres").await?, format!("login_{}", uuid::Uuid::now_v7().simple()));
+        sqlx::raw_sql(AssertSqlSafe(format!("create role {name} login {rights}"))).execute(&admin).await?;
+        Ok(Self { admin, name })
+    }
+
+    async fn drop(self) -> anyhow::Result<()> {
+        sqlx::raw_sql(AssertSqlSafe(format!("drop role {}", self.name))).execute(&self.admin).await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_login_that_row_level_security_does_not_bind_is_refused() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    assert_refused(&serve(&world.admin_url())?, "serving as `postgres` is refused: it is a superuser");
+    for (rights, says) in [
+        ("bypassrls in role postrider_app, postrider_worker", "it is allowed to bypass row-level security"),
+        ("in role postrider_owner", "it is a member of postrider_owner"),
+        ("in role postrider_app, postrider_worker, postrider_owner", "it is a member of postrider_owner"),
+    ] {
+        let login = Login::create(&world, rights).await?;
+        let output = serve(&world.url(&login.name))?;
+        login.drop().await?;
+        assert_refused(&output, says);
+        assert!(output.stderr.contains("create a login for serving"), "{}", output.stderr);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_powerful_login_is_refused_for_requests_and_for_the_loops_alike() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    for key in ["APP_URL", "URL"] {
+        let mut command = postrider();
+        for (name, role) in [("APP_URL", "postrider_app"), ("URL", "postrider_worker")] {
+            let role = if name == key { "postgres" } else { role };
+            command.env(format!("POSTRIDER_DATABASE__{name}"), world.url(role));
+        }
+        assert_refused(&run(command.args(["serve", "--listen", "127.0.0.1:0"]))?, "it is a superuser");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_login_that_the_refusal_suggests_can_serve() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let login = Login::create(&world, "password 'x' in role postrider_app, postrider_worker").await?;
+    let process = Process::start(postrider().args([
+        "--database-url",
+        &world.url(&login.name),
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+    ]))?;
+    process.wait_for_line("postrider is serving at ")?;
+    drop(process);
+    // Its sessions end a moment after the process.
+    crate::world::eventually("nobody is logged in", async || {
+        let sessions =
+            sqlx::query_scalar::<_, i64>("select count(*) from pg_stat_activity where usename = $1");
+        Ok(sessions.bind(&login.name).fetch_one(&login.admin).await? == 0)
+    })
+    .await?;
+    login.drop().await
+}
+
+#[tokio::test]
+async fn a_schema_that_is_missing_behind_or_changed_is_refused() -> anyhow::Result<()> {
+    let empty = World::empty().await?;
+    let steps = postrider_store::migrate::MIGRATIONS.len();
+    assert_refused(
+        &serve(&empty.url("postrider_worker"))?,
+        &format!(
+            "the database is {steps} migrations behind this version of Postrider; run `postrider migrate`"
+        ),
+    );
+
+    for (sql, says) in [
+        (
+            "delete from postrider.migrations where version = (select max(version) from postrider.migrations)",
+            "1 migration behind",
+        ),
+        (
+            "update postrider.migrations set checksum = repeat('0', 64) where version = 1",
+            "the binary or the record was changed",
+        ),
+    ] {
+        let world = World::new().await?;
+        sqlx::query(sql).execute(&world.client("postgres").await?).await?;
+        assert_refused(&serve(&world.url("postrider_worker"))?, says);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_occupied_port_is_said_in_one_sentence_and_nothing_is_started() -> anyhow::Result<()> {
+    let occupied = TcpListener::bind("127.0.0.1:0")?;
+    let address = occupied.local_addr()?.to_string();
+    let home = tempfile::tempdir()?;
+    let data_dir = home.path().join("data");
+    let output = run(postrider().arg("--data-dir").arg(&data_dir).args(["serve", "--listen", &address]))?;
+    assert_refused(&output, &format!("cannot listen on {address}: Address already in use"));
+    assert!(output.stderr.contains("choose another address with --listen"), "{}", output.stderr);
+    assert!(!data_dir.exists());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_login_without_our_roles_is_told_which_to_ask_for() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let login = Login::create(&world, "").await?;
+    let output = serve(&world.url(&login.name))?;
+    login.drop().await?;
+    assert_refused(&output, "has none of Postrider's roles; `grant postrider_app, postrider_worker to …`");
+    Ok(())
+}

@@ -1,0 +1,399 @@
+//! What tests share: one private cluster per test run, one database per test, processes that end with their test.
+//!
+//! The first test of a run starts the cluster and the others adopt it, whether they are threads of one process
+//! (`cargo test`) or processes of one run (`cargo nextest`). A watchdog stops and removes it when the run is over,
+//! however it ends. No other cluster is ever touched.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{LazyLock, Mutex, PoisonError, mpsc},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use postrider_store::{
+    Pool,
+    embedded::{Cluster, Options, SUPERUSER},
+    migrate, pool,
+};
+use serde_json::Value;
+use sqlx::AssertSqlSafe;
+
+const TEMPLATE: &str = "postrider_template";
+
+/// How long a test waits for something that must happen. Only a failing test ever waits so long.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a command may take to its end.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(180);
+
+/// A database of its own for one test.
+pub struct World {
+    cluster: &'static Cluster,
+    database: String,
+}
+
+impl World {
+    /// A migrated database.
+    pub async fn new() -> anyhow::Result<Self> {
+        Self::made_from(Some(TEMPLATE)).await
+    }
+
+    /// A database without our schema.
+    pub async fn empty() -> anyhow::Result<Self> {
+        Self::made_from(None).await
+    }
+
+    async fn made_from(template: Option<&str>) -> anyhow::Result<Self> {
+        let cluster = tokio::task::spawn_blocking(|| &*CLUSTER)
+            .await?
+            .as_ref()
+            .map_err(|error| anyhow::anyhow!("{error}"))?;
+        let database = format!("test_{}", uuid::Uuid::now_v7().simple());
+        let maintenance = sqlx::PgPool::connect(&cluster.url(SUPERUSER, "postgres")).await?;
+        let from = template.map(|template| format!(" template {template}")).unwrap_or_default();
+        sqlx::raw_sql(AssertSqlSafe(format!("create database {database}{from}")))
+            .execute(&maintenance)
+            .await?;
+        maintenance.close().await;
+        Ok(Self { cluster, database })
+    }
+
+    /// The way in as this role.
+    pub fn url(&self, role: &str) -> String {
+        self.cluster.url(role, &self.database)
+    }
+
+    /// Its name.
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// Where the cluster's socket is.
+    pub fn socket_dir(&self) -> &Path {
+        self.cluster.socket_dir()
+    }
+
+    /// The way in as superuser.
+    pub fn admin_url(&self) -> String {
+        self.url(SUPERUSER)
+    }
+
+    /// Plain connections of an ordinary client, which know nothing of Postrider.
+    pub async fn client(&self, role: &str) -> anyhow::Result<sqlx::PgPool> {
+        let options = sqlx::postgres::PgPoolOptions::new().max_connections(40);
+        Ok(options.connect(&self.url(role)).await?)
+    }
+
+    /// Postrider's own pool.
+    pub async fn pool(&self, role: &str) -> anyhow::Result<Pool> {
+        Ok(pool::connect(&self.url(role), pool::Settings { connections_max: 8, ..Default::default() })
+            .await?)
+    }
+
+    /// Runs a command of the binary to its end against this database, as an administrator would.
+    pub fn postrider(&self, args: &[&str]) -> anyhow::Result<Output> {
+        run(postrider().args(["--database-url", &self.admin_url()]).args(args))
+    }
+
+    /// The configuration of a server on this database; `more` is appended.
+    pub fn config(&self, more: &str) -> anyhow::Result<tempfile::NamedTempFile> {
+        let file = tempfile::NamedTempFile::new()?;
+        let config = format!(
+            "[database]\nurl = '{}'\napp_url = '{}'\n[http]\nlisten = '127.0.0.1:0'\n[log]\nformat = 'json'\n{more}",
+            self.url("postrider_worker"),
+            self.url("postrider_app"),
+        );
+        std::fs::write(file.path(), config)?;
+        Ok(file)
+    }
+}
+
+static CLUSTER: LazyLock<Result<Cluster, String>> =
+    LazyLock::new(|| start_cluster().map_err(|error| format!("{error:#}")));
+
+fn start_cluster() -> anyhow::Result<Cluster> {
+    let (run, runner) = match std::env::var("NEXTEST_RUN_ID") {
+        Ok(id) => (id, std::os::unix::process::parent_id()),
+        Err(_) => (format!("pid-{}", std::process::id()), std::process::id()),
+    };
+    let data_dir = std::env::temp_dir().join(format!("postrider-test-{run}"));
+    let settings = [("max_connections", "400"), ("shared_buffers", "256MB"), ("max_wal_size", "4GB")];
+    let cluster = Cluster::start_or_adopt(&Options {
+        data_dir: data_dir.clone(),
+        bin_dir: None,
+        settings: settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+    })?;
+
+    // Whoever comes first makes the template and the watchdog; the others wait for it.
+    let gate = std::fs::File::create(data_dir.join("template.lock"))?;
+    gate.lock()?;
+    let ready = data_dir.join("template.ready");
+    if !ready.exists() {
+        watch(&data_dir, runner)?;
+        make_template(&cluster)?;
+        std::fs::write(ready, "")?;
+    }
+    Ok(cluster)
+}
+
+fn make_template(cluster: &Cluster) -> anyhow::Result<()> {
+    let (maintenance, template) = (cluster.url(SUPERUSER, "postgres"), cluster.url(SUPERUSER, TEMPLATE));
+    // A thread of its own, because the caller may be inside another runtime.
+    std::thread::spawn(move || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+            let pool = sqlx::PgPool::connect(&maintenance).await?;
+            sqlx::raw_sql(AssertSqlSafe(format!("create database {TEMPLATE}"))).execute(&pool).await?;
+            pool.close().await;
+            migrate::run(&template).await?;
+            anyhow::Ok(())
+        })
+    })
+    .join()
+    .map_err(|_| anyhow::anyhow!("the thread that made the template panicked"))?
+}
+
+/// The folder of the server programs of this run's cluster, and the user and group that it runs as.
+pub async fn server_programs() -> anyhow::Result<(PathBuf, u32, u32)> {
+    let cluster = tokio::task::spawn_blocking(|| &*CLUSTER)
+        .await?
+        .as_ref()
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
+    let program = std::fs::read_link(format!("/proc/{}/exe", cluster.postmaster_pid()))?;
+    let data = std::fs::metadata(cluster.data_dir().join("pg"))?;
+    let (user, group) =
+        (std::os::unix::fs::MetadataExt::uid(&data), std::os::unix::fs::MetadataExt::gid(&data));
+    Ok((program.parent().context("the server program has no folder")?.to_owned(), user, group))
+}
+
+/// Stops and removes the cluster when the runner is gone.
+pub fn watch(data_dir: &Path, runner: u32) -> anyhow::Result<()> {
+    let script = r#"
+        while kill -0 "$1" 2>/dev/null; do sleep 0.3; done
+        pid=$(head -n 1 "$2/pg/postmaster.pid" 2>/dev/null) && socket=$(sed -n 5p "$2/pg/postmaster.pid")
+        kill -QUIT "$pid" 2>/dev/null
+        while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+        rm -rf "$2"; case "$socket" in /tmp/*|/run/*) rm -rf "$socket" ;; esac
+    "#;
+    Command::new("setsid")
+        .args(["sh", "-c", script, "watchdog", &runner.to_string()])
+        .arg(data_dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("cannot start the watchdog")?;
+    Ok(())
+}
+
+/// The binary under test, away from this machine's own configuration.
+pub fn postrider() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTRIDER_"))
+    {
+        command.env_remove(name);
+    }
+    command.current_dir(std::env::temp_dir());
+    command
+}
+
+/// What a command printed, and how it ended.
+pub struct Output {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> anyhow::Result<Output> {
+    run_with_input(command, "")
+}
+
+/// The same with something on its stdin.
+pub fn run_with_input(command: &mut Command, input: &str) -> anyhow::Result<Output> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    // A command that refuses may be gone before it reads.
+    let _ = child.stdin.take().context("no stdin")?.write_all(input.as_bytes());
+    let pid = child.id().to_string();
+    let (sender, ended) = mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match ended.recv_timeout(COMMAND_PATIENCE) {
+        Ok(output) => Output::of(output?),
+        Err(_) => {
+            // A server that should have been refused must not outlive its test.
+            Command::new("kill").args(["-KILL", &pid]).status()?;
+            anyhow::bail!("the command did not end within {COMMAND_PATIENCE:?}: {command:?}")
+        }
+    }
+}
+
+impl Output {
+    fn of(output: std::process::Output) -> anyhow::Result<Self> {
+        Ok(Output {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout)?,
+            stderr: String::from_utf8(output.stderr)?,
+        })
+    }
+}
+
+/// A process that is killed when its test ends.
+pub struct Process {
+    pub child: Child,
+    lines: mpsc::Receiver<String>,
+    seen: Mutex<Vec<String>>,
+}
+
+impl Process {
+    /// Starts a process and gathers the lines that it writes to stdout and stderr.
+    pub fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let (sender, lines) = mpsc::channel();
+        let streams: [Option<Box<dyn std::io::Read + Send>>; 2] = [
+            child.stdout.take().map(|stream| Box::new(stream) as _),
+            child.stderr.take().map(|stream| Box::new(stream) as _),
+        ];
+        for stream in streams.into_iter().flatten() {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    let _ = sender.send(line);
+                }
+            });
+        }
+        Ok(Self { child, lines, seen: Mutex::default() })
+    }
+
+    /// Waits until it writes a line with this text.
+    pub fn wait_for_line(&self, text: &str) -> anyhow::Result<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = seen.iter().find(|line| line.contains(text)) {
+            return Ok(line.clone());
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    seen.push(line.clone());
+                    if line.contains(text) {
+                        return Ok(line);
+                    }
+                }
+                Err(_) => anyhow::bail!("no line with `{text}`; it wrote:\n{}", seen.join("\n")),
+            }
+        }
+    }
+
+    /// Everything it has written so far.
+    pub fn lines(&self) -> Vec<String> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.extend(self.lines.try_iter());
+        seen.clone()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, name: &str) -> anyhow::Result<()> {
+        let status =
+            Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status()?;
+        anyhow::ensure!(status.success(), "kill -{name} failed");
+        Ok(())
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> anyhow::Result<std::process::ExitStatus> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "the process did not end:\n{}",
+                self.lines().join("\n")
+            );
+            std::thread::sleep(Duration::from_millis(5)); // waits for the child, which has no other signal
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `postrider serve` on a database.
+pub struct Server {
+    pub process: Process,
+    pub http_url: String,
+    _config: tempfile::NamedTempFile,
+}
+
+impl Server {
+    pub fn start(world: &World, roles: &str, more: &str) -> anyhow::Result<Self> {
+        Self::start_with(world.config(more)?, roles)
+    }
+
+    /// With a configuration that logs as JSON.
+    pub fn start_with(config: tempfile::NamedTempFile, roles: &str) -> anyhow::Result<Self> {
+        let process =
+            Process::start(postrider().arg("--config").arg(config.path()).args(["serve", "--roles", roles]))?;
+        let line = process.wait_for_line("postrider is serving at ")?;
+        let message =
+            serde_json::from_str::<Value>(&line)?["message"].as_str().unwrap_or_default().to_owned();
+        let http_url = message.trim_start_matches("postrider is serving at ").to_owned();
+        Ok(Self { process, http_url, _config: config })
+    }
+}
+
+/// `postrider sim`: the outside world, with receipts of its own.
+pub struct Sim {
+    _process: Process,
+    pub http_url: String,
+    pub receipts: PathBuf,
+    _home: tempfile::TempDir,
+}
+
+impl Sim {
+    pub fn start(args: &[&str]) -> anyhow::Result<Self> {
+        let home = tempfile::tempdir()?;
+        let receipts = home.path().join("receipts.ndjson");
+        let process = Process::start(postrider().arg("sim").arg("--receipts").arg(&receipts).args(args))?;
+        let line = process.wait_for_line("http_url")?;
+        let http_url =
+            serde_json::from_str::<Value>(&line)?["http_url"].as_str().context("no http_url")?.to_owned();
+        Ok(Self { _process: process, http_url, receipts, _home: home })
+    }
+
+    /// Every receipt so far, from its own file.
+    pub fn receipts(&self) -> anyhow::Result<Vec<Value>> {
+        let text = std::fs::read_to_string(&self.receipts)?;
+        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    }
+
+    /// Part of a relay's configuration that sends everything here.
+    pub fn sink(&self, name: &str, secret: &str) -> String {
+        format!(
+            "[outbound]\nallow_private = true\n[relay.sinks.{name}]\nkind = 'http'\nurl = '{}/hooks/{name}'\nsecrets = ['{secret}']\n",
+            self.http_url
+        )
+    }
+}
+
+/// Waits until something is true.
+pub async fn eventually<F, Fut>(what: &str, mut condition: F) -> anyhow::Result<()>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = anyhow::Result<bool>>,
+{
+    let deadline = Instant::now() + PATIENCE;
+    while !condition().await? {
+        anyhow::ensure!(Instant::now() < deadline, "it never came true: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await; // between two looks, never instead of one
+    }
+    Ok(())
+}
