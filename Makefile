@@ -1,0 +1,56 @@
+# Postrider. `make demo` and `make test` do all the set-up that a fresh Debian machine needs.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+# Debian keeps servers where ordinary users do not look.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+# cargo-nextest runs the tests faster where it is installed; cargo itself does everywhere.
+NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
+
+.PHONY: help setup demo build test check lint test-only bench schema sqlx clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: ## Show the whole thing at work on this machine
+	@scripts/setup
+	@cargo build --quiet -p postrider
+	@target/debug/postrider demo
+
+build: ## Build the server for production
+	cargo build --release -p postrider
+
+test: ## Everything that must hold: formatting, lints, checked queries, tests
+	@scripts/setup tests
+	@$(MAKE) --no-print-directory check test-only
+
+check: ## Formatting, lints, and the freshness of .sqlx
+	@scripts/setup
+	cargo fmt --all --check
+	scripts/sqlx check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+test-only: ## The tests alone
+ifeq ($(NEXTEST),yes)
+	cargo nextest run --workspace
+	cargo test --quiet --workspace --doc
+else
+	cargo test --workspace
+endif
+
+bench: ## Speed beside the raw SQL limit, on a cluster made for it
+	@scripts/setup
+	@cargo build --quiet --release -p postrider
+	@target/release/postrider bench
+
+sqlx: ## Make .sqlx anew after a query or a migration has changed
+	@scripts/setup
+	@scripts/sqlx update
+
+schema: ## Make migrations/schema.sql anew after a migration was added
+	@scripts/setup
+	UPDATE_SCHEMA=1 cargo test --quiet -p postrider --test it -- migrations::
+
+clean: ## Remove what was built
+	cargo clean
