@@ -29,7 +29,7 @@ use crate::{
 #[derive(Parser)]
 #[command(name = "postrider", version, max_term_width = 110)]
 pub struct Cli {
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Global options")]
     global: Global,
     #[command(subcommand)]
     command: Option<Command>,
