@@ -14,6 +14,7 @@ use std::{
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -36,6 +37,11 @@ use crate::config::Config;
 const DATABASE: &str = "postrider";
 /// The tenant that a private installation begins with.
 pub const DEFAULT_TENANT: &str = "default";
+
+/// How long to wait for connections that do not come back.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// How often to look whether the private cluster is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A database that is up, and the ways into it.
 pub struct Installation {
@@ -111,12 +117,26 @@ impl Installation {
     pub async fn close(self) -> anyhow::Result<()> {
         let pools = std::mem::take(&mut *self.pools.lock().unwrap_or_else(PoisonError::into_inner));
         for pool in pools {
-            pool.close().await;
+            // A loop that was given up on may still hold a connection; the process ends without it.
+            let _ = tokio::time::timeout(CLOSE_WITHIN, pool.close()).await;
         }
         if let Some(Private { cluster, .. }) = self.private {
             tokio::task::spawn_blocking(move || cluster.stop()).await??;
         }
         Ok(())
+    }
+
+    /// Waits until the private cluster is gone, and says so. Where somebody else runs the database, waits for ever.
+    pub async fn lost(&self) -> anyhow::Error {
+        let Some(Private { cluster, .. }) = &self.private else { return std::future::pending().await };
+        while cluster.is_running() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        anyhow::anyhow!(
+            "the private Postgres (pid {}) is gone; {} may say why; start again, what was committed is safe",
+            cluster.postmaster_pid(),
+            cluster.log_file().display()
+        )
     }
 
     /// Whether we run the cluster ourselves.

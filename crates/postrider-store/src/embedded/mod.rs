@@ -150,6 +150,12 @@ impl Cluster {
         self.running.pid
     }
 
+    /// Whether the server that this handle was given still runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        Postmaster::find(&self.server.home.pgdata()).is_some_and(|found| found.pid == self.running.pid)
+    }
+
     /// Ends this use. The last user stops the server; its clients are disconnected.
     pub fn stop(self) -> Result<Stopped, EmbeddedError> {
         let _deciding = self.server.home.lock()?;

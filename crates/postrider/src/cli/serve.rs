@@ -70,8 +70,11 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         installation.write_run_file(http_url.clone()).await?;
         tracing::info!(?roles, "postrider is serving at {http_url}");
 
-        draining.cancelled().await;
-        loops.wait().await;
+        tokio::select! {
+            () = async { draining.cancelled().await; loops.wait().await } => {}
+            // Nothing can be finished without it, so nothing is waited for.
+            lost = installation.lost() => return Err(lost),
+        }
         drained.cancel();
         http.await??;
         anyhow::Ok(())

@@ -336,3 +336,19 @@ fn input_that_is_wrong_is_refused_before_a_cluster_is_made() -> anyhow::Result<(
     }
     Ok(())
 }
+
+#[test]
+fn a_server_whose_private_cluster_is_killed_says_so_and_the_next_one_goes_on() -> anyhow::Result<()> {
+    let home = Home::new()?;
+    home.run(&["tenants", "create", "acme"])?;
+    let (mut process, _) = home.serve()?;
+    let postmaster = home.postmaster().context("no postmaster")?;
+    anyhow::ensure!(Command::new("kill").args(["-KILL", &postmaster.to_string()]).status()?.success());
+
+    process.wait_for_line("the private Postgres (pid")?;
+    assert_eq!(process.wait()?.code(), Some(1));
+    assert!(!home.data_dir().join("run.json").exists());
+    assert!(home.run(&["tenants", "list"])?.stdout.contains("acme"));
+    assert_eq!(home.postmaster(), None);
+    Ok(())
+}
