@@ -286,6 +286,7 @@ CREATE FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) RETURNS TABLE
                        from m10_recovery.outbox as event
                       where event.processed_at is null
                         and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
+                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
                       order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
                       limit 1), 0)::double precision
 $$;

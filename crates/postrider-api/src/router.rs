@@ -32,7 +32,7 @@ pub fn router(app: App) -> Router {
         .with_state(app)
         .layer(RequestBodyLimitLayer::new(BODY_BYTES_MAX))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
-        .layer(TraceLayer::new_for_http().make_span_with(span))
+        .layer(TraceLayer::new_for_http().make_span_with(span).on_failure(()))
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(SetRequestIdLayer::x_request_id(NewRequestId))
 }

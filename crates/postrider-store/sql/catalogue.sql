@@ -1,4 +1,6 @@
 -- Every object of Postrider's schemas as one line of text, so that two catalogues can be compared as two lists.
+-- Of grants only those to our roles and to PUBLIC count: an application's own login may be granted more, such as
+-- publish_outbox.
 with ours as (
     select oid, nspname::text as name
       from pg_catalog.pg_namespace
@@ -12,7 +14,9 @@ with ours as (
 select line as "line!"
   from (
     select format('table %s owner %s rls %s forced %s grants %s',
-                  name, relowner::regrole, relrowsecurity, relforcerowsecurity, relacl) as line
+                  name, relowner::regrole, relrowsecurity, relforcerowsecurity,
+                  array(select entry from unnest(relacl) as entry
+                        where split_part(entry::text, '=', 1) in ('', 'postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read'))) as line
       from tables
     union all
     select format('column %s.%s %s%s default %s grants %s', tables.name, attname, format_type(atttypid, atttypmod),
@@ -46,7 +50,10 @@ select line as "line!"
     union all
     select format('function %s.%s(%s) returns %s owner %s definer %s settings %s grants %s body %s',
                   ours.name, proname, pg_get_function_arguments(pg_proc.oid), pg_get_function_result(pg_proc.oid),
-                  proowner::regrole, prosecdef, proconfig, proacl, md5(prosrc))
+                  proowner::regrole, prosecdef, proconfig,
+                  array(select entry from unnest(proacl) as entry
+                        where split_part(entry::text, '=', 1) in ('', 'postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read')),
+                  md5(prosrc))
       from pg_catalog.pg_proc
       join ours on ours.oid = pronamespace
     ) as objects

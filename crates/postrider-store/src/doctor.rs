@@ -166,6 +166,50 @@ pub async fn refuse_powerful_login(connection: &mut PgConnection) -> Result<(), 
     )))
 }
 
+/// Refuses a login that would see nothing where an operator needs to see everything.
+pub async fn require_operator(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let login = sqlx::query!(
+        r#"
+        select current_user::text as "name!",
+               pg_has_role(current_user, 'postrider_owner', 'member') as "operator!"
+        "#
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the login's rights"))?;
+    if login.operator {
+        return Ok(());
+    }
+    Err(StoreError::Unfit(format!(
+        "`{}` sees one tenant's rows at a time and cannot do this; set database.admin_url to the login that migrated",
+        login.name
+    )))
+}
+
+/// Refuses a login that lacks what a part of the server needs.
+pub async fn require_role(
+    connection: &mut PgConnection,
+    role: &str,
+    needed_for: &str,
+    setting: &str,
+) -> Result<(), StoreError> {
+    let login = sqlx::query!(
+        r#"select current_user::text as "name!", pg_has_role(current_user, $1::text::name, 'usage') as "has!""#,
+        role,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the login's rights"))?;
+    if login.has {
+        return Ok(());
+    }
+    Err(StoreError::Unfit(format!(
+        "`{name}` is not a member of {role}, which {needed_for} needs; `grant {role} to {name}`, or set {setting} to a \
+         login that is",
+        name = login.name
+    )))
+}
+
 async fn setting_of(connection: &mut PgConnection, name: &str) -> Result<String, StoreError> {
     sqlx::query_scalar!(r#"select current_setting($1) as "value!""#, name)
         .fetch_one(unnamed(connection))

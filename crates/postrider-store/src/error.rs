@@ -59,7 +59,6 @@ impl StoreError {
                 "22023" | "54000" | "23514" | "23505" | "23503" | "P0002" | "23502" | "22P02" | "22P05" => {
                     Self::Refused { message, hint }
                 }
-                "42501" => Self::Refused { message, hint },
                 _ => Self::Failed { doing, source },
             }
         }

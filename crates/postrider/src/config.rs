@@ -15,7 +15,7 @@ use figment::{
     error::{Actual, Kind},
     providers::{Env, Format, Serialized, Toml},
 };
-use postrider_model::Pattern;
+use postrider_model::{Pattern, seal::MasterKey};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use url::Url;
@@ -215,6 +215,9 @@ impl Config {
 
     /// What the types cannot say.
     fn check(&self) -> anyhow::Result<()> {
+        if let Some(Hidden(key)) = &self.master_key {
+            key.expose_secret().parse::<MasterKey>().context("master_key")?;
+        }
         let relay = &self.relay;
         anyhow::ensure!(
             (1..=10_000).contains(&relay.batch_size),
@@ -285,7 +288,9 @@ fn explain(error: figment::Error) -> anyhow::Error {
 
 fn describe(kind: &Kind) -> String {
     match kind {
-        Kind::UnknownField(_, known) => format!("there is no such key; here stand {}", known.join(", ")),
+        Kind::UnknownField(found, known) => {
+            format!("there is no such key as `{found}`; here stand {}", known.join(", "))
+        }
         Kind::UnknownVariant(found, known) => {
             format!("unknown value `{found}`; choose `{}`", known.join("` or `"))
         }
@@ -293,6 +298,8 @@ fn describe(kind: &Kind) -> String {
         Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
             let expected = match expected.as_str() {
                 "a string" => "a text in quotes",
+                "usize" | "u64" | "u32" => "a whole number",
+                "socket address" => "an address with a port, such as \"127.0.0.1:8080\"",
                 "a sequence" => "a list, such as [\"…\"]",
                 "struct Database"
                 | "struct Http"

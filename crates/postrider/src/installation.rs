@@ -23,7 +23,7 @@ use postrider_model::{
     tenancy::{ApiKeySecret, Role},
 };
 use postrider_store::{
-    Pool,
+    Pool, doctor,
     embedded::{Cluster, Options, SUPERUSER},
     keys, migrate, pool, provision,
     tenants::{self, Tenant},
@@ -88,7 +88,11 @@ impl Installation {
             bin_dir: config.database.bin_dir.clone(),
             settings: Vec::new(),
         };
+        let is_new = !data_dir.join("pg").exists();
         let cluster = tokio::task::spawn_blocking(move || Cluster::start_or_adopt(&options)).await??;
+        if is_new {
+            eprintln!("no database URL is set: made a private PostgreSQL in {}", data_dir.display());
+        }
         let urls = Urls {
             admin: cluster.url(SUPERUSER, DATABASE),
             worker: cluster.url("postrider_worker", DATABASE),
@@ -157,7 +161,10 @@ impl Installation {
     /// One administrative connection, for commands. Refuses a schema that this version was not made for.
     pub async fn admin_pool(&self) -> anyhow::Result<Pool> {
         let pool = self.unchecked_admin_pool().await?;
-        migrate::verify(&mut *pool::begin(&pool).await?).await?;
+        let mut transaction = pool::begin(&pool).await?;
+        migrate::verify(&mut transaction).await?;
+        doctor::require_operator(&mut transaction).await?;
+        drop(transaction);
         Ok(pool)
     }
 

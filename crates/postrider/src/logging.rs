@@ -18,7 +18,7 @@ pub fn start(log: &Log) -> anyhow::Result<()> {
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     let started = match log.format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_span_list(false).try_init(),
     };
     started.map_err(|error| anyhow::anyhow!("logging did not start: {error}"))
 }

@@ -32,7 +32,8 @@ impl Completer {
             let (completions, slots): (Vec<Completion>, Vec<OwnedSemaphorePermit>) =
                 gathered.drain(..).unzip();
             self.record_for_sure(&completions).await;
-            metrics::counter!("postrider_events_completed_total").increment(completions.len() as u64);
+            let done = completions.iter().filter(|completion| completion.error.is_none()).count();
+            metrics::counter!("postrider_events_completed_total").increment(done as u64);
             drop(slots);
         }
     }

@@ -226,7 +226,8 @@ async fn act(
                 accounts.len(),
                 closed.join("; ")
             );
-            eprintln!("{} secrets open under this master key", accounts.len());
+            let plural = if accounts.len() == 1 { " opens" } else { "s open" };
+            eprintln!("{} secret{plural} under this master key", accounts.len());
         }
     }
     Ok(())

@@ -126,7 +126,11 @@ fn overrides(global: &Global, listen: Option<SocketAddr>) -> Overrides {
     });
     Overrides {
         data_dir: global.data_dir.clone(),
-        database: one("url", global.database_url.clone()).into_iter().collect(),
+        // The flag is about the whole command: no other URL from a file or the environment may stand beside it.
+        database: ["url", "admin_url", "app_url", "listen_url"]
+            .into_iter()
+            .filter_map(|key| one(key, global.database_url.clone()))
+            .collect(),
         http: one("listen", listen.map(|address| address.to_string())).into_iter().collect(),
         log: BTreeMap::from_iter(
             [one("format", format), one("filter", global.log.clone())].into_iter().flatten(),
@@ -166,7 +170,9 @@ impl ForTenant {
 
 /// Who is at the keyboard, for the audit log.
 fn actor() -> String {
-    let user =
-        std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "unknown".to_owned());
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| {
+        let uid = std::fs::metadata("/proc/self").map(|me| std::os::unix::fs::MetadataExt::uid(&me));
+        uid.map_or_else(|_| "unknown".to_owned(), |uid| format!("uid-{uid}"))
+    });
     format!("cli:{user}")
 }

@@ -42,10 +42,10 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
     let installation = Installation::open(config).await?;
     let served = async {
         let connections = config.database.connections_max;
-        let app_pool = checked(installation.app_pool(connections).await?).await?;
+        let app_pool = checked(installation.app_pool(connections).await?, APP).await?;
         let loops = TaskTracker::new();
         if roles.contains(&ServeRole::Relay) {
-            let worker_pool = checked(installation.worker_pool(connections).await?).await?;
+            let worker_pool = checked(installation.worker_pool(connections).await?, WORKER).await?;
             if routes.is_empty() {
                 // Without a sink every event would count as delivered. Nothing accepted is lost, so they wait.
                 tracing::warn!("no sinks are configured, so events wait in the outbox; see relay.sinks");
@@ -93,12 +93,18 @@ async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
+/// A role of the database, what it is needed for, and which setting names its login.
+type Needs = (&'static str, &'static str, &'static str);
+const APP: Needs = ("postrider_app", "HTTP", "database.app_url");
+const WORKER: Needs = ("postrider_worker", "the relay", "database.url");
+
 /// Refuses to serve where the promises would not hold.
-async fn checked(pool: Pool) -> anyhow::Result<Pool> {
+async fn checked(pool: Pool, (role, needed_for, setting): Needs) -> anyhow::Result<Pool> {
     let mut transaction = pool::begin(&pool).await?;
     doctor::refuse_unsafe_server(&mut transaction).await?;
     migrate::verify(&mut transaction).await?;
     doctor::refuse_powerful_login(&mut transaction).await?;
+    doctor::require_role(&mut transaction, role, needed_for, setting).await?;
     drop(transaction);
     Ok(pool)
 }

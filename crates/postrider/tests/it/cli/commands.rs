@@ -128,7 +128,7 @@ async fn an_account_is_added_from_stdin_or_a_file_rotated_checked_and_removed() 
     assert_eq!(checked.stderr, "2 secrets open under this master key\n");
     world.stdout(&[&["accounts", "remove", "mail"], &of[..]].concat())?;
     let checked = succeeded(world.postrider_with_secret(&check, "")?)?;
-    assert_eq!(checked.stderr, "1 secrets open under this master key\n");
+    assert_eq!(checked.stderr, "1 secret opens under this master key\n");
     Ok(())
 }
 

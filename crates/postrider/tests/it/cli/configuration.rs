@@ -103,10 +103,13 @@ fn a_mistake_in_the_file_is_named_with_its_place_and_what_would_be_right() -> an
     for (toml, says) in [
         (
             "colour = 'canary'".to_owned(),
-            "postrider.toml, `colour`: there is no such key; here stand data_dir, master_key,",
+            "postrider.toml, `colour`: there is no such key as `colour`; here stand data_dir, master_key,",
         ),
-        ("[relay]\nbatch = 1".to_owned(), "`relay.batch`: there is no such key; here stand batch_size,"),
-        (sink("secret = 'whsec_canary'"), "there is no such key; here stand"),
+        (
+            "[relay]\nbatch = 1".to_owned(),
+            "`relay.batch`: there is no such key as `batch`; here stand batch_size,",
+        ),
+        (sink("secret = 'whsec_canary'"), "there is no such key as `secret`; here stand"),
         (sink("").replace("http'\n", "kafka'\n"), "unknown value `kafka`; choose `http` or `nats`"),
         (
             sink("events = ['order..placed']"),
@@ -138,7 +141,11 @@ fn a_mistake_in_the_file_is_named_with_its_place_and_what_would_be_right() -> an
 #[test]
 fn a_mistake_in_the_environment_is_named_by_its_variable() -> anyhow::Result<()> {
     for (name, value, says) in [
-        ("POSTRIDER_COLOUR", "canary", "POSTRIDER_COLOUR: there is no such key; here stand data_dir,"),
+        (
+            "POSTRIDER_COLOUR",
+            "canary",
+            "POSTRIDER_COLOUR: there is no such key as `colour`; here stand data_dir,",
+        ),
         (
             "POSTRIDER_DATABASE_URL",
             "postgres://u:canary@h/d",
@@ -147,7 +154,7 @@ fn a_mistake_in_the_environment_is_named_by_its_variable() -> anyhow::Result<()>
         (
             "POSTRIDER_RELAY__BATCH",
             "1",
-            "POSTRIDER_RELAY__BATCH: there is no such key; here stand batch_size,",
+            "POSTRIDER_RELAY__BATCH: there is no such key as `batch`; here stand batch_size,",
         ),
         ("POSTRIDER_RELAY__BATCH_SIZE", "many", "POSTRIDER_RELAY__BATCH_SIZE: this must be"),
         (
