@@ -14,11 +14,15 @@ CREATE FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_si
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    AS $$
+    AS $_$
 declare
-    v_memory constant text := nullif(current_setting('m10_recovery.claims_begin', true), '');
-    v_from_head boolean := v_memory is null
-                           or split_part(v_memory, '|', 1)::timestamptz < clock_timestamp() - interval '1 second';
+    -- When this session last began at the head, and where its last claim began: microseconds, microseconds, id. Numbers,
+    -- because the text of a time depends on the session's settings. Anything else is no memory.
+    v_memory constant bigint[] := string_to_array(
+        substring(current_setting('m10_recovery.claims_begin', true) from '^\d{1,18},-?\d{1,18},\d{1,18}$'), ',')::bigint[];
+    v_now constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+    -- Not when the memory is of the future, either: clocks can be set back.
+    v_from_head boolean := v_memory is null or v_now - v_memory[1] not between 0 and 1000000;
     v_begin_at timestamptz := '-infinity';
     v_begin_id bigint := 0;
     v_ids bigint[];
@@ -34,8 +38,8 @@ begin
     end if;
 
     if not v_from_head then
-        v_begin_at := split_part(v_memory, '|', 2)::timestamptz;
-        v_begin_id := split_part(v_memory, '|', 3)::bigint;
+        v_begin_at := 'epoch'::timestamptz + v_memory[2] * interval '1 microsecond';
+        v_begin_id := v_memory[3];
     end if;
     loop
         v_ids := array(
@@ -58,14 +62,18 @@ begin
         return;
     end if;
 
-    select coalesce(first.process_after, '-infinity'::timestamptz), first.id
+    -- An event without a time begins before all others; then there is nothing to remember but that.
+    select first.process_after, first.id
       into v_begin_at, v_begin_id
       from m10_recovery.outbox as first
-     where first.id = v_ids[1];
-    perform set_config('m10_recovery.claims_begin',
-                       concat_ws('|', case when v_from_head then clock_timestamp()::text else split_part(v_memory, '|', 1) end,
-                                 v_begin_at, v_begin_id),
-                       false);
+     where first.id = v_ids[1]
+       and first.process_after is not null;
+    if found then
+        perform set_config('m10_recovery.claims_begin',
+                           concat_ws(',', case when v_from_head then v_now else v_memory[1] end,
+                                     (extract(epoch from v_begin_at) * 1000000)::bigint, v_begin_id),
+                           false);
+    end if;
 
     return query
         update m10_recovery.outbox as event
@@ -79,7 +87,7 @@ begin
                event.payload,
                event.retry_count;
 end
-$$;
+$_$;
 
 CREATE FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -95,8 +103,9 @@ begin
       into v_event
       from m10_recovery.outbox as event
      where event.id = p_event_id
+       and tenancy.may_act_for(event.tenant_id)
        for update;
-    if not found or not tenancy.may_act_for(v_event.tenant_id) then
+    if not found then
         return 'unknown';
     end if;
     if v_event.processed_at is not null then
@@ -353,6 +362,12 @@ begin
             using errcode = 'program_limit_exceeded',
                   hint = 'Publish a reference to the data instead of the data.';
     end if;
+    -- A few bytes of jsonb can be megabytes of text, and it is the text that is delivered.
+    if octet_length(p_payload::text) > 1048576 then
+        raise exception 'the payload has % bytes as text; the limit is 1048576', octet_length(p_payload::text)
+            using errcode = 'program_limit_exceeded',
+                  hint = 'Publish a reference to the data instead of the data.';
+    end if;
 
     -- Ready from the start: then waiting events and due retries take turns by the time they became ready.
     insert into m10_recovery.outbox (aggregate_type, aggregate_id, event_type, payload, process_after, tenant_id)
@@ -360,6 +375,20 @@ begin
     returning id into v_id;
     return v_id;
 end
+$$;
+
+CREATE FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update m10_recovery.outbox as event
+       set process_after = now() + released.delay_ms * interval '1 millisecond',
+           claimed_at = null,
+           claimed_by = null
+      from unnest(p_event_ids, p_delays_ms) as released (id, delay_ms)
+     where event.id = released.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null
 $$;
 
 CREATE FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) RETURNS text
@@ -373,8 +402,9 @@ begin
       into v_event
       from m10_recovery.outbox as event
      where event.id = p_event_id
+       and tenancy.may_act_for(event.tenant_id)
        for update;
-    if not found or not tenancy.may_act_for(v_event.tenant_id) then
+    if not found then
         return 'unknown';
     end if;
     if v_event.processed_at is not null then
@@ -862,6 +892,9 @@ GRANT ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp wit
 REVOKE ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_app;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) TO postrider_app;

@@ -125,6 +125,12 @@ begin
             using errcode = 'program_limit_exceeded',
                   hint = 'Publish a reference to the data instead of the data.';
     end if;
+    -- A few bytes of jsonb can be megabytes of text, and it is the text that is delivered.
+    if octet_length(p_payload::text) > 1048576 then
+        raise exception 'the payload has % bytes as text; the limit is 1048576', octet_length(p_payload::text)
+            using errcode = 'program_limit_exceeded',
+                  hint = 'Publish a reference to the data instead of the data.';
+    end if;
 
     -- Ready from the start: then waiting events and due retries take turns by the time they became ready.
     insert into m10_recovery.outbox (aggregate_type, aggregate_id, event_type, payload, process_after, tenant_id)
@@ -160,9 +166,13 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_memory constant text := nullif(current_setting('m10_recovery.claims_begin', true), '');
-    v_from_head boolean := v_memory is null
-                           or split_part(v_memory, '|', 1)::timestamptz < clock_timestamp() - interval '1 second';
+    -- When this session last began at the head, and where its last claim began: microseconds, microseconds, id. Numbers,
+    -- because the text of a time depends on the session's settings. Anything else is no memory.
+    v_memory constant bigint[] := string_to_array(
+        substring(current_setting('m10_recovery.claims_begin', true) from '^\d{1,18},-?\d{1,18},\d{1,18}$'), ',')::bigint[];
+    v_now constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+    -- Not when the memory is of the future, either: clocks can be set back.
+    v_from_head boolean := v_memory is null or v_now - v_memory[1] not between 0 and 1000000;
     v_begin_at timestamptz := '-infinity';
     v_begin_id bigint := 0;
     v_ids bigint[];
@@ -178,8 +188,8 @@ begin
     end if;
 
     if not v_from_head then
-        v_begin_at := split_part(v_memory, '|', 2)::timestamptz;
-        v_begin_id := split_part(v_memory, '|', 3)::bigint;
+        v_begin_at := 'epoch'::timestamptz + v_memory[2] * interval '1 microsecond';
+        v_begin_id := v_memory[3];
     end if;
     loop
         v_ids := array(
@@ -202,14 +212,18 @@ begin
         return;
     end if;
 
-    select coalesce(first.process_after, '-infinity'::timestamptz), first.id
+    -- An event without a time begins before all others; then there is nothing to remember but that.
+    select first.process_after, first.id
       into v_begin_at, v_begin_id
       from m10_recovery.outbox as first
-     where first.id = v_ids[1];
-    perform set_config('m10_recovery.claims_begin',
-                       concat_ws('|', case when v_from_head then clock_timestamp()::text else split_part(v_memory, '|', 1) end,
-                                 v_begin_at, v_begin_id),
-                       false);
+     where first.id = v_ids[1]
+       and first.process_after is not null;
+    if found then
+        perform set_config('m10_recovery.claims_begin',
+                           concat_ws(',', case when v_from_head then v_now else v_memory[1] end,
+                                     (extract(epoch from v_begin_at) * 1000000)::bigint, v_begin_id),
+                           false);
+    end if;
 
     return query
         update m10_recovery.outbox as event
@@ -323,6 +337,24 @@ begin
 end
 $$;
 
+-- Gives claimed events back untried: their sink was busy, or the relay stops. Nothing failed, so nothing is counted;
+-- each is ready again after its delay.
+create function m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[])
+returns void
+language sql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    update m10_recovery.outbox as event
+       set process_after = now() + released.delay_ms * interval '1 millisecond',
+           claimed_at = null,
+           claimed_by = null
+      from unnest(p_event_ids, p_delays_ms) as released (id, delay_ms)
+     where event.id = released.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null
+$$;
+
 -- What is wrong with the three functions, one sentence each; no row means that the contract holds.
 create function m10_recovery.contract_violations()
 returns setof text
@@ -383,6 +415,7 @@ grant execute on function m10_recovery.publish_outbox(text, text, text, jsonb) t
 grant execute on function
     m10_recovery.claim_outbox_events(text, integer),
     m10_recovery.complete_outbox_event(bigint, text, boolean, text),
-    m10_recovery.complete_outbox_events(text, bigint[], text[])
+    m10_recovery.complete_outbox_events(text, bigint[], text[]),
+    m10_recovery.release_outbox_events(text, bigint[], bigint[])
     to postrider_worker;
 grant select on m10_recovery.outbox to postrider_app, postrider_worker, postrider_read;

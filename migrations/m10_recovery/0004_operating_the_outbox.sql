@@ -60,8 +60,9 @@ begin
       into v_event
       from m10_recovery.outbox as event
      where event.id = p_event_id
+       and tenancy.may_act_for(event.tenant_id)
        for update;
-    if not found or not tenancy.may_act_for(v_event.tenant_id) then
+    if not found then
         return 'unknown';
     end if;
     if v_event.processed_at is not null then
@@ -98,8 +99,9 @@ begin
       into v_event
       from m10_recovery.outbox as event
      where event.id = p_event_id
+       and tenancy.may_act_for(event.tenant_id)
        for update;
-    if not found or not tenancy.may_act_for(v_event.tenant_id) then
+    if not found then
         return 'unknown';
     end if;
     if v_event.processed_at is not null then

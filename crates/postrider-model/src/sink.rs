@@ -1,7 +1,7 @@
 //! What a destination of events must be able to do. HTTP and NATS are in `postrider-providers`; a library user
 //! implements [`EventSink`] for a type of their own, or wraps an async closure with [`handler`].
 
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
 use async_trait::async_trait;
 
@@ -37,11 +37,13 @@ pub enum SinkError {
         /// What happened instead.
         reason: String,
     },
-    /// Too many events wait for this destination already.
+    /// It was not tried: too many events wait for this destination already, or the relay is stopping.
     #[error("busy: {reason}")]
     Busy {
-        /// How many.
+        /// Which of the two.
         reason: String,
+        /// When to come back.
+        retry_after: Duration,
     },
 }
 

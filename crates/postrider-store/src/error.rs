@@ -56,9 +56,8 @@ impl StoreError {
             match error.code().unwrap_or(Cow::Borrowed("")).as_ref() {
                 CLAIM_NOT_HELD => Self::ClaimNotHeld { message },
                 // Invalid parameter, limit, no tenant, check, unique, foreign key, no such row, not null, JSON text.
-                "22023" | "54000" | "23514" | "23505" | "23503" | "P0002" | "23502" | "22P02" | "22P05" => {
-                    Self::Refused { message, hint }
-                }
+                "22021" | "22023" | "54000" | "23514" | "23505" | "23503" | "P0002" | "23502" | "22P02"
+                | "22P05" => Self::Refused { message, hint },
                 _ => Self::Failed { doing, source },
             }
         }

@@ -8,7 +8,7 @@
 //!
 //! The three functions of the contract do the work; what is here calls them.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
@@ -34,7 +34,7 @@ pub async fn publish(connection: &mut PgConnection, event: &NewEvent) -> Result<
         event.aggregate_type,
         event.aggregate_id,
         event.event_type,
-        event.payload,
+        Json(&*event.payload) as _,
     )
     .fetch_one(unnamed(connection))
     .await
@@ -137,6 +137,8 @@ pub struct Completion {
     pub error: Option<String>,
     /// Sinks that took it although others did not.
     pub delivered_to: Vec<String>,
+    /// Set when nothing failed but somebody was busy: it is given back, and comes again after so long.
+    pub release_after: Option<Duration>,
 }
 
 /// Records what became of claimed events, all in one statement. When one claim is not held any more the whole
@@ -150,12 +152,38 @@ pub async fn complete(
     // In the order of ids, so that two processors never wait for each other in a circle.
     let mut sorted: Vec<&Completion> = completions.iter().collect();
     sorted.sort_by_key(|completion| completion.id);
+    let (released, sorted): (Vec<&Completion>, Vec<&Completion>) =
+        sorted.into_iter().partition(|completion| completion.release_after.is_some());
+    release(connection, processor, &released).await?;
+    if sorted.is_empty() {
+        return Ok(());
+    }
     let ids: Vec<i64> = sorted.iter().map(|completion| completion.id.0).collect();
     let errors: Vec<Option<String>> = sorted.iter().map(|completion| completion.error.clone()).collect();
     sqlx::query!("select m10_recovery.complete_outbox_events($1, $2, $3)", processor, &ids, &errors as _,)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("completing events"))?;
+    Ok(())
+}
+
+async fn release(
+    connection: &mut PgConnection,
+    processor: &str,
+    released: &[&Completion],
+) -> Result<(), StoreError> {
+    if released.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = released.iter().map(|completion| completion.id.0).collect();
+    let delays: Vec<i64> = released
+        .iter()
+        .map(|completion| completion.release_after.map_or(0, |after| after.as_millis() as i64))
+        .collect();
+    sqlx::query!("select m10_recovery.release_outbox_events($1, $2, $3)", processor, &ids, &delays)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("giving events back"))?;
     Ok(())
 }
 
@@ -252,7 +280,7 @@ pub struct Listed {
     /// What happened.
     pub event_type: String,
     /// The data.
-    pub payload: serde_json::Value,
+    pub payload: Box<RawValue>,
     /// Where it stands.
     pub state: EventState,
     /// How often it failed.
@@ -310,7 +338,7 @@ pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<
             aggregate_type: row.aggregate_type,
             aggregate_id: row.aggregate_id,
             event_type: row.event_type,
-            payload: row.payload,
+            payload: row.payload.0,
             state: match (&row.processed_at, &row.claimed_by) {
                 (Some(_), _) => EventState::Processed,
                 (None, Some(_)) => EventState::Claimed,

@@ -14,6 +14,8 @@ use crate::{StoreError, pool};
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 const RECONNECT_AFTER_MAX: Duration = Duration::from_secs(30);
 
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
 /// Changes whenever there may be work.
 pub type Wakeups = watch::Receiver<()>;
 
@@ -64,6 +66,7 @@ async fn listen_once(
         }
     }
     drop(listener);
-    one.close().await;
+    // A server that hangs must not hold up our end.
+    let _ = tokio::time::timeout(CLOSE_WITHIN, one.close()).await;
     Ok(())
 }

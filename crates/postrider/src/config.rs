@@ -376,9 +376,11 @@ impl Address {
         if url.password().is_some() {
             let _ = url.set_password(Some("(hidden)"));
         }
-        if url.query().is_some() {
-            url.set_query(Some("(hidden)"));
+        // A path can be a token, too.
+        if url.path() != "/" && !url.path().is_empty() {
+            url.set_path("/(hidden)");
         }
+        url.set_query(None);
         url
     }
 }
@@ -428,6 +430,10 @@ impl From<String> for DatabaseUrl {
 impl Serialize for DatabaseUrl {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match Url::parse(self.expose()) {
+            // A second `@` means that the password was not escaped and stands where it does not belong.
+            Ok(url) if url.as_str().matches('@').count() > 1 || url.path().contains('@') => {
+                serializer.serialize_str("(hidden)")
+            }
             Ok(mut url) => {
                 if url.password().is_some() {
                     let _ = url.set_password(Some("(hidden)"));

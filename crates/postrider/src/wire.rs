@@ -13,7 +13,8 @@ use crate::config::{Config, Sink};
 pub fn routes(config: &Config) -> anyhow::Result<Vec<Route>> {
     let timeout = Duration::from_secs(config.relay.delivery_timeout_seconds);
     let policy = Policy { allow_private: config.outbound.allow_private };
-    let client = GuardedClient::new(policy, Limits { total: timeout, ..Limits::default() })?;
+    // The client gives up first: it knows whether a status had arrived, and the lane does not.
+    let client = GuardedClient::new(policy, Limits { total: timeout.mul_f64(0.9), ..Limits::default() })?;
     let mut routes = Vec::new();
     for (name, sink) in &config.relay.sinks {
         let built = build(sink, &client).with_context(|| format!("relay.sinks.{name}"))?;

@@ -3,14 +3,14 @@
 use std::{
     panic::AssertUnwindSafe,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::FutureExt;
-use postrider_model::{Event, EventSink, Pattern, SinkError};
+use postrider_model::{Event, EventSink, Pattern, SinkError, ids::EventId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +29,8 @@ pub(super) struct Lane {
     inside: AtomicUsize,
     /// Most events that may be; the slots are divided among the lanes.
     share: usize,
+    /// How long what does not fit stays away.
+    patience: Mutex<Patience>,
     timeout: Duration,
 }
 
@@ -42,6 +44,7 @@ impl Lane {
             turns: Semaphore::new(concurrency.max(1)),
             inside: AtomicUsize::new(0),
             share,
+            patience: Mutex::default(),
             timeout,
         }
     }
@@ -67,6 +70,11 @@ impl Lane {
             Err(error) => {
                 metrics::counter!("postrider_events_failed_total", "sink" => self.name.clone(), "kind" => error.kind())
                     .increment(1);
+                if let SinkError::Busy { .. } = error {
+                    // Nothing was tried; the counter tells how often.
+                    tracing::debug!(event.id = %event.id, sink = %self.name, "event {} comes back later: {error}", event.id);
+                    return result;
+                }
                 tracing::warn!(
                     event.id = %event.id,
                     event.r#type = %event.event_type,
@@ -87,14 +95,17 @@ impl Lane {
         stopping: &CancellationToken,
         hurry: &CancellationToken,
     ) -> Result<(), SinkError> {
-        let _place = self.enter()?;
+        let _place = self.enter(event.id)?;
         let _turn = tokio::select! {
             biased;
             turn = tokio::time::timeout(WAIT_MAX, self.turns.acquire()) => match turn {
                 Ok(Ok(turn)) => turn,
-                _ => return Err(self.busy()),
+                _ => return Err(self.busy(event.id)),
             },
-            () = stopping.cancelled() => return Err(SinkError::Busy { reason: "the relay is stopping".to_owned() }),
+            () = stopping.cancelled() => return Err(SinkError::Busy {
+                reason: "the relay is stopping".to_owned(),
+                retry_after: Duration::ZERO,
+            }),
         };
         let delivery = AssertUnwindSafe(self.sink.deliver(event)).catch_unwind();
         tokio::select! {
@@ -108,16 +119,52 @@ impl Lane {
     }
 
     /// Takes a place in the lane, if its share is not used up.
-    fn enter(&self) -> Result<Place<'_>, SinkError> {
+    fn enter(&self, id: EventId) -> Result<Place<'_>, SinkError> {
         let place = Place(&self.inside);
-        if self.inside.fetch_add(1, Ordering::Relaxed) >= self.share {
-            return Err(self.busy());
+        let before = self.inside.fetch_add(1, Ordering::Relaxed);
+        if before >= self.share {
+            return Err(self.busy(id));
+        }
+        if before < self.share / 2 {
+            *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = Patience::default();
         }
         Ok(place)
     }
 
-    fn busy(&self) -> SinkError {
-        SinkError::Busy { reason: format!("{} events wait for this sink already", self.share) }
+    fn busy(&self, id: EventId) -> SinkError {
+        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        SinkError::Busy {
+            reason: format!("{} events wait for this sink already", self.share),
+            retry_after: patience.next(id),
+        }
+    }
+}
+
+/// How long what does not fit stays away. Longer while the lane stays full, so that a long queue is not claimed and
+/// given back over and over; and spread out, so that it does not come back in one wave.
+#[derive(Debug)]
+struct Patience {
+    delay: Duration,
+    since: Instant,
+}
+
+const DELAY_MIN: Duration = Duration::from_secs(1);
+const DELAY_MAX: Duration = Duration::from_secs(60);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { delay: DELAY_MIN, since: Instant::now() }
+    }
+}
+
+impl Patience {
+    fn next(&mut self, id: EventId) -> Duration {
+        if self.since.elapsed() >= self.delay {
+            *self = Self { delay: (self.delay * 2).min(DELAY_MAX), since: Instant::now() };
+        }
+        // Half to one and a half times the delay, by a number that neighbours do not share.
+        let spread = (id.0 as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
+        self.delay / 2 + self.delay.mul_f64(spread as f64 / 1024.0)
     }
 }
 
@@ -126,5 +173,24 @@ struct Place<'a>(&'a AtomicUsize);
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_comes_back_spread_out_and_never_later_than_ninety_seconds() {
+        let mut patience = Patience::default();
+        let delays: Vec<Duration> = (1..=1000).map(|id| patience.next(EventId(id))).collect();
+        assert!(delays.iter().all(|delay| (DELAY_MIN / 2..DELAY_MIN * 2).contains(delay)), "{delays:?}");
+        let early = delays.iter().filter(|delay| **delay < DELAY_MIN).count();
+        assert!((400..600).contains(&early), "{early} of 1000 in the first half");
+        for _ in 0..20 {
+            patience.since = Instant::now() - DELAY_MAX;
+            assert!(patience.next(EventId(7)) <= DELAY_MAX * 3 / 2);
+        }
+        assert_eq!(patience.delay, DELAY_MAX);
     }
 }

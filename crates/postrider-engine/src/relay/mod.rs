@@ -101,9 +101,10 @@ impl Relay {
     /// Claims and delivers until shutdown; then finishes what it holds.
     pub async fn run(mut self, shutdown: CancellationToken) {
         tracing::info!(processor = %self.processor, sinks = self.lanes.len(), "the relay is running");
-        for counter in ["claimed", "completed", "unmatched"] {
-            metrics::counter!(format!("postrider_events_{counter}_total")).increment(0);
-        }
+        // Shown from the start, not from their first event on.
+        metrics::counter!("postrider_events_claimed_total").increment(0);
+        metrics::counter!("postrider_events_completed_total").increment(0);
+        metrics::counter!("postrider_events_unmatched_total").increment(0);
         let (completions, receiver) = mpsc::channel(self.settings.in_flight_max);
         let completer =
             tokio::spawn(Completer::new(self.pool.clone(), Arc::clone(&self.processor)).run(receiver));

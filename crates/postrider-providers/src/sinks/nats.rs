@@ -179,7 +179,7 @@ impl NatsSink {
                     self.subject
                 ),
             },
-            PublishErrorKind::MaxAckPending => SinkError::Busy { reason },
+            PublishErrorKind::MaxAckPending => SinkError::Refused { reason },
             PublishErrorKind::MaxPayloadExceeded => SinkError::Refused { reason },
             // The stream's own words: it is full, sealed, or has no leader.
             _ if error.source().is_some_and(<dyn Error>::is::<async_nats::jetstream::Error>) => {

@@ -97,7 +97,9 @@ async fn publish(pool: &Pool, count: u32) -> anyhow::Result<Published> {
                 aggregate_type: "order".to_owned(),
                 aggregate_id: order.to_string(),
                 event_type: "order.placed".to_owned(),
-                payload: serde_json::json!({ "order": order, "total": f64::from(order % 90) + 9.99 }),
+                payload: serde_json::value::to_raw_value(
+                    &serde_json::json!({ "order": order, "total": f64::from(order % 90) + 9.99 }),
+                )?,
             };
             ids.push(events::publish(&mut transaction, &event).await?.to_string());
         }

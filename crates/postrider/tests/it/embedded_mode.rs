@@ -304,9 +304,11 @@ async fn with_a_database_url_nothing_is_ever_started_in_the_data_directory() -> 
     for args in [&["tenants", "create", "acme"][..], &["doctor"], &["migrate"], &["events", "list"]] {
         home.run(&[&["--database-url", &url], args].concat())?;
     }
-    let worker = world.url("postrider_worker");
-    let mut process =
-        Process::start(&mut home.command(&["--database-url", &worker, "serve", "--listen", "127.0.0.1:0"]))?;
+    let mut process = Process::start(
+        home.command(&["serve", "--listen", "127.0.0.1:0"])
+            .env("POSTRIDER_DATABASE__URL", world.url("postrider_worker"))
+            .env("POSTRIDER_DATABASE__APP_URL", world.url("postrider_app")),
+    )?;
     process.wait_for_line("postrider is serving at ")?;
     assert!(!home.data_dir().exists());
     stop(&mut process)?;

@@ -112,6 +112,29 @@ async fn a_dead_sink_does_not_hold_up_the_events_of_another() -> anyhow::Result<
     })
     .await?;
     assert!(waiting(&admin).await? >= 600, "the dead sink took nothing, so its events still wait");
+    // What did not fit was given back; nobody refused it, so nothing is counted against it.
+    let failed = "select count(*) from m10_recovery.outbox where retry_count > 0";
+    assert_eq!(sqlx::query_scalar::<_, i64>(failed).fetch_one(&admin).await?, 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slower_sink_gets_all_its_events_without_one_counted_as_failed() -> anyhow::Result<()> {
+    let (world, sim) = (World::new().await?, Sim::start(&["--fault", "latency=1", "--latency-ms", "20"])?);
+    let admin = world.client("postgres").await?;
+    let more = format!(
+        "{}events = ['slow.*']\nconcurrency = 16\n[relay.sinks.other]\nkind = 'http'\nurl = '{}/hooks/other'\n\
+         secrets = ['{SECRET}']\nevents = ['other.*']\n[relay]\nin_flight_max = 64\n",
+        sim.sink("slow", SECRET),
+        sim.http_url
+    );
+    let published = publish(&world.client("postrider_app").await?, "slow.event", 2000).await?;
+    let _server = Server::start(&world, "relay", &more)?;
+    settled(&admin).await?;
+    let arrived = accepted(&sim, "/hooks/slow")?;
+    assert_eq!((arrived.len(), arrived.into_iter().collect::<BTreeSet<_>>()), (2000, published));
+    let failed = "select count(*) from m10_recovery.outbox where retry_count > 0";
+    assert_eq!(sqlx::query_scalar::<_, i64>(failed).fetch_one(&admin).await?, 0);
     Ok(())
 }
 

@@ -23,6 +23,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "m10_recovery.outbox_backlog(integer): worker",
             "m10_recovery.prune_outbox(timestamp with time zone,bigint,integer): worker",
             "m10_recovery.publish_outbox(text,text,text,jsonb): app worker",
+            "m10_recovery.release_outbox_events(text,bigint[],bigint[]): worker",
             "m10_recovery.retry_outbox_event(bigint,text): app",
             "tenancy.authenticate_api_key(bytea): app",
             "tenancy.create_api_key(uuid,text,text,text,bytea,timestamp with time zone,text): app",

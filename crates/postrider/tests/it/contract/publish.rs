@@ -181,3 +181,17 @@ async fn only_those_who_may_publish_or_claim_can() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_that_is_small_as_jsonb_and_huge_as_text_is_refused() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let (app, admin) = (world.client("postrider_app").await?, world.client("postgres").await?);
+    for copies in [9, 8300] {
+        let sql = "select m10_recovery.publish_outbox('bomb', '1', 'bomb.dropped',
+                       (select jsonb_agg('1e131071'::numeric) from generate_series(1, $1)))";
+        let outcome = sqlx::query(sql).bind(copies).execute(&app).await;
+        assert_eq!(refusal(outcome)?.code, "54000", "{copies} copies");
+    }
+    assert_eq!(number(&admin, "select count(*) from m10_recovery.outbox").await?, 0);
+    Ok(())
+}

@@ -109,8 +109,11 @@ async fn session_in_a_backlog(world: &World) -> anyhow::Result<sqlx::pool::PoolC
 }
 
 /// What a second would do to the memory of the session.
-const A_SECOND_LATER: &str = "select set_config('m10_recovery.claims_begin',
-    regexp_replace(current_setting('m10_recovery.claims_begin'), '^[^|]+', (now() - interval '2 seconds')::text), false)";
+const A_SECOND_LATER: &str = "select set_config('m10_recovery.claims_begin', regexp_replace(
+    current_setting('m10_recovery.claims_begin'), '^[^,]+', ((extract(epoch from now()) - 2) * 1000000)::bigint::text), false)";
+/// What a clock that was set back by an hour makes of it.
+const AN_HOUR_AHEAD: &str = "select set_config('m10_recovery.claims_begin', regexp_replace(
+    current_setting('m10_recovery.claims_begin'), '^[^,]+', ((extract(epoch from now()) + 3600) * 1000000)::bigint::text), false)";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_begins_where_the_last_one_did_still_finds_what_came_late() -> anyhow::Result<()> {
@@ -130,6 +133,60 @@ async fn a_claim_that_begins_where_the_last_one_did_still_finds_what_came_late()
     execute(&mut *session, A_SECOND_LATER).await?;
     let swept: BTreeSet<i64> = claim(&mut *session, "p", 10).await?.into_iter().collect();
     assert!(swept.is_superset(&[late, stale].into()), "{swept:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_memory_of_the_future_or_of_nonsense_is_no_memory() -> anyhow::Result<()> {
+    for spoil in [
+        AN_HOUR_AHEAD,
+        "set m10_recovery.claims_begin = 'nonsense'",
+        "set m10_recovery.claims_begin = '1,2'",
+        "set m10_recovery.claims_begin = '99999999999999999999,1,1'",
+        "set m10_recovery.claims_begin = ''",
+    ] {
+        let world = World::new().await?;
+        let mut session = session_in_a_backlog(&world).await?;
+        let late =
+            insert(&world.client("postgres").await?, "process_after", "now() - interval '1 hour'").await?;
+        execute(&mut *session, spoil).await?;
+        assert!(claim(&mut *session, "p", 10).await?.contains(&late), "{spoil}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_go_on_whatever_the_session_s_settings_are() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let mut session = session_in_a_backlog(&world).await?;
+    for settings in ["datestyle = 'German, DMY'", "datestyle = 'SQL, MDY'", "timezone = 'Asia/Makassar'"] {
+        execute(&mut *session, format!("set {settings}")).await?;
+        assert_eq!(claim(&mut *session, "p", 5).await?.len(), 5, "{settings}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_is_given_back_has_not_failed() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let (worker, admin) = (world.client("postrider_worker").await?, world.client("postgres").await?);
+    for number in 0..3 {
+        publish(&worker, &number.to_string()).await?;
+    }
+    let ids = claim(&worker, "ours", 2).await?;
+    let foreign = claim(&worker, "foreign", 1).await?[0];
+    let release = "select m10_recovery.release_outbox_events('ours', $1, $2)";
+    sqlx::query(release)
+        .bind(vec![ids[0], ids[1], foreign])
+        .bind(vec![0_i64, 3_600_000, 0])
+        .execute(&worker)
+        .await?;
+    assert_eq!(number(&admin, "select sum(retry_count) from m10_recovery.outbox").await?, 0);
+    assert_eq!(
+        claim(&worker, "next", 10).await?,
+        [ids[0]],
+        "one is ready, one waits an hour, one is not ours to give"
+    );
     Ok(())
 }
 

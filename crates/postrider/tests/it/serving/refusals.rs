@@ -141,3 +141,36 @@ async fn a_login_without_our_roles_is_told_which_to_ask_for() -> anyhow::Result<
     assert_refused(&output, "has none of Postrider's roles; `grant postrider_app, postrider_worker to …`");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_login_that_lacks_what_a_part_of_the_server_needs_is_refused() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    for (rights, says) in [
+        ("in role postrider_worker", "is not a member of postrider_app, which HTTP needs"),
+        ("in role postrider_app", "is not a member of postrider_worker, which the relay needs"),
+    ] {
+        let login = Login::create(&world, rights).await?;
+        let output = serve(&world.url(&login.name))?;
+        login.drop().await?;
+        assert_refused(&output, says);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn commands_that_look_at_everything_refuse_a_login_that_sees_nothing() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    world.postrider(&["tenants", "create", "acme"])?;
+    let login = Login::create(&world, "in role postrider_app, postrider_worker").await?;
+    let url = world.url(&login.name);
+    for args in [
+        &["events", "stuck"][..],
+        &["events", "list"],
+        &["tenants", "list"],
+        &["keys", "list", "--tenant", "acme"],
+    ] {
+        let output = run(postrider().args(["--database-url", &url]).args(args))?;
+        assert_refused(&output, "set database.admin_url to the login that migrated");
+    }
+    login.drop().await
+}
