@@ -29,7 +29,7 @@ impl Retention {
                 Ok(removed) => {
                     tracing::info!(removed, "removed {removed} processed events past their retention");
                 }
-                Err(error) => tracing::warn!(?error, "old events stay for now: {error}"),
+                Err(error) => tracing::warn!(?error, "old events stay until the next round: {error}"),
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,

@@ -213,3 +213,27 @@ async fn the_backlog_counts_what_waits_what_is_stuck_and_the_oldest_ready_one() 
     assert_eq!(texts(&mut *transaction, backlog(12)).await?, ["6|0|90"]);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asking_for_another_tenants_event_does_not_hold_it_up() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let (admin, app) = (world.client("postgres").await?, world.client("postrider_app").await?);
+    let (owner, _) = tenant(&admin, "owner").await?;
+    let (other, _) = tenant(&admin, "other").await?;
+    let mut publishing = app.begin().await?;
+    execute(&mut *publishing, format!("set local app.current_tenant_id = '{owner}'")).await?;
+    let id = publish(&mut *publishing, "42").await?;
+    publishing.commit().await?;
+
+    for call in ["close_outbox_event($1, 'other', 'mine')", "retry_outbox_event($1, 'other')"] {
+        let mut asking = app.begin().await?;
+        execute(&mut *asking, format!("set local app.current_tenant_id = '{other}'")).await?;
+        let sql = format!("select m10_recovery.{call}");
+        let answer: String = sqlx::query_scalar(AssertSqlSafe(sql)).bind(id).fetch_one(&mut *asking).await?;
+        assert_eq!(answer, "unknown");
+        // Its transaction is still open, and the event can be claimed all the same.
+        let mut claiming = admin.begin().await?;
+        assert_eq!(claim(&mut *claiming, "p", 10).await?, [id], "{call}");
+    }
+    Ok(())
+}
