@@ -67,6 +67,47 @@ id!(
     "account"
 );
 
+id!(
+    /// A person or a place that campaigns address.
+    LeadId,
+    "lead"
+);
+id!(
+    /// A list of leads.
+    ListId,
+    "list"
+);
+id!(
+    /// One version of content; it never changes.
+    AssetId,
+    "asset"
+);
+id!(
+    /// A campaign.
+    CampaignId,
+    "campaign"
+);
+id!(
+    /// A step of a campaign.
+    PhaseId,
+    "phase"
+);
+id!(
+    /// One execution of a phase.
+    RunId,
+    "run"
+);
+id!(
+    /// A part of a run that one worker holds at a time.
+    JobId,
+    "job"
+);
+id!(
+    /// The record of one provider call.
+    OutboxId,
+    "item"
+);
+
 /// A domain event. The contract makes it a `bigint`, and consumers use it to recognise repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

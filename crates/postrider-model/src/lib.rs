@@ -6,16 +6,30 @@
 //! | [`event`] | a domain event, its states, its backoff, what may be published |
 //! | [`pattern`] | which event types a sink wants |
 //! | [`sink`] | what a destination of events must be able to do |
+//! | [`campaign`] | channels, and the states of phases, runs, jobs and items |
+//! | [`audience`] | leads: what a line of a file says about a person, and whether that can be so |
+//! | [`key`] | idempotency keys |
+//! | [`message`] | what is sent, once it is rendered |
+//! | [`provider`] | what an adapter says about itself and about a call |
 //! | [`tenancy`] | roles, API keys |
 //! | [`seal`] | secrets encrypted under the master key, bound to the row they belong to |
 
+pub mod audience;
+pub mod campaign;
 pub mod event;
 pub mod ids;
+pub mod key;
+pub mod message;
 pub mod pattern;
+pub mod provider;
 pub mod seal;
 pub mod sink;
 pub mod tenancy;
 
+pub use campaign::Channel;
 pub use event::{Event, NewEvent};
+pub use key::IdempotencyKey;
+pub use message::Message;
 pub use pattern::Pattern;
+pub use provider::{DoubtClass, Manifest, Outcome};
 pub use sink::{EventSink, SinkError};

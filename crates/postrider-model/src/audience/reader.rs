@@ -1,0 +1,140 @@
+//! Leads out of a source of bytes, one at a time.
+
+use std::io::{self, Read};
+
+use super::{
+    Country, Delimiter, Lead, Problem,
+    csv::{self, Csv},
+    input::Input,
+    json,
+    rules::{self, Rules},
+};
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A header and comma-separated values.
+    Csv,
+    /// A JSON object per line.
+    Ndjson,
+}
+
+/// How to read a file.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// How it is written; its beginning shows that, too.
+    pub format: Option<Format>,
+    /// What separates cells; the header shows that, too.
+    pub delimiter: Option<Delimiter>,
+    /// Where numbers without a country code are dialled.
+    pub country: Option<Country>,
+}
+
+/// Why nothing of a file can be read.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The source failed.
+    #[error("it cannot be read")]
+    Unreadable(#[from] io::Error),
+    /// It is something else than it should be.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// One line of the file, and what became of it.
+#[derive(Debug)]
+pub struct Entry {
+    /// Where it begins, counted from one.
+    pub line: u64,
+    /// Whom it is about, or what is wrong with it.
+    pub lead: Result<Lead, Problem>,
+}
+
+/// Leads out of a source of bytes, in the order of its lines. Blank lines are none.
+pub struct Leads<R> {
+    input: Input<R>,
+    rules: Rules,
+    lines: Lines,
+}
+
+enum Lines {
+    Csv(Box<Csv>),
+    Ndjson(Vec<u8>),
+}
+
+impl<R: Read> Leads<R> {
+    /// Reads as much as it takes to know what the file is: all that can be said before the first line is said here.
+    pub fn open(source: R, options: &Options) -> Result<Self, OpenError> {
+        let mut input = Input::new(source);
+        skip_mark(&mut input)?;
+        let first = first_character(&mut input)?.ok_or_else(|| unfit("it is empty"))?;
+        let format = options.format.unwrap_or(if first == b'{' { Format::Ndjson } else { Format::Csv });
+        let lines = match format {
+            _ if first == b'[' => {
+                return Err(unfit(
+                    "it is a JSON array, or no list of leads at all; NDJSON has one object per line, as `jq -c '.[]'` writes it",
+                ));
+            }
+            Format::Csv => Lines::Csv(Box::new(Csv::open(&mut input, options.delimiter)?)),
+            Format::Ndjson if options.delimiter.is_some() => {
+                return Err(unfit("it is NDJSON, where nothing is delimited; leave the delimiter out"));
+            }
+            Format::Ndjson => Lines::Ndjson(Vec::new()),
+        };
+        Ok(Self { input, rules: Rules::new(options.country), lines })
+    }
+
+    fn read(&mut self) -> io::Result<Option<Entry>> {
+        let read = match &mut self.lines {
+            Lines::Csv(csv) => csv.next(&mut self.input)?,
+            Lines::Ndjson(text) => json::next_line(&mut self.input, text)?
+                .map(|(line, whole)| (line, whole.and_then(|()| rules::text(text)).and_then(json::draft))),
+        };
+        let entry = |(line, draft): csv::Record| Entry {
+            line,
+            lead: draft.and_then(|draft| self.rules.check(draft)),
+        };
+        Ok(read.map(entry))
+    }
+}
+
+impl<R: Read> Iterator for Leads<R> {
+    type Item = io::Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}
+
+fn unfit(why: &str) -> OpenError {
+    OpenError::Unfit(why.to_owned())
+}
+
+/// Some programs put a mark before the first character. Another mark says that it is not UTF-8.
+fn skip_mark<R: Read>(input: &mut Input<R>) -> Result<(), OpenError> {
+    while input.peek().len() < 3 && input.more()? {}
+    match input.peek() {
+        [0xef, 0xbb, 0xbf, ..] => input.take(3),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            return Err(unfit("it is written in UTF-16; save it as UTF-8"));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The first character that is not space, which is left where it is; blank lines before it are skipped. `None` when
+/// nothing comes.
+fn first_character<R: Read>(input: &mut Input<R>) -> io::Result<Option<u8>> {
+    loop {
+        let ahead = input.peek();
+        let first = ahead.iter().position(|byte| !byte.is_ascii_whitespace());
+        let blank = &ahead[..first.unwrap_or(ahead.len())];
+        let blank_lines = blank.iter().rposition(|byte| b"\r\n".contains(byte)).map_or(0, |end| end + 1);
+        let found = first.map(|at| ahead[at]);
+        input.take(blank_lines);
+        if found.is_some() || !input.more()? {
+            return Ok(found);
+        }
+    }
+}

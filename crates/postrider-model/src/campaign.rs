@@ -1,0 +1,300 @@
+//! Campaigns: channels, the states of phases, runs, jobs and items, and what follows from what.
+//!
+//! What is absent from a table of transitions cannot happen: the database refuses it too, and a test compares the two.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// A text that is none of the words it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{given}` is not a {kind}; known are {known}")]
+pub struct NotAWord {
+    given: String,
+    kind: &'static str,
+    known: String,
+}
+
+/// A closed set of words, as the database, the API and people write them.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident, $kind:literal { $($(#[$variant_doc:meta])* $variant:ident => $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant),+
+        }
+
+        impl $name {
+            /// Every one of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// As it is written everywhere.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NotAWord;
+
+            fn from_str(given: &str) -> Result<Self, NotAWord> {
+                Self::ALL.iter().copied().find(|word| word.as_str() == given).ok_or_else(|| NotAWord {
+                    given: given.to_owned(),
+                    kind: $kind,
+                    known: [$($word),+].join(", "),
+                })
+            }
+        }
+    };
+}
+
+words!(
+    /// How people are reached.
+    Channel, "channel" {
+        /// An e-mail to a lead.
+        Email => "email",
+        /// A call to a lead.
+        Voice => "voice",
+        /// A post to the public.
+        Social => "social",
+    }
+);
+
+words!(
+    /// The state of a phase.
+    PhaseStatus, "phase status" {
+        /// Nothing was deployed.
+        NotStarted => "not_started",
+        /// A run is under way, or another service works on it.
+        InProgress => "in_progress",
+        /// Nothing new is reserved until it is resumed.
+        Paused => "paused",
+        /// Its run ended within the tolerance.
+        Completed => "completed",
+        /// Its run ended outside the tolerance.
+        Failed => "failed",
+    }
+);
+
+words!(
+    /// The state of a run, computed from its jobs.
+    RunStatus, "run status" {
+        /// Its jobs exist and none was taken yet.
+        Queued => "queued",
+        /// A job was taken.
+        Running => "running",
+        /// Every job completed.
+        Completed => "completed",
+        /// Some of it succeeded.
+        Partial => "partial",
+        /// None of it succeeded.
+        Failed => "failed",
+    }
+);
+
+words!(
+    /// The state of a job.
+    JobStatus, "job status" {
+        /// It waits for a worker.
+        Queued => "queued",
+        /// A worker holds it.
+        Locked => "locked",
+        /// Every item has an end, and not all of them failed.
+        Completed => "completed",
+        /// Not finished; it comes again at `run_after`.
+        Failed => "failed",
+        /// There is nothing left to try.
+        Dead => "dead",
+    }
+);
+
+words!(
+    /// What a job came to.
+    JobOutcome, "job outcome" {
+        /// All items succeeded or were skipped.
+        Completed => "completed",
+        /// Some did.
+        Partial => "partial",
+        /// None did.
+        Failed => "failed",
+    }
+);
+
+words!(
+    /// The state of an item: one row of the outbox, one key, at most one provider call.
+    ItemStatus, "item status" {
+        /// Reserved: the call is under way, or nobody knows (then it is in doubt).
+        Queued => "queued",
+        /// The provider took the e-mail.
+        Sent => "sent",
+        /// The provider placed the call.
+        Called => "called",
+        /// The provider published the post.
+        Posted => "posted",
+        /// The provider refused, or provably nothing left us.
+        Failed => "failed",
+        /// No call was made on purpose.
+        Skipped => "skipped",
+    }
+);
+
+words!(
+    /// What a phase is.
+    PhaseKind, "phase kind" {
+        /// We send it.
+        Delivery => "delivery",
+        /// Another service does it and reports.
+        External => "external",
+    }
+);
+
+impl Channel {
+    /// The kind of job that serves it.
+    #[must_use]
+    pub const fn job_type(self) -> &'static str {
+        match self {
+            Self::Email => "email_send_batch",
+            Self::Voice => "voice_call_batch",
+            Self::Social => "social_post_batch",
+        }
+    }
+
+    /// How success is called on it.
+    #[must_use]
+    pub const fn success(self) -> ItemStatus {
+        match self {
+            Self::Email => ItemStatus::Sent,
+            Self::Voice => ItemStatus::Called,
+            Self::Social => ItemStatus::Posted,
+        }
+    }
+}
+
+/// Every legal change of a phase.
+pub const PHASE_TRANSITIONS: &[(PhaseStatus, PhaseStatus)] = &[
+    (PhaseStatus::NotStarted, PhaseStatus::InProgress),
+    (PhaseStatus::InProgress, PhaseStatus::Paused),
+    (PhaseStatus::Paused, PhaseStatus::InProgress),
+    (PhaseStatus::InProgress, PhaseStatus::Completed),
+    (PhaseStatus::InProgress, PhaseStatus::Failed),
+    (PhaseStatus::Completed, PhaseStatus::InProgress),
+    (PhaseStatus::Failed, PhaseStatus::InProgress),
+];
+
+/// Every legal change of a run.
+pub const RUN_TRANSITIONS: &[(RunStatus, RunStatus)] = &[
+    (RunStatus::Queued, RunStatus::Running),
+    (RunStatus::Running, RunStatus::Completed),
+    (RunStatus::Running, RunStatus::Partial),
+    (RunStatus::Running, RunStatus::Failed),
+];
+
+/// Every legal change of a job. `locked` goes back to `queued` when its worker hands it back, or is gone.
+pub const JOB_TRANSITIONS: &[(JobStatus, JobStatus)] = &[
+    (JobStatus::Queued, JobStatus::Locked),
+    (JobStatus::Locked, JobStatus::Completed),
+    (JobStatus::Locked, JobStatus::Failed),
+    (JobStatus::Locked, JobStatus::Queued),
+    (JobStatus::Failed, JobStatus::Queued),
+    (JobStatus::Failed, JobStatus::Dead),
+];
+
+/// Every legal change of an item.
+pub const ITEM_TRANSITIONS: &[(ItemStatus, ItemStatus)] = &[
+    (ItemStatus::Queued, ItemStatus::Sent),
+    (ItemStatus::Queued, ItemStatus::Called),
+    (ItemStatus::Queued, ItemStatus::Posted),
+    (ItemStatus::Queued, ItemStatus::Failed),
+    (ItemStatus::Queued, ItemStatus::Skipped),
+];
+
+impl PhaseStatus {
+    /// Whether this change is legal.
+    #[must_use]
+    pub fn may_become(self, next: Self) -> bool {
+        PHASE_TRANSITIONS.contains(&(self, next))
+    }
+}
+
+impl RunStatus {
+    /// Whether this change is legal.
+    #[must_use]
+    pub fn may_become(self, next: Self) -> bool {
+        RUN_TRANSITIONS.contains(&(self, next))
+    }
+
+    /// Whether nothing can follow.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        !RUN_TRANSITIONS.iter().any(|(from, _)| *from == self)
+    }
+}
+
+impl JobStatus {
+    /// Whether this change is legal.
+    #[must_use]
+    pub fn may_become(self, next: Self) -> bool {
+        JOB_TRANSITIONS.contains(&(self, next))
+    }
+
+    /// Whether nothing can follow.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        !JOB_TRANSITIONS.iter().any(|(from, _)| *from == self)
+    }
+}
+
+impl ItemStatus {
+    /// Whether this change is legal.
+    #[must_use]
+    pub fn may_become(self, next: Self) -> bool {
+        ITEM_TRANSITIONS.contains(&(self, next))
+    }
+
+    /// Whether nothing can follow.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        !ITEM_TRANSITIONS.iter().any(|(from, _)| *from == self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back_and_others_are_refused_with_the_known_ones() {
+        for status in ItemStatus::ALL {
+            assert_eq!(status.as_str().parse(), Ok(*status));
+        }
+        let error = "fax".parse::<Channel>().unwrap_err();
+        assert_eq!(error.to_string(), "`fax` is not a channel; known are email, voice, social");
+    }
+
+    #[test]
+    fn words_are_the_same_in_json() {
+        for status in PhaseStatus::ALL {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+        }
+    }
+
+    #[test]
+    fn the_ends_are_those_of_the_contract() {
+        let ends = |all: &[ItemStatus]| -> Vec<&'static str> {
+            all.iter().filter(|status| status.is_terminal()).map(|status| status.as_str()).collect()
+        };
+        assert_eq!(ends(ItemStatus::ALL), ["sent", "called", "posted", "failed", "skipped"]);
+        let runs: Vec<_> = RunStatus::ALL.iter().filter(|status| status.is_terminal()).collect();
+        assert_eq!(runs, [&RunStatus::Completed, &RunStatus::Partial, &RunStatus::Failed]);
+        let jobs: Vec<_> = JobStatus::ALL.iter().filter(|status| status.is_terminal()).collect();
+        assert_eq!(jobs, [&JobStatus::Completed, &JobStatus::Dead]);
+    }
+}

@@ -1,0 +1,289 @@
+//! The protocol: every step with its guard and its effect.
+
+use stateright::{Model, Property};
+
+use crate::actions::Action;
+use crate::database::Settlement;
+use crate::flaws::{Flaw, Liberty};
+use crate::properties;
+use crate::state::{
+    Commit, Evidence, Job, JobStatus, Lease, Message, MessageKind, Misfortunes, Outcome, RowStatus, State,
+    Step, Task, Worker, WorkerId,
+};
+
+/// How often a worker tries to reach the provider under one reservation.
+const TRIES: u8 = 2;
+
+/// The protocol, within bounds that leave a finite number of states.
+#[derive(Debug, Clone, Copy)]
+pub struct Protocol {
+    pub workers: usize,
+    pub items: usize,
+    /// How many items a worker may have in hand, reserved and not settled.
+    pub window: usize,
+    /// How often the job may be claimed.
+    pub attempts: u8,
+    pub misfortunes: Misfortunes,
+    pub flaw: Option<Flaw>,
+    pub liberty: Option<Liberty>,
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let worker = |place| Worker { id: WorkerId { place, life: 0 }, task: None };
+        vec![State {
+            job: Job { status: JobStatus::Queued, lease: None, attempts: 0 },
+            rows: vec![None; self.items],
+            acts: vec![0; self.items],
+            workers: (0..self.workers).map(worker).collect(),
+            commits: vec![],
+            network: vec![],
+            unknown_to_provider: vec![false; self.items],
+            misfortunes: self.misfortunes,
+            overturned: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        self.candidates(state, actions);
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        self.step(&mut state, action)?;
+        // The order in which things set out does not matter, since any of them may overtake the others.
+        state.commits.sort_unstable();
+        state.network.sort_unstable();
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        properties::all()
+    }
+}
+
+impl Protocol {
+    pub fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    pub fn takes(&self, liberty: Liberty) -> bool {
+        self.liberty == Some(liberty)
+    }
+
+    /// Takes the step, or returns `None` if it cannot happen now. What a claim, a reservation, a settlement and a
+    /// burial do inside the database is in `database.rs`.
+    pub fn step(&self, s: &mut State, action: Action) -> Option<()> {
+        match action {
+            Action::Claim { place } => {
+                let lease = self.lock(s, s.workers[place].id)?;
+                s.workers[place].task = Some(Task { lease, steps: vec![Step::Unreserved; self.items] });
+            }
+            Action::ClaimUnacknowledged { place } => {
+                spend(&mut s.misfortunes.lost_acks)?;
+                self.lock(s, s.workers[place].id)?;
+            }
+
+            Action::Reserve { place } => {
+                when(!self.has(Flaw::ReservedAfterCall))?;
+                let task = s.workers[place].task.as_mut()?;
+                let items = task.next_window(self.window);
+                when(!items.is_empty() && !task.steps.contains(&Step::Reserving))?;
+                for &item in &items {
+                    task.steps[item] = Step::Reserving;
+                }
+                s.commits.push(Commit { lease: task.lease, items, awaited: true, won: None });
+            }
+            Action::CommitHappens { n } => {
+                when(s.commits[n].won.is_none())?;
+                let mut commit = s.commits.remove(n);
+                commit.won = Some(self.begin_outbox_items(s, &commit));
+                if commit.awaited {
+                    s.commits.push(commit);
+                }
+            }
+            Action::CommitNeverHappens { n } => {
+                when(!s.commits[n].awaited)?;
+                s.commits.remove(n);
+            }
+            // The one door to a reservation: the COMMIT was seen, and the row is this transaction's own.
+            Action::CommitSeen { place } => {
+                let task = s.workers[place].task.as_mut()?;
+                let n =
+                    s.commits.iter().position(|c| c.awaited && c.lease == task.lease && c.won.is_some())?;
+                let won = s.commits.remove(n).won?;
+                // What was not won has a row already, or belongs to somebody else's claim by now: skip it.
+                task.replace(Step::Reserving, Step::Done);
+                for item in won {
+                    task.steps[item] = Step::Reserved { not_sent: 0 };
+                }
+            }
+            // The worker holds nothing, whatever the database holds. It begins again, and meets its own row if the
+            // COMMIT has happened.
+            Action::CommitUnacknowledged { place } => {
+                let task = s.workers[place].task.as_mut()?;
+                when(task.replace(Step::Reserving, Step::Unreserved))?;
+                spend(&mut s.misfortunes.lost_acks)?;
+                let lease = task.lease;
+                s.stop_waiting_for_commit(lease);
+            }
+            Action::RowsSeen { place } => {
+                when(self.has(Flaw::ReservedBeforeCommit))?;
+                let task = s.workers[place].task.as_mut()?;
+                when(task.replace(Step::Reserving, Step::Reserved { not_sent: 0 }))?;
+                let lease = task.lease;
+                s.stop_waiting_for_commit(lease);
+            }
+
+            Action::Call { place, item } => {
+                let too_old = s.is_quiet(item) && !self.has(Flaw::OldReservationCalled);
+                let task = s.workers[place].task.as_mut()?;
+                task.steps[item] = match task.steps[item] {
+                    // The worker does not ask whether it still has the lock, since it could lose it just after.
+                    Step::Reserved { not_sent } if !too_old => Step::Calling { not_sent },
+                    Step::Unreserved if self.has(Flaw::ReservedAfterCall) => Step::Calling { not_sent: 0 },
+                    _ => return None,
+                };
+                s.network.push(Message { item, lease: task.lease, kind: MessageKind::Request });
+            }
+            Action::NotSent { place, item } => {
+                when(!s.is_quiet(item))?;
+                let step = &mut s.workers[place].task.as_mut()?.steps[item];
+                let Step::Reserved { not_sent } = *step else { return None };
+                *step = after_not_sent(not_sent);
+            }
+            // Only the holder of a reservation could have called, and it knows that it did not.
+            Action::LetGo { place, item } => {
+                when(s.is_quiet(item))?;
+                let step = &mut s.workers[place].task.as_mut()?.steps[item];
+                when(matches!(step, Step::Reserved { .. }))?;
+                *step = Step::Answered(Outcome::NotSent);
+            }
+            Action::ProviderActs { n } => {
+                let request = s.take_request(n)?;
+                s.acts[request.item] += 1;
+                s.answer(request, Outcome::Delivered);
+            }
+            Action::ProviderRefuses { n } => {
+                let request = s.take_request(n)?;
+                s.answer(request, Outcome::Rejected);
+            }
+            Action::RequestLost { n } => {
+                s.take_request(n)?;
+            }
+            Action::AnswerArrives { n } => {
+                let Message { item, lease, kind: MessageKind::Answer(outcome) } = s.network.remove(n) else {
+                    return None;
+                };
+                *s.caller(item, lease)? = Step::Answered(outcome);
+            }
+            Action::NoAnswer { place, item } => {
+                let task = s.workers[place].task.as_mut()?;
+                let Step::Calling { not_sent } = task.steps[item] else { return None };
+                task.steps[item] = match self.flaw {
+                    Some(Flaw::TimeoutMeansRejected) => Step::Answered(Outcome::Rejected),
+                    Some(Flaw::TimeoutMeansNotSent) => after_not_sent(not_sent),
+                    _ => Step::Answered(Outcome::Unknown),
+                };
+                let lease = task.lease;
+                s.drop_answers(lease, Some(item));
+            }
+
+            // The lock is not looked at: an answer is evidence, whoever works on the job by now.
+            Action::Settle { place, item } => {
+                let settlement = s.settlement(place, item)?;
+                self.finalize(s, item, settlement);
+                s.workers[place].task.as_mut()?.steps[item] = Step::Done;
+            }
+            Action::SettleUnacknowledged { place, item } => {
+                let settlement = s.settlement(place, item)?;
+                let before = s.rows[item].clone();
+                self.finalize(s, item, settlement);
+                when(s.rows[item] != before)?;
+            }
+
+            Action::Complete { place } => {
+                let task = s.workers[place]
+                    .task
+                    .take_if(|task| task.steps.iter().all(|step| *step == Step::Done))?;
+                if self.holds_lock(s, task.lease) {
+                    self.complete_job(s);
+                }
+            }
+            Action::Bury => {
+                when(s.job.status == JobStatus::Locked && s.job.attempts == self.attempts)?;
+                self.expire(s)?;
+                if self.has(Flaw::DeadWithoutLooking) { self.bury(s) } else { self.complete_job(s) }
+            }
+
+            Action::Crash { place } => {
+                let task = s.workers[place].task.take()?;
+                spend(&mut s.misfortunes.crashes)?;
+                s.workers[place].id.life += 1;
+                s.stop_waiting_for_commit(task.lease);
+                s.drop_answers(task.lease, None);
+            }
+
+            // The assumption on which negative evidence rests: when this happens, no request of the reservation is
+            // under way, and from now on `Call` refuses to make one.
+            Action::QuietTimeEnds { item } => {
+                when(!s.network.iter().any(|m| m.item == item && m.kind == MessageKind::Request))?;
+                let row =
+                    s.rows[item].as_mut().filter(|row| row.status == RowStatus::Queued && !row.quiet)?;
+                row.quiet = true;
+            }
+            // A receipt proves an act however early it is found, and in doubt or not.
+            Action::ReceiptFound { item } => {
+                when(s.acts[item] > 0)?;
+                s.resolve(item, RowStatus::Sent, Evidence::Receipt)?;
+            }
+            Action::NotFound { item } => {
+                let early = self.has(Flaw::NotFoundBeforeQuiet) || self.has(Flaw::NotFoundAskedBeforeQuiet);
+                let row = s.rows[item].as_ref()?;
+                when(row.status == RowStatus::Queued && row.in_doubt && (row.quiet || early))?;
+                when(s.acts[item] == 0 && !s.unknown_to_provider[item])?;
+                s.unknown_to_provider[item] = true;
+            }
+            Action::SettleNotFound { item } => {
+                when(s.unknown_to_provider[item])?;
+                when(s.is_quiet(item) || self.has(Flaw::NotFoundBeforeQuiet))?;
+                s.resolve(item, RowStatus::Failed, Evidence::NotFound)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Whether the job is still locked under this claim.
+    pub fn holds_lock(&self, s: &State, lease: Lease) -> bool {
+        self.takes(Liberty::NoLocks) || (s.job.status == JobStatus::Locked && s.job.lease == Some(lease))
+    }
+}
+
+impl State {
+    /// What the worker at `place` has to record about an item, if its call is over.
+    fn settlement(&self, place: usize, item: usize) -> Option<Settlement> {
+        let task = self.workers[place].task.as_ref()?;
+        let Step::Answered(outcome) = task.steps[item] else { return None };
+        Some(Settlement { lease: task.lease, outcome })
+    }
+}
+
+/// Nothing left, so the item may be tried again under the same reservation, but not for ever.
+fn after_not_sent(before: u8) -> Step {
+    let not_sent = before + 1;
+    if not_sent < TRIES { Step::Reserved { not_sent } } else { Step::Answered(Outcome::NotSent) }
+}
+
+/// Lets the step happen only if the condition holds.
+pub fn when(condition: bool) -> Option<()> {
+    condition.then_some(())
+}
+
+/// Lets a misfortune happen if there is one left.
+pub fn spend(left: &mut u8) -> Option<()> {
+    *left = left.checked_sub(1)?;
+    Some(())
+}
