@@ -1,11 +1,1276 @@
 -- All steps together: the schema as it is after `postrider migrate`. To read, not to run.
 -- Made from the pg_dump of PostgreSQL 15; a test compares it. Refresh it with `make schema`.
 
+CREATE SCHEMA execution;
+
 CREATE SCHEMA m10_recovery;
 
 CREATE SCHEMA postrider;
 
 CREATE SCHEMA tenancy;
+
+CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into execution.campaign_audit_log
+           (tenant_id, campaign_id, phase_id, run_id, job_id, outbox_id, actor, action, note)
+    values (p_tenant_id, p_campaign_id, p_phase_id, p_run_id, p_job_id, p_outbox_id, p_actor, p_action, p_note)
+$$;
+
+CREATE FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    v_job record;
+    v_windows integer[] := '{}';
+    v_items uuid[] := '{}';
+    -- The places of suppressed leads among them: another tenant may know a lead by the same id.
+    v_suppressed integer[] := '{}';
+    v_tenant_ids uuid[] := '{}';
+    v_workspace_ids uuid[] := '{}';
+    v_run_ids uuid[] := '{}';
+    v_channels text[] := '{}';
+    v_providers text[] := '{}';
+    v_prefixes text[] := '{}';
+    v_suffixes text[] := '{}';
+    v_wanted integer := 0;
+    v_inserted integer;
+begin
+    if not array_remove(p_verdicts, null) <@ array['failed', 'skipped'] then
+        raise exception 'an item that is not called is failed or skipped' using errcode = 'invalid_parameter_value';
+    end if;
+    for n in 1..cardinality(p_job_ids) loop
+        -- Shared, so that nobody takes the job away while its reservations are being written.
+        select job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part, run.scheduled_for,
+               job.item_ids[p_first[n] : p_first[n] + p_counts[n] - 1] as items
+          into v_job
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+         where job.id = p_job_ids[n]
+           and job.status = 'locked'
+           and job.locked_by = p_worker_id
+           and job.attempts = p_attempts[n]
+           for share of job;
+        if not found then
+            v_items := v_items || array_fill(null::uuid, array[p_counts[n]]);
+            return query select p_job_ids[n], null::uuid, null::uuid, null::text, 'lost'::text;
+        elsif cardinality(v_job.items) is distinct from p_counts[n] then
+            raise exception 'job % has no items % to %', p_job_ids[n], p_first[n], p_first[n] + p_counts[n] - 1
+                using errcode = 'invalid_parameter_value';
+        else
+            v_suppressed := v_suppressed || array(
+                select cardinality(v_items) + array_position(v_job.items, lead.id)
+                  from execution.leads as lead
+                 where lead.tenant_id = v_job.tenant_id
+                   and lead.id = any (v_job.items)
+                   and lead.suppressed_at is not null);
+            v_items := v_items || v_job.items;
+            v_wanted := v_wanted + p_counts[n];
+        end if;
+        v_windows := v_windows || array_fill(n, array[p_counts[n]]);
+        v_tenant_ids := v_tenant_ids || v_job.tenant_id;
+        v_workspace_ids := v_workspace_ids || v_job.workspace_id;
+        v_run_ids := v_run_ids || v_job.run_id;
+        v_channels := v_channels || v_job.channel;
+        v_providers := v_providers || v_job.provider;
+        v_prefixes := v_prefixes || (v_job.run_id::text || '|');
+        v_suffixes := v_suffixes || ('|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for));
+    end loop;
+
+    return query
+        insert into execution.channel_outbox as item
+               (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
+                status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+        select wanted.id,
+               v_tenant_ids[wanted.n],
+               v_workspace_ids[wanted.n],
+               v_run_ids[wanted.n],
+               p_job_ids[wanted.n],
+               v_channels[wanted.n],
+               v_providers[wanted.n],
+               wanted.item_id,
+               wanted.recipient,
+               -- outbox_key, with what a window has in common worked out once.
+               encode(sha256(convert_to(v_prefixes[wanted.n] || wanted.item_id::text || v_suffixes[wanted.n], 'UTF8')), 'hex'),
+               wanted.status,
+               wanted.status = 'skipped',
+               wanted.reason,
+               p_worker_id,
+               p_attempts[wanted.n],
+               wanted.message_hash,
+               case when wanted.status <> 'queued' then now() end
+          from (select unnested.id, unnested.n, unnested.item_id, unnested.recipient, unnested.message_hash,
+                       case
+                           when unnested.verdict is not null then unnested.verdict
+                           when unnested.place = any (v_suppressed) then 'skipped'
+                           else 'queued'
+                       end as status,
+                       case
+                           when unnested.verdict is not null then left(unnested.reason, 2000)
+                           when unnested.place = any (v_suppressed) then 'the lead is suppressed'
+                       end as reason
+                  from unnest(p_outbox_ids, v_windows, v_items, p_recipients, p_message_hashes, p_verdicts, p_reasons)
+                       with ordinality as unnested (id, n, item_id, recipient, message_hash, verdict, reason, place)
+                 where unnested.item_id is not null) as wanted
+            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+     returning item.job_id, item.id, item.recipient_id, item.idempotency_key,
+               case item.status when 'queued' then 'reserved' else item.status end;
+    get diagnostics v_inserted = row_count;
+    if v_inserted = v_wanted then
+        return;
+    end if;
+
+    -- Keys that exist. A row under the very id that this caller made up is its own: it has asked before, its commit went
+    -- through, and the answer was lost on the way. Nobody can have called for it, because nobody was told.
+    return query
+        select item.job_id, item.id, item.recipient_id, item.idempotency_key,
+               case
+                   when item.status = 'queued' and item.id = wanted.id and item.reserved_by = p_worker_id
+                        and item.attempt = p_attempts[wanted.n] and item.in_doubt_since is null
+                        then 'reserved'
+                   else item.status
+               end
+          from unnest(p_outbox_ids, v_windows, v_items) as wanted (id, n, item_id)
+               join execution.channel_outbox as item
+                 on item.tenant_id = v_tenant_ids[wanted.n]
+                and item.workspace_id = v_workspace_ids[wanted.n]
+                and item.idempotency_key = encode(sha256(convert_to(v_prefixes[wanted.n] || wanted.item_id::text
+                                                                    || v_suffixes[wanted.n], 'UTF8')), 'hex')
+         where wanted.item_id is not null
+           -- What was inserted a moment ago by this very statement's sibling is not a conflict. What was settled in this
+           -- transaction under another id is one.
+           and (item.xmin <> pg_current_xact_id()::xid or item.id <> wanted.id);
+end
+$$;
+
+CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DEFAULT 10, p_except uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer, item_ids uuid[], channel text, asset_id uuid, provider_account_id uuid, provider text, scheduled_for timestamp with time zone, key_part text, correlation_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    v_job record;
+    v_tenants uuid[];
+    v_tenant uuid;
+    v_share integer;
+    v_found uuid[];
+    v_ids uuid[] := '{}';
+begin
+    if coalesce(btrim(p_worker_id), '') = '' then
+        raise exception 'a worker must name itself to claim jobs'
+            using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
+    end if;
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'the limit must lie between 1 and 1000, not %', coalesce(p_limit::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+
+    for v_job in
+        with stale as (
+            select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts, job.locked_by
+              from execution.job_queue as job
+             where job.status = 'locked'
+               and job.locked_at < now() - interval '5 minutes'
+             order by job.locked_at
+             limit 100
+               for update skip locked
+        )
+        -- Run by run, because the end of a run locks it: two sweeps at once never wait in a circle.
+        select stale.* from stale order by stale.run_id, stale.id
+    loop
+        -- A worker that stands still may do so inside a transaction that settles some of these items. It is not waited for,
+        -- or one such worker would hold up every other one here; the job comes again.
+        begin
+            perform
+               from execution.channel_outbox as item
+              where item.job_id = v_job.id
+                and item.status = 'queued'
+                and item.in_doubt_since is null
+              order by item.id
+                for no key update nowait;
+        exception when lock_not_available then
+            continue;
+        end;
+        if v_job.attempts < v_job.max_attempts then
+            perform execution.doubt_leftovers(v_job.id, p_worker_id);
+            update execution.job_queue
+               set status = 'queued',
+                   locked_by = null,
+                   locked_at = null,
+                   last_error = 'its worker was not heard of for five minutes'
+             where id = v_job.id;
+            perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
+                                    'not heard of for five minutes: ' || v_job.locked_by);
+        else
+            perform execution.end_attempt(v_job.id, p_worker_id, interval '0', 'its worker was not heard of for five minutes');
+        end if;
+    end loop;
+    with due as (
+        select retry.id
+          from execution.job_queue as retry
+         where retry.status = 'failed'
+           and retry.run_after <= now()
+         order by retry.run_after
+         limit 100
+           for update skip locked
+    ), requeued as (
+        update execution.job_queue as job
+           set status = 'queued'
+          from due
+         where job.id = due.id
+     returning job.tenant_id, job.run_id, job.id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
+    select requeued.tenant_id, requeued.run_id, requeued.id, p_worker_id, 'job.queued'
+      from requeued;
+
+    -- Each tenant that has a job waiting is found with one step in the index.
+    v_tenants := array(
+        with recursive waiting as (
+            (select job.tenant_id
+               from execution.job_queue as job
+              where job.status = 'queued'
+              order by job.tenant_id
+              limit 1)
+            union all
+            select (select job.tenant_id
+                      from execution.job_queue as job
+                     where job.status = 'queued'
+                       and job.tenant_id > waiting.tenant_id
+                     order by job.tenant_id
+                     limit 1)
+              from waiting
+             where waiting.tenant_id is not null
+        )
+        select waiting.tenant_id
+          from waiting
+               left join execution.turns as turn on turn.tenant_id = waiting.tenant_id
+         where waiting.tenant_id is not null
+           and waiting.tenant_id <> all (p_except)
+           and (select job.run_after
+                  from execution.job_queue as job
+                 where job.tenant_id = waiting.tenant_id
+                   and job.status = 'queued'
+                 order by job.run_after
+                 limit 1) <= now()
+         order by turn.last_turn_at nulls first, waiting.tenant_id);
+
+    -- First an equal share for each, then whatever is left for whoever has more.
+    v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
+    for round in 1..2 loop
+        foreach v_tenant in array v_tenants loop
+            exit when cardinality(v_ids) >= p_limit;
+            v_found := array(
+                select job.id
+                  from execution.job_queue as job
+                 where job.tenant_id = v_tenant
+                   and job.status = 'queued'
+                   and job.run_after <= now()
+                   and job.id <> all (v_ids)
+                 order by job.run_after, job.id
+                 limit least(v_share, p_limit - cardinality(v_ids))
+                   for update skip locked);
+            v_ids := v_ids || v_found;
+        end loop;
+        v_share := p_limit;
+    end loop;
+    if cardinality(v_ids) = 0 then
+        return;
+    end if;
+
+    update execution.job_queue as job
+       set status = 'locked',
+           attempts = job.attempts + 1,
+           locked_by = p_worker_id,
+           locked_at = now()
+     where job.id = any (v_ids);
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
+    select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.locked', 'attempt ' || job.attempts
+      from execution.job_queue as job
+     where job.id = any (v_ids);
+    with waiting as (
+        select run.id
+          from execution.campaign_runs as run
+         where run.id in (select job.run_id from execution.job_queue as job where job.id = any (v_ids))
+           and run.status = 'queued'
+         order by run.id
+           for no key update
+    ), started as (
+        update execution.campaign_runs as run
+           set status = 'running',
+               started_at = now()
+          from waiting
+         where run.id = waiting.id
+           and run.status = 'queued'
+     returning run.tenant_id, run.campaign_id, run.phase_id, run.id
+    )
+    insert into execution.campaign_audit_log (tenant_id, campaign_id, phase_id, run_id, actor, action)
+    select started.tenant_id, started.campaign_id, started.phase_id, started.id, p_worker_id, 'run.running'
+      from started;
+    -- Turns are noted in the order in which they were taken. Whoever is being served by another worker at this moment has
+    -- its turn noted by that one.
+    update execution.turns as turn
+       set last_turn_at = (select clock_timestamp()) + array_position(v_tenants, turn.tenant_id) * interval '1 microsecond'
+     where turn.tenant_id in (select noted.tenant_id
+                                from execution.turns as noted
+                               where noted.tenant_id in (select job.tenant_id from execution.job_queue as job where job.id = any (v_ids))
+                                 for update skip locked);
+
+    return query
+        select job.id, job.tenant_id, job.workspace_id, job.run_id, job.job_type, job.attempts, job.max_attempts, job.item_ids,
+               run.channel, run.asset_id, run.provider_account_id, run.provider, run.scheduled_for, run.key_part,
+               run.correlation_id
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+         where job.id = any (v_ids);
+end
+$$;
+
+CREATE FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, null);
+end
+$$;
+
+CREATE FUNCTION execution.count_items(p_job_id uuid) RETURNS TABLE(intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+    select job.intended,
+           count(*) filter (where item.status in ('sent', 'called', 'posted'))::integer,
+           count(*) filter (where item.status = 'failed')::integer,
+           count(*) filter (where item.status = 'skipped')::integer,
+           count(*) filter (where item.status = 'queued')::integer,
+           (job.intended - count(item.id))::integer
+      from (select cardinality(item_ids) as intended from execution.job_queue where id = p_job_id) as job
+           left join execution.channel_outbox as item on item.job_id = p_job_id
+     group by job.intended
+$$;
+
+CREATE FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) RETURNS TABLE(id uuid, version integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_newest record;
+begin
+    -- One at a time in a workspace, so that versions count without gaps. The lock is on a row that only this tenant
+    -- can reach: an advisory lock could be held by anybody who can guess its number.
+    perform
+       from tenancy.workspaces as workspace
+      where workspace.tenant_id = v_tenant_id
+        and workspace.id = p_workspace_id
+        for no key update;
+    select asset.id, asset.version, asset.channel, asset.content
+      into v_newest
+      from execution.assets as asset
+     where asset.tenant_id = v_tenant_id
+       and asset.workspace_id = p_workspace_id
+       and asset.name = p_name
+     order by asset.version desc
+     limit 1;
+    if v_newest.channel = p_channel and v_newest.content = p_content then
+        return query select v_newest.id, v_newest.version;
+        return;
+    end if;
+    insert into execution.assets (id, tenant_id, workspace_id, name, version, channel, content)
+    values (p_id, v_tenant_id, p_workspace_id, p_name, coalesce(v_newest.version, 0) + 1, p_channel, p_content);
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'asset.created', 'asset:' || p_id, p_name);
+    return query select p_id, coalesce(v_newest.version, 0) + 1;
+end
+$$;
+
+CREATE FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_phase jsonb;
+    v_position integer := 0;
+    v_kind text;
+    v_channel text;
+    v_asset_id uuid;
+    v_asset_channel text;
+    v_list_id uuid;
+    v_account_id uuid;
+begin
+    if jsonb_typeof(p_phases) is distinct from 'array' or jsonb_array_length(p_phases) not between 1 and 100 then
+        raise exception 'a campaign has between 1 and 100 phases' using errcode = 'invalid_parameter_value';
+    end if;
+    insert into execution.campaigns (id, tenant_id, workspace_id, name, auto_advance)
+    values (p_id, v_tenant_id, p_workspace_id, p_name, p_auto_advance);
+    perform execution.audit(v_tenant_id, p_id, null, null, null, null, p_actor, 'campaign.created', p_name);
+
+    for v_phase in select value from jsonb_array_elements(p_phases) loop
+        v_position := v_position + 1;
+        v_kind := coalesce(v_phase ->> 'kind', 'delivery');
+        v_channel := v_phase ->> 'channel';
+        v_asset_id := null;
+        v_list_id := null;
+        v_account_id := null;
+        if v_kind = 'delivery' then
+            select asset.id, asset.channel
+              into v_asset_id, v_asset_channel
+              from execution.assets as asset
+             where asset.tenant_id = v_tenant_id
+               and asset.workspace_id = p_workspace_id
+               and asset.id = (v_phase ->> 'asset_id')::uuid;
+            if not found then
+                raise exception 'phase `%`: there is no asset %', v_phase ->> 'phase', coalesce(v_phase ->> 'asset_id', '(none)')
+                    using errcode = 'no_data_found', hint = 'Create the asset first, and name its id.';
+            end if;
+            if v_asset_channel is distinct from v_channel then
+                raise exception 'phase `%`: the asset is for channel %, the phase for %', v_phase ->> 'phase',
+                                v_asset_channel, coalesce(v_channel, '(none)')
+                    using errcode = 'invalid_parameter_value', hint = 'Choose an asset of the phase''s channel.';
+            end if;
+            if v_phase ->> 'list' is not null then
+                select list.id
+                  into v_list_id
+                  from execution.lead_lists as list
+                 where list.tenant_id = v_tenant_id
+                   and list.workspace_id = p_workspace_id
+                   and list.name = v_phase ->> 'list';
+                if not found then
+                    raise exception 'phase `%`: there is no list `%`', v_phase ->> 'phase', v_phase ->> 'list'
+                        using errcode = 'no_data_found', hint = 'Import one with `postrider campaign import --list NAME FILE`.';
+                end if;
+            elsif v_channel <> 'social' then
+                raise exception 'phase `%` names no list', v_phase ->> 'phase'
+                    using errcode = 'invalid_parameter_value', hint = 'Say whom it addresses with "list".';
+            end if;
+            select account.id
+              into v_account_id
+              from tenancy.provider_accounts as account
+             where account.tenant_id = v_tenant_id
+               and account.workspace_id = p_workspace_id
+               and account.name = v_phase ->> 'provider_account';
+            if not found then
+                raise exception 'phase `%`: there is no provider account `%`', v_phase ->> 'phase',
+                                coalesce(v_phase ->> 'provider_account', '(none)')
+                    using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
+            end if;
+        end if;
+        insert into execution.campaign_phases
+               (id, tenant_id, workspace_id, campaign_id, position, phase, kind, channel, asset_id, list_id,
+                provider_account_id, failure_tolerance, scheduled_for, quiet_time)
+        values ((v_phase ->> 'id')::uuid, v_tenant_id, p_workspace_id, p_id, v_position, v_phase ->> 'phase', v_kind,
+                v_channel, v_asset_id, v_list_id, v_account_id,
+                coalesce((v_phase ->> 'failure_tolerance')::numeric, 0.05),
+                (v_phase ->> 'scheduled_for')::timestamptz,
+                coalesce(make_interval(secs => (v_phase ->> 'quiet_time_seconds')::double precision),
+                         interval '11 minutes'));
+    end loop;
+end
+$$;
+
+CREATE FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_actor constant text := coalesce(nullif(btrim(p_actor), ''), session_user::text);
+    v_run_id constant uuid := coalesce(p_run_id, gen_random_uuid());
+    v_phase record;
+    v_audience uuid[];
+    v_members bigint;
+begin
+    if p_job_size is null or p_job_size not between 1 and 10000 then
+        raise exception 'a job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if not exists (select from execution.campaigns where tenant_id = v_tenant_id and id = p_campaign_id) then
+        raise exception 'there is no campaign %', p_campaign_id
+            using errcode = 'no_data_found', hint = '`postrider campaign status` lists them.';
+    end if;
+
+    -- The lock makes one run of two deployments at once.
+    select phase.*, asset.version as asset_version, account.provider
+      into v_phase
+      from execution.campaign_phases as phase
+           left join execution.assets as asset
+             on asset.tenant_id = phase.tenant_id and asset.id = phase.asset_id
+           left join tenancy.provider_accounts as account
+             on account.tenant_id = phase.tenant_id and account.id = phase.provider_account_id
+     where phase.tenant_id = v_tenant_id
+       and phase.campaign_id = p_campaign_id
+       and (phase.phase = p_phase
+            -- Without a name: the one under way, or else the first that was not started.
+            or p_phase is null
+               and phase.position = (select candidate.position
+                                       from execution.campaign_phases as candidate
+                                      where candidate.tenant_id = v_tenant_id
+                                        and candidate.campaign_id = p_campaign_id
+                                        and candidate.status in ('in_progress', 'paused', 'not_started')
+                                      order by candidate.status = 'not_started', candidate.position
+                                      limit 1))
+       for update of phase;
+    if not found then
+        if p_phase is null then
+            raise exception 'every phase of the campaign was deployed already'
+                using errcode = 'invalid_parameter_value',
+                      hint = '`postrider campaign status` shows how they stand; to send again, create another campaign.';
+        end if;
+        raise exception 'the campaign has no phase `%`', p_phase
+            using errcode = 'no_data_found',
+                  hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
+                            from execution.campaign_phases as phase
+                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+    end if;
+    if v_phase.kind <> 'delivery' then
+        raise exception 'phase `%` is done by another service and is not deployed', v_phase.phase
+            using errcode = 'invalid_parameter_value', hint = 'Deploy a phase that is a delivery.';
+    end if;
+    if v_phase.status in ('in_progress', 'paused') then
+        return (select run.id
+                  from execution.campaign_runs as run
+                 where run.tenant_id = v_tenant_id
+                   and run.phase_id = v_phase.id
+                 order by run.created_at desc
+                 limit 1);
+    end if;
+    if v_phase.status <> 'not_started' then
+        raise exception 'phase `%` is % and is not deployed twice', v_phase.phase, v_phase.status
+            using errcode = 'invalid_parameter_value', hint = 'To send again, create another campaign.';
+    end if;
+
+    -- The audience, in a fixed order. Of several leads with one address the first is addressed: nobody gets the same
+    -- message twice because a list holds them twice. A social phase without a list is one post.
+    if v_phase.list_id is null then
+        v_audience := array[v_phase.asset_id];
+        v_members := 1;
+    else
+        select array_agg(audience.id order by audience.id) filter (where audience.is_first), count(*)
+          into v_audience, v_members
+          from (select lead.id,
+                       case v_phase.channel
+                           when 'email' then lead.email is null
+                                or row_number() over (partition by lower(lead.email) order by lead.id) = 1
+                           when 'voice' then lead.phone is null
+                                or row_number() over (partition by lead.phone order by lead.id) = 1
+                           else true
+                       end as is_first
+                  from execution.lead_list_members as member
+                       join execution.leads as lead
+                         on lead.tenant_id = member.tenant_id and lead.id = member.lead_id
+                 where member.tenant_id = v_tenant_id
+                   and member.list_id = v_phase.list_id) as audience;
+    end if;
+    if v_members = 0 then
+        raise exception 'the list of phase `%` is empty', v_phase.phase
+            using errcode = 'invalid_parameter_value', hint = 'Import leads with `postrider campaign import`.';
+    end if;
+
+    insert into execution.campaign_runs
+           (id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider,
+            scheduled_for, quiet_time, key_part, intended, same_address, correlation_id)
+    values (v_run_id, v_tenant_id, v_phase.workspace_id, p_campaign_id, v_phase.id, v_phase.channel, v_phase.asset_id,
+            v_phase.provider_account_id, v_phase.provider, v_phase.scheduled_for, v_phase.quiet_time,
+            case v_phase.channel
+                when 'email' then v_phase.asset_id::text
+                when 'voice' then v_phase.asset_version::text
+                else 'social'
+            end,
+            cardinality(v_audience), v_members - cardinality(v_audience), gen_random_uuid());
+
+    insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, run_after, item_ids)
+    select gen_random_uuid(), v_tenant_id, v_phase.workspace_id, v_run_id, part + 1,
+           case v_phase.channel
+               when 'email' then 'email_send_batch'
+               when 'voice' then 'voice_call_batch'
+               else 'social_post_batch'
+           end,
+           coalesce(v_phase.scheduled_for, now()),
+           v_audience[part * p_job_size + 1 : (part + 1) * p_job_size]
+      from generate_series(0, (cardinality(v_audience) - 1) / p_job_size) as part;
+
+    update execution.campaign_phases
+       set status = 'in_progress',
+           updated_at = now()
+     where tenant_id = v_tenant_id
+       and id = v_phase.id;
+    insert into execution.turns (tenant_id) values (v_tenant_id) on conflict do nothing;
+    perform execution.audit(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, null, null, v_actor, 'run.deployed',
+                            cardinality(v_audience) || ' items');
+    perform execution.audit(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, null, null, v_actor, 'phase.in_progress',
+                            v_phase.phase);
+    return v_run_id;
+end
+$$;
+
+CREATE FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_count integer;
+begin
+    -- Settlements lock items in the order of their ids too, so that the two never wait in a circle.
+    with leftover as (
+        select item.id
+          from execution.channel_outbox as item
+         where item.job_id = p_job_id
+           and item.status = 'queued'
+           and item.in_doubt_since is null
+         order by item.id
+           for no key update
+    ), doubted as (
+        update execution.channel_outbox as item
+           set in_doubt_since = now(),
+               error = 'the worker that reserved it is gone'
+          from leftover
+         where item.id = leftover.id
+           and item.status = 'queued'
+           and item.in_doubt_since is null
+     returning item.id, item.tenant_id, item.run_id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select doubted.tenant_id, doubted.run_id, p_job_id, doubted.id, p_actor, 'item.in_doubt',
+           'the worker that reserved it is gone'
+      from doubted;
+    get diagnostics v_count = row_count;
+    return v_count;
+end
+$$;
+
+CREATE TABLE execution.channel_outbox (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    channel text NOT NULL,
+    provider text NOT NULL,
+    recipient_id uuid,
+    recipient text,
+    idempotency_key text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    skipped boolean DEFAULT false NOT NULL,
+    provider_message_id text,
+    error text,
+    reserved_by text,
+    attempt integer,
+    message_hash bytea,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    finalized_at timestamp with time zone,
+    in_doubt_since timestamp with time zone,
+    CONSTRAINT channel_outbox_only_queued_is_in_doubt CHECK (((in_doubt_since IS NULL) OR (status = 'queued'::text))),
+    CONSTRAINT channel_outbox_skipped_status_check CHECK (((skipped = false) OR (status = 'skipped'::text))),
+    CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, 'posted'::text, 'failed'::text, 'skipped'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+
+ALTER TABLE ONLY execution.channel_outbox FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN ((p_item).status <> 'queued'::text) THEN NULL::timestamp with time zone WHEN ((p_item).in_doubt_since IS NOT NULL) THEN (p_item).in_doubt_since WHEN ((p_job_status = 'locked'::text) AND (p_locked_by = (p_item).reserved_by) AND (p_job_attempts = (p_item).attempt)) THEN CASE WHEN (p_locked_at < (now() - '00:01:00'::interval)) THEN GREATEST(p_locked_at, (p_item).created_at) ELSE NULL::timestamp with time zone END ELSE (p_item).created_at END;
+
+CREATE FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_job record;
+    v_items record;
+    v_outcome text;
+    v_status text;
+begin
+    perform execution.doubt_leftovers(p_job_id, p_actor);
+    select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts
+      into strict v_job
+      from execution.job_queue as job
+     where job.id = p_job_id;
+    select * into strict v_items from execution.count_items(p_job_id);
+
+    if v_items.in_doubt + v_items.missing = 0 then
+        v_outcome := case
+                         when v_items.failed = 0 then 'completed'
+                         when v_items.failed = v_items.intended then 'failed'
+                         else 'partial'
+                     end;
+        v_status := case v_outcome when 'failed' then 'dead' else 'completed' end;
+    elsif v_job.attempts < v_job.max_attempts then
+        v_status := 'failed';
+    else
+        perform execution.fail_missing(p_job_id, coalesce(p_error, 'no attempts are left'));
+        select * into strict v_items from execution.count_items(p_job_id);
+        v_outcome := case when v_items.succeeded > 0 then 'partial' else 'failed' end;
+        v_status := 'dead';
+    end if;
+
+    if v_status = 'completed' then
+        update execution.job_queue
+           set status = 'completed',
+               outcome = v_outcome,
+               locked_by = null,
+               locked_at = null,
+               succeeded = v_items.succeeded,
+               failed = v_items.failed,
+               skipped = v_items.skipped,
+               finished_at = now()
+         where id = p_job_id;
+    else
+        update execution.job_queue
+           set status = 'failed',
+               locked_by = null,
+               locked_at = null,
+               run_after = now() + p_retry_after,
+               last_error = left(coalesce(p_error, case when v_items.in_doubt > 0 then v_items.in_doubt || ' items in doubt' end,
+                                          last_error), 2000)
+         where id = p_job_id;
+        if v_status = 'dead' then
+            update execution.job_queue
+               set status = 'dead',
+                   outcome = v_outcome,
+                   succeeded = v_items.succeeded,
+                   failed = v_items.failed,
+                   skipped = v_items.skipped,
+                   finished_at = now()
+             where id = p_job_id;
+        end if;
+    end if;
+    perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, p_job_id, null, p_actor, 'job.' || v_status,
+                            coalesce(p_error, v_outcome));
+    if v_status in ('completed', 'dead') then
+        perform execution.finish_run(v_job.run_id, p_actor);
+    end if;
+    return v_status;
+end
+$$;
+
+CREATE FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, coalesce(nullif(btrim(p_error), ''), 'failed'));
+end
+$$;
+
+CREATE FUNCTION execution.fail_missing(p_job_id uuid, p_error text) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into execution.channel_outbox
+           (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, idempotency_key, status, error, attempt,
+            finalized_at)
+    select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+           execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'failed',
+           left('its job gave up before it was tried: ' || p_error, 2000), job.attempts, now()
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+           cross join unnest(job.item_ids) as item (id)
+     where job.id = p_job_id
+        on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+$$;
+
+CREATE FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) RETURNS SETOF uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_changed integer;
+    v_doubted integer := 0;
+begin
+    if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
+       or cardinality(p_statuses) <> cardinality(p_outbox_ids)
+    then
+        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with a word of its own'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if array_position(p_statuses, 'in_doubt') is not null then
+        return query
+            with doubted as (
+                update execution.channel_outbox as item
+                   set in_doubt_since = now(),
+                       error = left(settled.error, 2000)
+                  from unnest(p_outbox_ids, p_statuses, p_errors) as settled (id, status, error)
+                 where item.id = settled.id
+                   and settled.status = 'in_doubt'
+                   and item.status = 'queued'
+                   and item.in_doubt_since is null
+                   and item.reserved_by = p_worker_id
+             returning item.id, item.tenant_id, item.run_id, item.job_id, item.error
+            ), logged as (
+                insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+                select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_worker_id, 'item.in_doubt', doubted.error
+                  from doubted
+            )
+            select doubted.id from doubted;
+        get diagnostics v_doubted = row_count;
+    end if;
+
+    return query
+        update execution.channel_outbox as item
+           set status = settled.status,
+               provider_message_id = left(settled.provider_message_id, 500),
+               error = left(settled.error, 2000),
+               finalized_at = now(),
+               in_doubt_since = null
+          from unnest(p_outbox_ids, p_statuses, p_message_ids, p_errors)
+               as settled (id, status, provider_message_id, error)
+         where item.id = settled.id
+           and settled.status <> 'in_doubt'
+           and item.status = 'queued'
+           and item.reserved_by = p_worker_id
+     returning item.id;
+    get diagnostics v_changed = row_count;
+
+    -- An answer that came after somebody had decided otherwise changes nothing, and is not thrown away either.
+    if v_changed + v_doubted < cardinality(p_outbox_ids) then
+        insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+        select item.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
+               'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
+          from unnest(p_outbox_ids, p_statuses, p_message_ids) as settled (id, status, provider_message_id)
+               join execution.channel_outbox as item on item.id = settled.id
+         where settled.status <> 'in_doubt'
+           and item.reserved_by = p_worker_id
+           and item.status <> 'queued'
+           and item.status <> settled.status;
+    end if;
+end
+$$;
+
+CREATE FUNCTION execution.finish_run(p_run_id uuid, p_actor text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_run record;
+    v_jobs record;
+    v_status text;
+    v_phase record;
+    v_phase_status text;
+begin
+    -- The lock comes first: of two jobs that end at once, the later one sees both.
+    select run.*
+      into strict v_run
+      from execution.campaign_runs as run
+     where run.id = p_run_id
+       for no key update;
+    if exists (select
+                 from execution.job_queue as job
+                where job.run_id = p_run_id
+                  and job.status in ('queued', 'locked', 'failed'))
+    then
+        return;
+    end if;
+    select bool_and(job.outcome = 'completed') as all_completed,
+           bool_and(job.outcome = 'failed') as all_failed,
+           coalesce(sum(job.succeeded + job.skipped), 0) as went_well
+      into v_jobs
+      from execution.job_queue as job
+     where job.tenant_id = v_run.tenant_id
+       and job.run_id = p_run_id;
+    v_status := case when v_jobs.all_completed then 'completed' when v_jobs.all_failed then 'failed' else 'partial' end;
+    update execution.campaign_runs
+       set status = v_status,
+           finished_at = now()
+     where id = p_run_id;
+    perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
+                            'run.' || v_status, null);
+
+    select phase.*
+      into strict v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_run.tenant_id
+       and phase.id = v_run.phase_id
+       for no key update;
+    if v_phase.status <> 'in_progress' then
+        return;
+    end if;
+    v_phase_status := case
+                          when v_status = 'completed' then 'completed'
+                          -- What nobody tried, or nobody knows about, is no better than what failed.
+                          when v_status = 'partial'
+                               and v_run.intended - v_jobs.went_well <= v_phase.failure_tolerance * v_run.intended
+                               then 'completed'
+                          else 'failed'
+                      end;
+    update execution.campaign_phases
+       set status = v_phase_status,
+           updated_at = now()
+     where tenant_id = v_phase.tenant_id
+       and id = v_phase.id;
+    perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
+                            'phase.' || v_phase_status, v_phase.phase);
+end
+$$;
+
+CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) RETURNS SETOF uuid
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+    update execution.job_queue as job
+       set locked_at = now()
+      from unnest(p_job_ids, p_attempts) as held (id, attempt)
+     where job.id = held.id
+       and job.status = 'locked'
+       and job.locked_by = p_worker_id
+       and job.attempts = held.attempt
+ returning job.id
+$$;
+
+CREATE FUNCTION execution.key_time(p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN COALESCE(to_char((p_at AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text), '-'::text);
+
+CREATE FUNCTION execution.measure_jobs() RETURNS TABLE(jobs_waiting bigint, jobs_locked bigint, oldest_lock_seconds double precision, items_in_doubt bigint, oldest_doubt_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*) from execution.job_queue where status = 'queued'),
+           (select count(*) from execution.job_queue where status = 'locked'),
+           (select coalesce(extract(epoch from now() - min(locked_at)), 0) from execution.job_queue where status = 'locked'),
+           (select count(*) from execution.channel_outbox where in_doubt_since is not null),
+           (select coalesce(extract(epoch from now() - min(in_doubt_since)), 0)
+              from execution.channel_outbox
+             where in_doubt_since is not null)
+$$;
+
+CREATE FUNCTION execution.merge_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) RETURNS TABLE(list_id uuid, added bigint, updated bigint, repeated bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_list_id uuid;
+    v_lines bigint;
+    v_people bigint;
+    v_added bigint;
+begin
+    insert into execution.lead_lists (id, tenant_id, workspace_id, name)
+    values (p_list_id, v_tenant_id, p_workspace_id, p_list)
+    on conflict (tenant_id, workspace_id, name) do nothing;
+    select list.id
+      into strict v_list_id
+      from execution.lead_lists as list
+     where list.tenant_id = v_tenant_id
+       and list.workspace_id = p_workspace_id
+       and list.name = p_list;
+
+    with lines as (
+        delete from execution.lead_intake as intake
+         where intake.intake = p_intake
+     returning intake.*
+    ), people as (
+        -- The last line about a person counts, but no line takes back what another says about a suppression; in the
+        -- order of identities, so that two imports never wait in a circle.
+        select distinct on (lines.identity)
+               lines.lead_id, lines.identity, lines.external_id, lines.email, lines.phone, lines.timezone,
+               lines.attributes, max(lines.suppression_reason) over (partition by lines.identity) as suppression_reason
+          from lines
+         order by lines.identity, lines.line desc
+    ), merged as (
+        insert into execution.leads as lead
+               (id, tenant_id, workspace_id, identity, external_id, email, phone, timezone, attributes,
+                suppressed_at, suppression_reason)
+        select people.lead_id, v_tenant_id, p_workspace_id, people.identity, people.external_id, people.email,
+               people.phone, people.timezone, people.attributes,
+               case when people.suppression_reason is not null then now() end, people.suppression_reason
+          from people
+         order by people.identity
+            on conflict (tenant_id, workspace_id, identity) do update
+           set external_id = coalesce(excluded.external_id, lead.external_id),
+               email = coalesce(excluded.email, lead.email),
+               phone = coalesce(excluded.phone, lead.phone),
+               timezone = coalesce(excluded.timezone, lead.timezone),
+               attributes = lead.attributes || excluded.attributes,
+               suppressed_at = coalesce(lead.suppressed_at, excluded.suppressed_at),
+               suppression_reason = coalesce(lead.suppression_reason, excluded.suppression_reason),
+               updated_at = now()
+     returning lead.id, lead.xmax = 0 as is_new
+    ), members as (
+        insert into execution.lead_list_members (tenant_id, list_id, lead_id)
+        select v_tenant_id, v_list_id, merged.id
+          from merged
+            on conflict do nothing
+    )
+    select (select count(*) from lines),
+           count(*),
+           count(*) filter (where merged.is_new)
+      into v_lines, v_people, v_added
+      from merged;
+    return query select v_list_id, v_added, v_people - v_added, v_lines - v_people;
+end
+$$;
+
+CREATE FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN encode(sha256(convert_to((((((((p_run_id)::text || '|'::text) || (p_item_id)::text) || '|'::text) || p_key_part) || '|'::text) || execution.key_time(p_scheduled_for)), 'UTF8'::name)), 'hex'::text);
+
+CREATE FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:00:00'::interval) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    perform execution.doubt_leftovers(p_job_id, p_worker_id);
+    update execution.job_queue
+       set status = 'queued',
+           attempts = attempts - 1,
+           locked_by = null,
+           locked_at = null,
+           run_after = greatest(run_after, now() + p_retry_after)
+     where id = p_job_id;
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
+    select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.released'
+      from execution.job_queue as job
+     where job.id = p_job_id;
+end
+$$;
+
+CREATE FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform
+       from execution.job_queue as job
+      where job.id = p_job_id
+        and job.status = 'locked'
+        and job.locked_by = p_worker_id
+        and job.attempts = p_attempt
+        for no key update;
+    if not found then
+        raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
+                        coalesce(p_attempt::text, 'null')
+            using errcode = 'PR001',
+                  hint = 'A lock lasts five minutes without a heartbeat; it may have gone stale and been taken over.';
+    end if;
+end
+$$;
+
+CREATE FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_item record;
+    v_status text;
+begin
+    if coalesce(p_as, '') not in ('sent', 'failed') then
+        raise exception 'an item is resolved as sent or as failed, not as %', coalesce(p_as, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if coalesce(btrim(p_note), '') = '' or coalesce(btrim(p_actor), '') = '' then
+        raise exception 'a resolution needs a note that says how it is known, and who says so'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    select item.*, run.quiet_time, job.status as job_status,
+           execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
+      into v_item
+      from execution.channel_outbox as item
+           join execution.job_queue as job on job.id = item.job_id
+           join execution.campaign_runs as run on run.id = item.run_id
+     where item.tenant_id = v_tenant_id
+       and item.id = p_outbox_id
+       for no key update of item;
+    if not found then
+        raise exception 'there is no item %', p_outbox_id
+            using errcode = 'no_data_found', hint = '`postrider in-doubt list` shows what is in doubt.';
+    end if;
+    if v_item.status <> 'queued' then
+        raise exception 'item % is % already', p_outbox_id, v_item.status
+            using errcode = 'invalid_parameter_value',
+                  hint = 'An item that has ended is never reopened; `postrider trace` shows its story.';
+    end if;
+    if v_item.since is null then
+        raise exception 'item % is not in doubt: its worker is at work', p_outbox_id
+            using errcode = 'invalid_parameter_value', hint = 'Look again in a minute.';
+    end if;
+    if p_as = 'failed' and now() < v_item.since + v_item.quiet_time then
+        raise exception 'item % may still arrive until %', p_outbox_id,
+                        to_char((v_item.since + v_item.quiet_time) at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')
+            using errcode = 'invalid_parameter_value',
+                  hint = 'That it was not sent counts only after the quiet time. That it was sent counts at once.';
+    end if;
+
+    v_status := case p_as when 'sent' then execution.success_of(v_item.channel) else 'failed' end;
+    update execution.channel_outbox
+       set status = v_status,
+           provider_message_id = left(p_provider_message_id, 500),
+           error = case when p_as = 'failed' then left(p_note, 2000) end,
+           finalized_at = now(),
+           in_doubt_since = null
+     where id = p_outbox_id;
+    perform execution.audit(v_tenant_id, null, null, v_item.run_id, v_item.job_id, p_outbox_id, p_actor,
+                            'item.resolved_as_' || v_status, p_note);
+    -- Its job waits for nothing else any more: it may complete now.
+    if v_item.job_status = 'failed'
+       and not exists (select
+                         from execution.channel_outbox as item
+                        where item.job_id = v_item.job_id
+                          and item.status = 'queued')
+    then
+        update execution.job_queue
+           set run_after = least(run_after, now())
+         where id = v_item.job_id
+           and status = 'failed';
+    end if;
+    return v_status;
+end
+$$;
+
+CREATE FUNCTION execution.run_progress(p_run_ids uuid[]) RETURNS TABLE(run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint, jobs_dead bigint, succeeded bigint, failed bigint, skipped bigint, in_doubt bigint, in_flight bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    select run.id,
+           run.intended,
+           jobs.*
+      from execution.campaign_runs as run
+           cross join lateral (
+               select count(*) filter (where job.status = 'queued'),
+                      count(*) filter (where job.status = 'locked'),
+                      count(*) filter (where job.status = 'failed'),
+                      count(*) filter (where job.status = 'completed'),
+                      count(*) filter (where job.status = 'dead'),
+                      coalesce(sum(case when done.is_done then job.succeeded else items.succeeded end), 0)::bigint,
+                      coalesce(sum(case when done.is_done then job.failed else items.failed end), 0)::bigint,
+                      coalesce(sum(case when done.is_done then job.skipped else items.skipped end), 0)::bigint,
+                      coalesce(sum(items.in_doubt), 0)::bigint,
+                      coalesce(sum(items.reserved - items.in_doubt), 0)::bigint
+                 from execution.job_queue as job
+                      cross join lateral (
+                          select case job.status
+                                     when 'completed' then true
+                                     when 'dead' then job.succeeded + job.failed + job.skipped = cardinality(job.item_ids)
+                                     else false
+                                 end as is_done) as done
+                      cross join lateral (
+                          select count(*) filter (where item.status in ('sent', 'called', 'posted')) as succeeded,
+                                 count(*) filter (where item.status = 'failed') as failed,
+                                 count(*) filter (where item.status = 'skipped') as skipped,
+                                 count(*) filter (where item.status = 'queued') as reserved,
+                                 count(execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts))
+                                     as in_doubt
+                            from execution.channel_outbox as item
+                           where item.job_id = job.id
+                             and not done.is_done) as items
+                where job.tenant_id = run.tenant_id
+                  and job.run_id = run.id) as jobs
+     where run.tenant_id = tenancy.required_tenant_id()
+       and run.id = any (p_run_ids)
+$$;
+
+CREATE FUNCTION execution.success_of(p_channel text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE p_channel WHEN 'email'::text THEN 'sent'::text WHEN 'voice'::text THEN 'called'::text WHEN 'social'::text THEN 'posted'::text ELSE NULL::text END;
+
+CREATE FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update execution.leads
+       set suppressed_at = now(),
+           suppression_reason = coalesce(nullif(btrim(p_reason), ''), 'suppressed'),
+           updated_at = now()
+     where tenant_id = v_tenant_id
+       and id = p_lead_id
+       and suppressed_at is null;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        values (v_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
+    end if;
+    return exists (select from execution.leads where tenant_id = v_tenant_id and id = p_lead_id);
+end
+$$;
+
+CREATE FUNCTION execution.verify_launch(p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+        raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
+    end if;
+    return query
+        with items as (
+            select count(*) filter (where item.status = 'sent') as sent,
+                   count(*) filter (where item.status = 'called') as called,
+                   count(*) filter (where item.status = 'posted') as posted,
+                   count(*) filter (where item.status = 'failed') as failed,
+                   count(*) filter (where item.status = 'skipped') as skipped,
+                   count(*) filter (where item.status = 'queued') as in_doubt,
+                   count(distinct item.recipient_id) as known
+              from execution.channel_outbox as item
+             where item.run_id = p_run_id
+        ), guarded as (
+            -- The wall is the unique key, and the triggers that keep rows and their keys where they are.
+            select count(*) = 5 as holds
+              from (select from pg_constraint as wall
+                     where wall.conrelid = 'execution.channel_outbox'::regclass
+                       and wall.conname = 'channel_outbox_one_row_per_key'
+                       and pg_get_constraintdef(wall.oid) = 'UNIQUE (tenant_id, workspace_id, idempotency_key)'
+                     union all
+                    select from pg_trigger as wall
+                     where wall.tgrelid = 'execution.channel_outbox'::regclass
+                       and wall.tgname in ('channel_outbox_ends_are_final', 'channel_outbox_reservations_are_facts',
+                                           'channel_outbox_is_never_removed_from', 'channel_outbox_is_never_emptied')
+                       and wall.tgenabled in ('O', 'A')) as walls
+        )
+        select run.id,
+               run.status,
+               run.intended::bigint,
+               items.sent, items.called, items.posted, items.failed, items.skipped, items.in_doubt,
+               run.intended - items.known,
+               run.status in ('completed', 'partial', 'failed'),
+               items.in_doubt = 0 and run.intended = items.known,
+               guarded.holds,
+               run.status in ('completed', 'partial', 'failed') and items.in_doubt = 0 and run.intended = items.known
+               and guarded.holds
+          from execution.campaign_runs as run, items, guarded
+         where run.id = p_run_id;
+end
+$$;
 
 CREATE FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer DEFAULT 10) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -605,6 +1870,214 @@ begin
 end
 $$;
 
+CREATE TABLE execution.assets (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    name text NOT NULL,
+    version integer NOT NULL,
+    channel text NOT NULL,
+    content jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT assets_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
+    CONSTRAINT assets_content_is_a_small_object CHECK (((jsonb_typeof(content) = 'object'::text) AND (octet_length((content)::text) <= 1048576))),
+    CONSTRAINT assets_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
+    CONSTRAINT assets_versions_count_from_one CHECK ((version >= 1))
+);
+
+ALTER TABLE ONLY execution.assets FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE execution.campaign_audit_log (
+    id bigint NOT NULL,
+    tenant_id uuid NOT NULL,
+    campaign_id uuid,
+    phase_id uuid,
+    run_id uuid,
+    job_id uuid,
+    outbox_id uuid,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    action text NOT NULL,
+    note text,
+    CONSTRAINT campaign_audit_log_actor_is_named CHECK ((btrim(actor) <> ''::text))
+);
+
+ALTER TABLE ONLY execution.campaign_audit_log FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaign_audit_log ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME execution.campaign_audit_log_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE execution.campaign_phases (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    campaign_id uuid NOT NULL,
+    "position" integer NOT NULL,
+    phase text NOT NULL,
+    kind text DEFAULT 'delivery'::text NOT NULL,
+    channel text,
+    asset_id uuid,
+    list_id uuid,
+    provider_account_id uuid,
+    failure_tolerance numeric DEFAULT 0.05 NOT NULL,
+    scheduled_for timestamp with time zone,
+    quiet_time interval DEFAULT '00:11:00'::interval NOT NULL,
+    status text DEFAULT 'not_started'::text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT campaign_phases_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
+    CONSTRAINT campaign_phases_deliveries_are_whole CHECK (((kind = 'external'::text) OR ((channel IS NOT NULL) AND (asset_id IS NOT NULL) AND (provider_account_id IS NOT NULL) AND ((list_id IS NOT NULL) OR (channel = 'social'::text))))),
+    CONSTRAINT campaign_phases_kind_check CHECK ((kind = ANY (ARRAY['delivery'::text, 'external'::text]))),
+    CONSTRAINT campaign_phases_name_is_simple CHECK ((phase ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text)),
+    CONSTRAINT campaign_phases_quiet_time_is_positive CHECK ((quiet_time > '00:00:00'::interval)),
+    CONSTRAINT campaign_phases_scheduled_in_a_plain_year CHECK (((scheduled_for >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (scheduled_for < '9999-01-01 00:00:00+00'::timestamp with time zone))),
+    CONSTRAINT campaign_phases_status_check CHECK ((status = ANY (ARRAY['not_started'::text, 'in_progress'::text, 'paused'::text, 'completed'::text, 'failed'::text]))),
+    CONSTRAINT campaign_phases_tolerance_is_a_share CHECK (((failure_tolerance >= (0)::numeric) AND (failure_tolerance <= (1)::numeric)))
+);
+
+ALTER TABLE ONLY execution.campaign_phases FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE execution.campaign_runs (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    campaign_id uuid NOT NULL,
+    phase_id uuid NOT NULL,
+    channel text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    asset_id uuid NOT NULL,
+    provider_account_id uuid NOT NULL,
+    provider text NOT NULL,
+    scheduled_for timestamp with time zone,
+    quiet_time interval NOT NULL,
+    key_part text NOT NULL,
+    intended integer NOT NULL,
+    same_address integer DEFAULT 0 NOT NULL,
+    correlation_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    CONSTRAINT campaign_runs_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
+    CONSTRAINT campaign_runs_intend_something CHECK ((intended > 0)),
+    CONSTRAINT campaign_runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'partial'::text, 'failed'::text])))
+);
+
+ALTER TABLE ONLY execution.campaign_runs FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE execution.campaigns (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    name text NOT NULL,
+    auto_advance boolean DEFAULT true NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT campaigns_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255)))
+);
+
+ALTER TABLE ONLY execution.campaigns FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE execution.job_queue (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    "position" integer NOT NULL,
+    job_type text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    outcome text,
+    attempts integer DEFAULT 0 NOT NULL,
+    max_attempts integer DEFAULT 5 NOT NULL,
+    run_after timestamp with time zone DEFAULT now() NOT NULL,
+    locked_by text,
+    locked_at timestamp with time zone,
+    last_error text,
+    item_ids uuid[] NOT NULL,
+    succeeded integer,
+    failed integer,
+    skipped integer,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    finished_at timestamp with time zone,
+    CONSTRAINT job_queue_attempts_are_bounded CHECK (((attempts >= 0) AND (max_attempts >= 1))),
+    CONSTRAINT job_queue_ends_with_an_outcome CHECK (((status = ANY (ARRAY['completed'::text, 'dead'::text])) = (outcome IS NOT NULL))),
+    CONSTRAINT job_queue_has_items CHECK (((cardinality(item_ids) >= 1) AND (cardinality(item_ids) <= 10000))),
+    CONSTRAINT job_queue_lock_has_a_holder CHECK ((((status = 'locked'::text) = (locked_by IS NOT NULL)) AND ((locked_by IS NULL) = (locked_at IS NULL)))),
+    CONSTRAINT job_queue_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'partial'::text, 'failed'::text]))),
+    CONSTRAINT job_queue_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'locked'::text, 'completed'::text, 'failed'::text, 'dead'::text]))),
+    CONSTRAINT job_queue_type_check CHECK ((job_type = ANY (ARRAY['email_send_batch'::text, 'voice_call_batch'::text, 'social_post_batch'::text])))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+
+ALTER TABLE ONLY execution.job_queue FORCE ROW LEVEL SECURITY;
+
+CREATE UNLOGGED TABLE execution.lead_intake (
+    intake uuid NOT NULL,
+    line bigint NOT NULL,
+    lead_id uuid NOT NULL,
+    identity text NOT NULL,
+    external_id text,
+    email text,
+    phone text,
+    timezone text,
+    attributes jsonb NOT NULL,
+    suppression_reason text
+);
+
+CREATE TABLE execution.lead_list_members (
+    tenant_id uuid NOT NULL,
+    list_id uuid NOT NULL,
+    lead_id uuid NOT NULL
+);
+
+ALTER TABLE ONLY execution.lead_list_members FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE execution.lead_lists (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    name text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT lead_lists_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255)))
+);
+
+ALTER TABLE ONLY execution.lead_lists FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE execution.leads (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    identity text NOT NULL,
+    external_id text,
+    email text,
+    phone text,
+    timezone text,
+    attributes jsonb DEFAULT '{}'::jsonb NOT NULL,
+    suppressed_at timestamp with time zone,
+    suppression_reason text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT leads_addresses_are_short CHECK (((octet_length(email) <= 320) AND (octet_length(phone) <= 32) AND (octet_length(external_id) <= 255) AND (octet_length(timezone) <= 64))),
+    CONSTRAINT leads_addresses_fit_in_a_header CHECK ((((COALESCE(email, ''::text) || COALESCE(phone, ''::text)) || COALESCE(timezone, ''::text)) !~ '[[:cntrl:]]'::text)),
+    CONSTRAINT leads_attributes_are_a_small_object CHECK (((jsonb_typeof(attributes) = 'object'::text) AND (octet_length((attributes)::text) <= 8192))),
+    CONSTRAINT leads_identity_is_given CHECK (((identity <> ''::text) AND (octet_length(identity) <= 400))),
+    CONSTRAINT leads_suppression_has_a_reason CHECK (((suppressed_at IS NULL) = (suppression_reason IS NULL)))
+);
+
+ALTER TABLE ONLY execution.leads FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE execution.turns (
+    tenant_id uuid NOT NULL,
+    last_turn_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+ALTER TABLE ONLY execution.turns FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE m10_recovery.outbox (
     id bigint NOT NULL,
     aggregate_type text NOT NULL,
@@ -726,6 +2199,66 @@ CREATE TABLE tenancy.workspaces (
 
 ALTER TABLE ONLY tenancy.workspaces FORCE ROW LEVEL SECURITY;
 
+ALTER TABLE ONLY execution.assets
+    ADD CONSTRAINT assets_one_per_version UNIQUE (tenant_id, workspace_id, name, version);
+
+ALTER TABLE ONLY execution.assets
+    ADD CONSTRAINT assets_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_audit_log
+    ADD CONSTRAINT campaign_audit_log_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_one_per_name UNIQUE (tenant_id, campaign_id, phase);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_one_per_position UNIQUE (tenant_id, campaign_id, "position");
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_one_per_tenant_and_id UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY execution.campaigns
+    ADD CONSTRAINT campaigns_one_per_name UNIQUE (tenant_id, workspace_id, name);
+
+ALTER TABLE ONLY execution.campaigns
+    ADD CONSTRAINT campaigns_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.channel_outbox
+    ADD CONSTRAINT channel_outbox_one_row_per_key UNIQUE (tenant_id, workspace_id, idempotency_key);
+
+ALTER TABLE ONLY execution.channel_outbox
+    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY execution.job_queue
+    ADD CONSTRAINT job_queue_one_per_tenant_and_id UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY execution.job_queue
+    ADD CONSTRAINT job_queue_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY execution.lead_list_members
+    ADD CONSTRAINT lead_list_members_pkey PRIMARY KEY (tenant_id, list_id, lead_id);
+
+ALTER TABLE ONLY execution.lead_lists
+    ADD CONSTRAINT lead_lists_one_per_name UNIQUE (tenant_id, workspace_id, name);
+
+ALTER TABLE ONLY execution.lead_lists
+    ADD CONSTRAINT lead_lists_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.leads
+    ADD CONSTRAINT leads_one_per_identity UNIQUE (tenant_id, workspace_id, identity);
+
+ALTER TABLE ONLY execution.leads
+    ADD CONSTRAINT leads_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.turns
+    ADD CONSTRAINT turns_pkey PRIMARY KEY (tenant_id);
+
 ALTER TABLE ONLY m10_recovery.outbox_deliveries
     ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (event_id, sink);
 
@@ -762,6 +2295,38 @@ ALTER TABLE ONLY tenancy.workspaces
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_pkey PRIMARY KEY (tenant_id, id);
 
+CREATE INDEX campaign_audit_log_by_campaign ON execution.campaign_audit_log USING btree (tenant_id, campaign_id, id);
+
+CREATE INDEX campaign_audit_log_by_item ON execution.campaign_audit_log USING btree (outbox_id) WHERE (outbox_id IS NOT NULL);
+
+CREATE INDEX campaign_audit_log_by_run ON execution.campaign_audit_log USING btree (tenant_id, run_id, id);
+
+CREATE INDEX campaign_runs_by_campaign ON execution.campaign_runs USING btree (tenant_id, campaign_id, created_at);
+
+CREATE INDEX campaign_runs_by_correlation ON execution.campaign_runs USING btree (tenant_id, correlation_id);
+
+CREATE INDEX campaign_runs_by_phase ON execution.campaign_runs USING btree (tenant_id, phase_id, created_at);
+
+CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id);
+
+CREATE INDEX channel_outbox_in_doubt ON execution.channel_outbox USING btree (in_doubt_since) WHERE (in_doubt_since IS NOT NULL);
+
+CREATE INDEX idx_channel_outbox_run_id ON execution.channel_outbox USING btree (run_id);
+
+CREATE INDEX job_queue_by_run ON execution.job_queue USING btree (tenant_id, run_id, "position");
+
+CREATE INDEX job_queue_locked ON execution.job_queue USING btree (locked_at) WHERE (status = 'locked'::text);
+
+CREATE INDEX job_queue_open ON execution.job_queue USING btree (run_id) WHERE (status = ANY (ARRAY['queued'::text, 'locked'::text, 'failed'::text]));
+
+CREATE INDEX job_queue_retries ON execution.job_queue USING btree (run_after) WHERE (status = 'failed'::text);
+
+CREATE INDEX job_queue_waiting ON execution.job_queue USING btree (tenant_id, run_after, id) WHERE (status = 'queued'::text);
+
+CREATE INDEX lead_intake_by_intake ON execution.lead_intake USING btree (intake);
+
+CREATE INDEX leads_suppressed ON execution.leads USING btree (tenant_id, id) WHERE (suppressed_at IS NOT NULL);
+
 CREATE INDEX outbox_by_tenant ON m10_recovery.outbox USING btree (tenant_id, id) WHERE (tenant_id IS NOT NULL);
 
 CREATE INDEX outbox_failed_before ON m10_recovery.outbox USING btree (retry_count, id) WHERE ((processed_at IS NULL) AND (retry_count > 0));
@@ -771,6 +2336,48 @@ CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(
 CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (subject, id);
 
 CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id);
+
+CREATE TRIGGER assets_are_never_emptied BEFORE TRUNCATE ON execution.assets FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
+
+CREATE TRIGGER assets_never_change BEFORE DELETE OR UPDATE ON execution.assets FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
+
+CREATE TRIGGER campaign_audit_log_is_append_only BEFORE DELETE OR UPDATE ON execution.campaign_audit_log FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+
+CREATE TRIGGER campaign_audit_log_is_never_emptied BEFORE TRUNCATE ON execution.campaign_audit_log FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+
+CREATE TRIGGER campaign_phases_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_phases FOR EACH ROW WHEN (((((((((old.status <> 'not_started'::text) OR (new.status <> 'in_progress'::text)) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'paused'::text))) AND ((old.status <> 'paused'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'completed'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'in_progress'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a phase does not change like this');
+
+CREATE TRIGGER campaign_runs_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id, created_at ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was deployed stays as it was deployed');
+
+CREATE TRIGGER campaign_runs_are_never_emptied BEFORE TRUNCATE ON execution.campaign_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('runs are kept');
+
+CREATE TRIGGER campaign_runs_are_never_removed BEFORE DELETE ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('runs are kept');
+
+CREATE TRIGGER campaign_runs_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_runs FOR EACH ROW WHEN ((((((old.status <> 'queued'::text) OR (new.status <> 'running'::text)) AND ((old.status <> 'running'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'partial'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'failed'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a run does not change like this');
+
+CREATE TRIGGER campaign_runs_ends_are_final BEFORE UPDATE ON execution.campaign_runs FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'partial'::text, 'failed'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a run that has ended never changes');
+
+CREATE TRIGGER channel_outbox_doubts_end_with_the_item BEFORE UPDATE ON execution.channel_outbox FOR EACH ROW WHEN (((old.in_doubt_since IS NOT NULL) AND (new.in_doubt_since IS NULL) AND (new.status = 'queued'::text))) EXECUTE FUNCTION tenancy.refuse_change('an item stays in doubt until it is known how it ended');
+
+CREATE TRIGGER channel_outbox_ends_are_final BEFORE UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.status <> 'queued'::text)) EXECUTE FUNCTION tenancy.refuse_change('an item that has ended never changes; sending again is a new run');
+
+CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
+
+CREATE TRIGGER channel_outbox_is_never_removed_from BEFORE DELETE ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
+
+CREATE TRIGGER channel_outbox_reservations_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reservation stays as it was made');
+
+CREATE TRIGGER job_queue_changes_as_the_table_says BEFORE UPDATE OF status ON execution.job_queue FOR EACH ROW WHEN ((((((((old.status <> 'queued'::text) OR (new.status <> 'locked'::text)) AND ((old.status <> 'locked'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'dead'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a job does not change like this');
+
+CREATE TRIGGER job_queue_ends_are_final BEFORE UPDATE ON execution.job_queue FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'dead'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a job that has ended never changes');
+
+CREATE TRIGGER job_queue_intentions_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, run_id, "position", job_type, item_ids, max_attempts, created_at ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was intended stays as it was intended');
+
+CREATE TRIGGER job_queue_is_never_emptied BEFORE TRUNCATE ON execution.job_queue FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('jobs are kept');
+
+CREATE TRIGGER job_queue_is_never_removed_from BEFORE DELETE ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('jobs are kept');
+
+CREATE TRIGGER leads_stay_where_they_are BEFORE UPDATE OF id, tenant_id, workspace_id, identity ON execution.leads FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id) OR (old.workspace_id <> new.workspace_id) OR (old.identity <> new.identity))) EXECUTE FUNCTION tenancy.refuse_change('a lead stays who it is');
 
 CREATE TRIGGER outbox_claim_has_a_holder BEFORE UPDATE OF claimed_at, claimed_by ON m10_recovery.outbox FOR EACH ROW WHEN (((new.claimed_at IS NULL) <> (new.claimed_by IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('a claim has a time and a holder, or neither');
 
@@ -794,6 +2401,51 @@ CREATE TRIGGER audit_log_is_never_emptied BEFORE TRUNCATE ON tenancy.audit_log F
 
 CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant_id ON tenancy.provider_accounts FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id))) EXECUTE FUNCTION tenancy.refuse_change('an account does not move; its secret is bound to its row');
 
+ALTER TABLE ONLY execution.assets
+    ADD CONSTRAINT assets_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_audit_log
+    ADD CONSTRAINT campaign_audit_log_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_address_a_list FOREIGN KEY (tenant_id, list_id) REFERENCES execution.lead_lists(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_belong_to_a_campaign FOREIGN KEY (tenant_id, campaign_id) REFERENCES execution.campaigns(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_send_an_asset FOREIGN KEY (tenant_id, asset_id) REFERENCES execution.assets(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_use_an_account FOREIGN KEY (tenant_id, provider_account_id) REFERENCES tenancy.provider_accounts(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_belong_to_a_campaign FOREIGN KEY (tenant_id, campaign_id) REFERENCES execution.campaigns(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_belong_to_a_phase FOREIGN KEY (tenant_id, phase_id) REFERENCES execution.campaign_phases(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaigns
+    ADD CONSTRAINT campaigns_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.job_queue
+    ADD CONSTRAINT job_queue_belongs_to_a_run FOREIGN KEY (tenant_id, run_id) REFERENCES execution.campaign_runs(tenant_id, id);
+
+ALTER TABLE ONLY execution.lead_list_members
+    ADD CONSTRAINT lead_list_members_are_leads FOREIGN KEY (tenant_id, lead_id) REFERENCES execution.leads(tenant_id, id);
+
+ALTER TABLE ONLY execution.lead_list_members
+    ADD CONSTRAINT lead_list_members_have_a_list FOREIGN KEY (tenant_id, list_id) REFERENCES execution.lead_lists(tenant_id, id);
+
+ALTER TABLE ONLY execution.lead_lists
+    ADD CONSTRAINT lead_lists_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.leads
+    ADD CONSTRAINT leads_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.turns
+    ADD CONSTRAINT turns_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
 ALTER TABLE ONLY m10_recovery.outbox_deliveries
     ADD CONSTRAINT outbox_deliveries_event_id_fkey FOREIGN KEY (event_id) REFERENCES m10_recovery.outbox(id) ON DELETE CASCADE;
 
@@ -811,6 +2463,72 @@ ALTER TABLE ONLY tenancy.provider_accounts
 
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE execution.assets ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaign_audit_log ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaign_phases ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaign_runs ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaigns ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.channel_outbox ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.job_queue ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.lead_list_members ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.lead_lists ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.leads ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON execution.assets TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaign_audit_log TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaign_phases TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaign_runs TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaigns TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.channel_outbox TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.job_queue TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.lead_list_members TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.lead_lists TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.leads TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.turns TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY tenant_sees_its_own ON execution.assets FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaign_audit_log FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaign_phases FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaign_runs FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaigns FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.job_queue FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.lead_list_members FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.lead_lists FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.leads FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.turns FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+ALTER TABLE execution.turns ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE m10_recovery.outbox ENABLE ROW LEVEL SECURITY;
 
@@ -848,6 +2566,10 @@ ALTER TABLE tenancy.tenants ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE tenancy.workspaces ENABLE ROW LEVEL SECURITY;
 
+GRANT USAGE ON SCHEMA execution TO postrider_app;
+GRANT USAGE ON SCHEMA execution TO postrider_worker;
+GRANT USAGE ON SCHEMA execution TO postrider_read;
+
 GRANT USAGE ON SCHEMA m10_recovery TO postrider_app;
 GRANT USAGE ON SCHEMA m10_recovery TO postrider_worker;
 GRANT USAGE ON SCHEMA m10_recovery TO postrider_read;
@@ -859,6 +2581,96 @@ GRANT USAGE ON SCHEMA postrider TO postrider_read;
 GRANT USAGE ON SCHEMA tenancy TO postrider_app;
 GRANT USAGE ON SCHEMA tenancy TO postrider_worker;
 GRANT USAGE ON SCHEMA tenancy TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.count_items(p_job_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) FROM PUBLIC;
+
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_app;
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_worker;
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_app;
+GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.fail_missing(p_job_id uuid, p_error text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.finish_run(p_run_id uuid, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.measure_jobs() FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.measure_jobs() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.merge_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.merge_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_app;
+GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.success_of(p_channel text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_app;
+GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.verify_launch(p_run_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_read;
 
 REVOKE ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) TO postrider_worker;
@@ -937,6 +2749,44 @@ GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) TO postrid
 
 REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
+
+GRANT SELECT ON TABLE execution.assets TO postrider_app;
+GRANT SELECT ON TABLE execution.assets TO postrider_worker;
+GRANT SELECT ON TABLE execution.assets TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaign_audit_log TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_audit_log TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_audit_log TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaign_phases TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_phases TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_phases TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaigns TO postrider_app;
+GRANT SELECT ON TABLE execution.campaigns TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaigns TO postrider_read;
+
+GRANT SELECT ON TABLE execution.job_queue TO postrider_app;
+GRANT SELECT ON TABLE execution.job_queue TO postrider_worker;
+GRANT SELECT ON TABLE execution.job_queue TO postrider_read;
+
+GRANT INSERT ON TABLE execution.lead_intake TO postrider_app;
+
+GRANT SELECT ON TABLE execution.lead_list_members TO postrider_app;
+GRANT SELECT ON TABLE execution.lead_list_members TO postrider_worker;
+GRANT SELECT ON TABLE execution.lead_list_members TO postrider_read;
+
+GRANT SELECT ON TABLE execution.lead_lists TO postrider_app;
+GRANT SELECT ON TABLE execution.lead_lists TO postrider_worker;
+GRANT SELECT ON TABLE execution.lead_lists TO postrider_read;
+
+GRANT SELECT ON TABLE execution.leads TO postrider_app;
+GRANT SELECT ON TABLE execution.leads TO postrider_worker;
+GRANT SELECT ON TABLE execution.leads TO postrider_read;
 
 GRANT SELECT ON TABLE m10_recovery.outbox TO postrider_app;
 GRANT SELECT ON TABLE m10_recovery.outbox TO postrider_worker;

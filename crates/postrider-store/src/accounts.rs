@@ -125,6 +125,22 @@ pub async fn list(
         .collect())
 }
 
+/// What is not secret about an account. `None` when there is no such account.
+pub async fn settings(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    account: ProviderAccountId,
+) -> Result<Option<serde_json::Value>, StoreError> {
+    sqlx::query_scalar!(
+        "select settings from tenancy.provider_accounts where tenant_id = $1 and id = $2",
+        tenant.0,
+        account.0,
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the provider account"))
+}
+
 /// The secret of an account, for the loop that calls the provider. `None` when there is no such account.
 pub async fn open_secret(
     connection: &mut PgConnection,

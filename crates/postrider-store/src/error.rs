@@ -83,6 +83,27 @@ impl StoreError {
         }
     }
 
+    /// Whether the same again may do: the database was away, or had no room, or somebody was in the way.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        // Deadlocks and the like; no space, memory or connection left; trouble with files; lock and statement timeouts.
+        let passes = |code: String| {
+            ["40", "53", "58"].iter().any(|class| code.starts_with(class))
+                || code == "55P03"
+                || code == "57014"
+        };
+        self.is_outage() || self.sqlstate().is_some_and(passes)
+    }
+
+    /// The server's code, where it answered with one.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<String> {
+        match self {
+            Self::Failed { source: sqlx::Error::Database(error), .. } => error.code().map(Cow::into_owned),
+            _ => None,
+        }
+    }
+
     /// The constraint that was violated, if that is what happened.
     pub(crate) fn constraint(error: &sqlx::Error) -> Option<&str> {
         error.as_database_error().and_then(|error| error.constraint())

@@ -8,25 +8,41 @@
 //! | [`pool`] | connections that are never handed out inside somebody else's transaction |
 //! | [`doctor`] | what is right and wrong with a database, and what to do about it |
 //! | [`tenants`], [`keys`], [`accounts`] | who the rows belong to |
+//! | [`leads`] | leads and lists of them: import |
 //! | [`events`] | domain events: publish, claim, complete, operate, retain |
+//! | [`campaigns`], [`assets`] | what is sent to whom: create, deploy, and how it stands |
+//! | [`runs`], [`trace`] | how far a run is, whether it is launched, its whole story |
+//! | [`doubts`] | items of which nobody knows: list and resolve |
+//! | [`jobs`], [`outbox`] | campaigns at work: claim jobs, reserve and settle items, end jobs |
 //! | [`wakeups`] | hints that there is work; the poll is the guarantee |
 //!
 //! Statements run inside explicit transactions and are never kept prepared, so that everything works behind a
 //! pooler in transaction mode. Functions take `&mut PgConnection`: who begins a transaction commits it.
 
 pub mod accounts;
+pub mod assets;
+pub mod campaigns;
+pub mod crash;
 pub mod doctor;
+pub mod doubts;
 pub mod embedded;
 mod error;
 pub mod events;
+pub mod jobs;
 pub mod keys;
+pub mod leads;
 pub mod migrate;
+pub mod outbox;
 pub mod pool;
 pub mod provision;
+mod reservation;
+pub mod runs;
 pub mod tenants;
+pub mod trace;
 mod unnamed;
 pub mod wakeups;
 
 pub use error::StoreError;
 pub use pool::{Pool, Transaction};
+pub use reservation::{Reservation, Settlement};
 pub use sqlx::PgConnection;

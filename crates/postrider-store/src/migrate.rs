@@ -38,6 +38,9 @@ pub const MIGRATIONS: &[Migration] = steps![
     2 => "tenancy/0002_provider_accounts.sql",
     3 => "m10_recovery/0003_outbox.sql",
     4 => "m10_recovery/0004_operating_the_outbox.sql",
+    5 => "execution/0005_audience.sql",
+    6 => "execution/0006_campaigns.sql",
+    7 => "execution/0007_the_life_of_an_item.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");
@@ -259,8 +262,13 @@ fn explain_rights(error: sqlx::Error) -> StoreError {
     }
 }
 
+/// Somebody else is at the same thing: a lock that did not come in time, or rights that were changed under our hands.
 fn is_lock_timeout(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("55P03"))
+    error.as_database_error().is_some_and(|error| match error.code().as_deref() {
+        Some("55P03") => true,
+        Some("XX000") => error.message().contains("concurrently updated"),
+        _ => false,
+    })
 }
 
 #[cfg(test)]

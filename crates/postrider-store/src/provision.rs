@@ -1,6 +1,6 @@
 //! What an installation needs before its first migration, where Postrider runs the cluster itself.
 
-use sqlx::{Connection, PgConnection, SqlSafeStr};
+use sqlx::{Connection, PgConnection};
 
 use crate::{StoreError, pool, unnamed::unnamed};
 
@@ -23,12 +23,13 @@ pub async fn ensure_database(url: &str, name: &'static str) -> Result<(), StoreE
             // Temporary tables could shadow ours, and nobody needs them here.
             format!(r#"revoke temporary, create on database "{name}" from public"#),
         ] {
-            let statement = sqlx::AssertSqlSafe(statement).into_sql_str();
-            if let Err(error) = sqlx::raw_sql(statement).execute(&mut connection).await {
-                let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-                // Another process was faster.
-                if !matches!(code.as_deref(), Some("42P04" | "23505")) {
-                    return Err(failed(error));
+            while let Err(error) = sqlx::raw_sql(sqlx::AssertSqlSafe(statement.clone())).execute(&mut connection).await {
+                match error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() {
+                    // Another process was faster.
+                    Some("42P04" | "23505") => break,
+                    // Another process changes the rights on the same database at this moment; it does not take long.
+                    Some("XX000") if error.to_string().contains("concurrently updated") => {}
+                    _ => return Err(failed(error)),
                 }
             }
         }

@@ -1,0 +1,29 @@
+-- The phases of a campaign, each with its newest run.
+select phase.id,
+       phase.phase,
+       phase.kind,
+       phase.channel,
+       phase.status,
+       asset.name || '@' || asset.version as asset,
+       list.name as "list?",
+       account.name as "provider_account?",
+       phase.failure_tolerance::double precision as "failure_tolerance!",
+       phase.scheduled_for as "scheduled_for: jiff_sqlx::Timestamp",
+       newest.id as "run_id?"
+  from execution.campaign_phases as phase
+       left join execution.assets as asset
+         on asset.tenant_id = phase.tenant_id and asset.id = phase.asset_id
+       left join execution.lead_lists as list
+         on list.tenant_id = phase.tenant_id and list.id = phase.list_id
+       left join tenancy.provider_accounts as account
+         on account.tenant_id = phase.tenant_id and account.id = phase.provider_account_id
+       left join lateral (
+           select run.id
+             from execution.campaign_runs as run
+            where run.tenant_id = phase.tenant_id
+              and run.phase_id = phase.id
+            order by run.created_at desc, run.id desc
+            limit 1) as newest on true
+ where phase.tenant_id = $1
+   and phase.campaign_id = $2
+ order by phase.position

@@ -1,0 +1,66 @@
+-- What is in doubt, longest first. What is marked has an index of its own. What is not marked yet, because its worker has
+-- only just fallen silent, belongs to a job that has not ended.
+with marked as (
+    select item.id
+      from execution.channel_outbox as item
+     where item.tenant_id = $1
+       and item.in_doubt_since is not null
+), silent as (
+    select item.id
+      from execution.campaign_runs as run
+           join execution.job_queue as job on job.tenant_id = run.tenant_id and job.run_id = run.id
+           cross join lateral (
+               select item.id
+                 from execution.channel_outbox as item
+                where item.job_id = job.id
+                  and item.status = 'queued'
+                  and item.in_doubt_since is null
+                  and execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) is not null
+           ) as item
+     where run.tenant_id = $1
+       and run.status in ('queued', 'running')
+       and job.status in ('queued', 'locked', 'failed')
+), doubted as (
+    select item.*,
+           job.status as job_status,
+           job.locked_by as job_locked_by,
+           job.attempts as job_attempts,
+           execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
+      from execution.channel_outbox as item
+           join execution.job_queue as job on job.id = item.job_id
+     where item.id in (select id from marked union all select id from silent)
+)
+select item.id as "id!",
+       item.run_id as "run_id!",
+       item.job_id as "job_id!",
+       run.campaign_id,
+       campaign.name as campaign,
+       phase.phase,
+       item.channel as "channel!",
+       item.provider as "provider!",
+       item.recipient_id,
+       item.recipient,
+       item.idempotency_key as "idempotency_key!",
+       item.reserved_by,
+       item.attempt,
+       item.created_at as "reserved_at!: jiff_sqlx::Timestamp",
+       item.since as "doubted_since!: jiff_sqlx::Timestamp",
+       extract(epoch from now() - item.since)::bigint as "age_seconds!",
+       item.since + run.quiet_time as "quiet_until!: jiff_sqlx::Timestamp",
+       now() >= item.since + run.quiet_time as "is_quiet!",
+       case
+           when item.in_doubt_since is not null then coalesce(item.error, 'there was no answer')
+           when item.job_status = 'locked' and item.job_locked_by = item.reserved_by and item.job_attempts = item.attempt
+               then 'its worker is not heard of'
+           else 'its job is not held by the worker that reserved it'
+       end as "reason!",
+       count(*) over () as "total!"
+  from doubted as item
+       join execution.campaign_runs as run on run.id = item.run_id
+       join execution.campaigns as campaign
+         on campaign.tenant_id = run.tenant_id and campaign.id = run.campaign_id
+       join execution.campaign_phases as phase
+         on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+ where item.since is not null
+ order by item.since, item.id
+ limit $2

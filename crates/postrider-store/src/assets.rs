@@ -1,0 +1,114 @@
+//! Content in versions that never change.
+
+use jiff::Timestamp;
+use postrider_model::{
+    Channel,
+    ids::{AssetId, TenantId, WorkspaceId},
+};
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use crate::{StoreError, campaigns::word, unnamed::unnamed};
+
+/// One version of content.
+#[derive(Debug, Clone, Serialize)]
+pub struct Asset {
+    /// Its id.
+    pub id: AssetId,
+    /// What the tenant calls it.
+    pub name: String,
+    /// Counts from one for each name.
+    pub version: i32,
+    /// What it is made for.
+    pub channel: Channel,
+    /// What it says.
+    pub content: serde_json::Value,
+    /// Since when.
+    pub created_at: Timestamp,
+}
+
+/// Makes the next version in the tenant of the transaction, or answers with the newest one when it says the same already.
+pub async fn create(
+    connection: &mut PgConnection,
+    workspace: WorkspaceId,
+    name: &str,
+    channel: Channel,
+    content: &serde_json::Value,
+    actor: &str,
+) -> Result<(AssetId, i32), StoreError> {
+    let row = sqlx::query!(
+        r#"
+        select id as "id!",
+               version as "version!"
+          from execution.create_asset($1, $2, $3, $4, $5, $6)
+        "#,
+        AssetId::new().0,
+        workspace.0,
+        name,
+        channel.as_str(),
+        content,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(|error| match StoreError::constraint(&error) {
+        Some("assets_name_is_given") => refused("an asset needs a name of 1 to 255 bytes"),
+        Some("assets_content_is_a_small_object") => {
+            refused("the content of an asset is a JSON object of at most 1 MiB")
+        }
+        _ => StoreError::on("creating the asset")(error),
+    })?;
+    Ok((AssetId(row.id), row.version))
+}
+
+/// An asset by its id, as `NAME@VERSION`, or the newest version of `NAME`.
+pub async fn find(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    workspace: WorkspaceId,
+    wanted: &str,
+) -> Result<Option<Asset>, StoreError> {
+    let id = wanted.parse::<AssetId>().ok().map(|id| id.0);
+    let versioned = wanted.rsplit_once('@').and_then(|(name, version)| Some((name, version.parse().ok()?)));
+    let (name, version): (Option<&str>, Option<i32>) = versioned.unzip();
+    let row = sqlx::query!(
+        r#"
+        select id,
+               name,
+               version,
+               channel,
+               content,
+               created_at as "created_at: jiff_sqlx::Timestamp"
+          from execution.assets
+         where tenant_id = $1
+           and workspace_id = $2
+           and (id = $3 or (name, version) = ($4, $5) or name = $6)
+         order by id = $3 desc nulls last, (name, version) = ($4, $5) desc nulls last, version desc
+         limit 1
+        "#,
+        tenant.0,
+        workspace.0,
+        id,
+        name,
+        version,
+        wanted,
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("looking for the asset"))?;
+    row.map(|row| {
+        Ok(Asset {
+            id: AssetId(row.id),
+            name: row.name,
+            version: row.version,
+            channel: word(&row.channel)?,
+            content: row.content,
+            created_at: row.created_at.to_jiff(),
+        })
+    })
+    .transpose()
+}
+
+fn refused(message: &str) -> StoreError {
+    StoreError::Refused { message: message.to_owned(), hint: None }
+}

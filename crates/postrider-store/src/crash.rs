@@ -1,0 +1,67 @@
+//! Places where a test can make the process die, as if the power had failed. Release builds have none.
+//!
+//! `CRASH_AT=reserve.after_commit@3` kills the process the third time it comes to that place.
+
+use std::sync::{
+    LazyLock,
+    atomic::{AtomicU32, Ordering},
+};
+
+/// Every place there is, in the order in which an item passes them.
+pub const POINTS: &[&str] = &[
+    "claim.before",
+    "claim.after_statement",
+    "claim.commit_sent",
+    "claim.after_commit",
+    "reserve.before",
+    "reserve.after_statement",
+    "reserve.commit_sent",
+    "reserve.after_commit",
+    "call.before",
+    "call.after",
+    "finalize.before",
+    "finalize.after_statement",
+    "finalize.commit_sent",
+    "finalize.after_commit",
+    "complete.before",
+    "complete.after_statement",
+    "complete.commit_sent",
+    "complete.after_commit",
+];
+
+struct Armed {
+    point: String,
+    left: AtomicU32,
+}
+
+static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
+    let wanted = std::env::var("CRASH_AT").ok()?;
+    let (point, nth) = wanted.split_once('@').unwrap_or((&wanted, "1"));
+    Some(Armed { point: point.to_owned(), left: AtomicU32::new(nth.parse().unwrap_or(1)) })
+});
+
+/// Whether the process is to die at this place, this time.
+#[must_use]
+pub fn is_due(point: &str) -> bool {
+    debug_assert!(POINTS.contains(&point), "there is no place called {point}");
+    ARMED
+        .as_ref()
+        .is_some_and(|armed| armed.point == point && armed.left.fetch_sub(1, Ordering::Relaxed) == 1)
+}
+
+/// Ends the process without a word to anybody.
+pub fn die() {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    // The signal is on its way to every thread.
+    std::process::abort();
+}
+
+/// Marks a place where a test can make the process die.
+#[macro_export]
+macro_rules! crash_point {
+    ($point:expr) => {
+        if cfg!(debug_assertions) && $crate::crash::is_due($point) {
+            $crate::crash::die();
+        }
+    };
+}

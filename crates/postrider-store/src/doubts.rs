@@ -1,0 +1,140 @@
+//! Items in doubt: they were reserved, and nobody knows whether the provider acted.
+
+use jiff::Timestamp;
+use postrider_model::{
+    Channel, IdempotencyKey,
+    campaign::ItemStatus,
+    ids::{CampaignId, JobId, OutboxId, RunId, TenantId},
+};
+use serde::Serialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{StoreError, campaigns::word, unnamed::unnamed};
+
+/// An item in doubt.
+#[derive(Debug, Clone, Serialize)]
+pub struct Doubt {
+    /// Its id.
+    pub id: OutboxId,
+    /// Its run.
+    pub run_id: RunId,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its campaign.
+    pub campaign_id: CampaignId,
+    /// What the tenant calls the campaign.
+    pub campaign: String,
+    /// The name of the phase.
+    pub phase: String,
+    /// How the person is reached.
+    pub channel: Channel,
+    /// Which vendor was called.
+    pub provider: String,
+    /// The lead, or the post.
+    pub recipient_id: Option<Uuid>,
+    /// The address.
+    pub recipient: Option<String>,
+    /// The key that the provider may know it by.
+    pub idempotency_key: IdempotencyKey,
+    /// Who reserved it.
+    pub reserved_by: Option<String>,
+    /// Under which attempt.
+    pub attempt: Option<i32>,
+    /// When.
+    pub reserved_at: Timestamp,
+    /// Since when nobody knows.
+    pub doubted_since: Timestamp,
+    /// The same as seconds, by the database's clock.
+    pub age_seconds: i64,
+    /// From then on the provider's silence counts as "it was never sent".
+    pub quiet_until: Timestamp,
+    /// Whether that time has come, by the database's clock.
+    pub is_quiet: bool,
+    /// What happened instead of an answer.
+    pub reason: String,
+}
+
+/// Items in doubt of one tenant.
+#[derive(Debug)]
+pub struct Doubts {
+    /// The longest in doubt first.
+    pub items: Vec<Doubt>,
+    /// How many there are in all.
+    pub total: i64,
+}
+
+/// Lists what is in doubt.
+pub async fn list(connection: &mut PgConnection, tenant: TenantId, limit: i64) -> Result<Doubts, StoreError> {
+    let rows = sqlx::query_file!("sql/list_doubts.sql", tenant.0, limit)
+        .fetch_all(unnamed(connection))
+        .await
+        .map_err(StoreError::on("listing what is in doubt"))?;
+    let total = rows.first().map_or(0, |row| row.total);
+    let items: Result<Vec<Doubt>, StoreError> = rows
+        .into_iter()
+        .map(|row| {
+            Ok(Doubt {
+                id: OutboxId(row.id),
+                run_id: RunId(row.run_id),
+                job_id: JobId(row.job_id),
+                campaign_id: CampaignId(row.campaign_id),
+                campaign: row.campaign,
+                phase: row.phase,
+                channel: word(&row.channel)?,
+                provider: row.provider,
+                recipient_id: row.recipient_id,
+                recipient: row.recipient,
+                idempotency_key: IdempotencyKey::from_row(row.idempotency_key),
+                reserved_by: row.reserved_by,
+                attempt: row.attempt,
+                reserved_at: row.reserved_at.to_jiff(),
+                doubted_since: row.doubted_since.to_jiff(),
+                age_seconds: row.age_seconds,
+                quiet_until: row.quiet_until.to_jiff(),
+                is_quiet: row.is_quiet,
+                reason: row.reason,
+            })
+        })
+        .collect();
+    Ok(Doubts { items: items?, total })
+}
+
+/// What somebody found out about an item in doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution<'a> {
+    /// The provider acted. This counts at once.
+    Sent {
+        /// The provider's own name for it, where it is known.
+        message_id: Option<&'a str>,
+    },
+    /// The provider did not act. This counts when the quiet time is over.
+    Failed,
+}
+
+/// Settles an item of the tenant of the transaction, and says what it has become. Its job may be able to end now: wake
+/// the workers with [`crate::jobs::hint`] after the commit.
+pub async fn resolve(
+    connection: &mut PgConnection,
+    id: OutboxId,
+    resolution: Resolution<'_>,
+    note: &str,
+    actor: &str,
+) -> Result<ItemStatus, StoreError> {
+    let (resolved_as, message_id) = match resolution {
+        Resolution::Sent { message_id } => ("sent", message_id),
+        Resolution::Failed => ("failed", None),
+    };
+    let status = sqlx::query_scalar!(
+        r#"select execution.resolve_in_doubt($1, $2, $3, $4, $5) as "status!""#,
+        id.0,
+        resolved_as,
+        message_id,
+        note,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("resolving the item"))?;
+    word(&status)
+}

@@ -1,0 +1,361 @@
+//! Jobs: claim, keep, and end them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use postrider_model::{
+    Channel,
+    campaign::JobStatus,
+    ids::{AssetId, JobId, LeadId, ProviderAccountId, RunId, TenantId, WorkspaceId},
+    seal::{MasterKey, Place},
+};
+use secrecy::SecretString;
+use sqlx::{PgConnection, postgres::types::PgInterval};
+use uuid::Uuid;
+
+use crate::{
+    Pool, StoreError, accounts, crash_point,
+    outbox::{self, JobHold},
+    pool,
+    unnamed::unnamed,
+};
+
+/// The channel on which a deployment says, after its commit, that there are jobs.
+pub const HINT_CHANNEL: &str = "postrider_jobs";
+
+/// A job that this worker holds.
+#[derive(Debug, Clone)]
+pub struct ClaimedJob {
+    /// What every write names.
+    pub hold: JobHold,
+    /// Where it belongs.
+    pub workspace_id: WorkspaceId,
+    /// Its run.
+    pub run_id: RunId,
+    /// Most attempts.
+    pub max_attempts: i32,
+    /// Its items, in order.
+    pub item_ids: Vec<Uuid>,
+    /// What is sent.
+    pub asset_id: AssetId,
+    /// Through whom.
+    pub account_id: ProviderAccountId,
+    /// Which vendor.
+    pub provider: String,
+    /// For when it was planned.
+    pub scheduled_for: Option<Timestamp>,
+    /// What ties everything about this run together in logs.
+    pub correlation_id: Uuid,
+}
+
+/// Takes up to `limit` jobs, tenant by tenant in turns, of other tenants than `except`. The commit was seen.
+pub async fn claim(
+    pool: &Pool,
+    worker: &str,
+    limit: usize,
+    except: &[TenantId],
+) -> Result<Vec<ClaimedJob>, StoreError> {
+    crash_point!("claim.before");
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select job_id as "job_id!",
+               tenant_id as "tenant_id!",
+               workspace_id as "workspace_id!",
+               run_id as "run_id!",
+               attempts as "attempts!",
+               max_attempts as "max_attempts!",
+               item_ids as "item_ids!",
+               channel as "channel!",
+               asset_id as "asset_id!",
+               provider_account_id as "provider_account_id!",
+               provider as "provider!",
+               scheduled_for as "scheduled_for: jiff_sqlx::Timestamp",
+               correlation_id as "correlation_id!"
+          from execution.claim_queued_jobs($1, $2, $3)
+        "#,
+        worker,
+        i32::try_from(limit).unwrap_or(i32::MAX),
+        &except.iter().map(|tenant| tenant.0).collect::<Vec<_>>(),
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("claiming jobs"))?;
+    crash_point!("claim.after_statement");
+    outbox::commit(transaction, &[(!rows.is_empty()).then_some("claim.commit_sent")]).await?;
+    if !rows.is_empty() {
+        crash_point!("claim.after_commit");
+    }
+    rows.into_iter()
+        .map(|row| {
+            let channel: Channel = row.channel.parse().map_err(|_| {
+                // Left alone: its lock goes stale and a worker that knows the channel takes it.
+                StoreError::Unfit(format!(
+                    "job {} is for a channel that this version does not know",
+                    row.job_id
+                ))
+            })?;
+            Ok(ClaimedJob {
+                hold: JobHold {
+                    job_id: JobId(row.job_id),
+                    tenant_id: TenantId(row.tenant_id),
+                    attempt: row.attempts,
+                    channel,
+                },
+                workspace_id: WorkspaceId(row.workspace_id),
+                run_id: RunId(row.run_id),
+                max_attempts: row.max_attempts,
+                item_ids: row.item_ids,
+                asset_id: AssetId(row.asset_id),
+                account_id: ProviderAccountId(row.provider_account_id),
+                provider: row.provider,
+                scheduled_for: row.scheduled_for.map(jiff_sqlx::Timestamp::to_jiff),
+                correlation_id: row.correlation_id,
+            })
+        })
+        .collect()
+}
+
+/// Keeps locks fresh, and says which of them are still held.
+pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Vec<JobId>, StoreError> {
+    let mut sorted = jobs.to_vec();
+    sorted.sort_unstable_by_key(|job| job.job_id);
+    let ids: Vec<Uuid> = sorted.iter().map(|job| job.job_id.0).collect();
+    let attempts: Vec<i32> = sorted.iter().map(|job| job.attempt).collect();
+    let mut transaction = pool::begin(pool).await?;
+    let held = sqlx::query_scalar!(
+        r#"select execution.heartbeat_jobs($1, $2, $3) as "id!""#,
+        worker,
+        &ids,
+        &attempts,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("keeping the jobs' locks fresh"))?;
+    pool::commit(transaction).await?;
+    Ok(held.into_iter().map(JobId).collect())
+}
+
+/// Ends a job whose items have all been tried, and says what it has become.
+pub async fn complete(
+    pool: &Pool,
+    worker: &str,
+    job: JobHold,
+    retry_after: Duration,
+) -> Result<JobStatus, StoreError> {
+    crash_point!("complete.before");
+    let mut transaction = pool::begin(pool).await?;
+    let status = sqlx::query_scalar!(
+        r#"select execution.complete_job($1, $2, $3, $4) as "status!""#,
+        job.job_id.0,
+        worker,
+        job.attempt,
+        interval(retry_after),
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("completing the job"))?;
+    crash_point!("complete.after_statement");
+    outbox::commit(transaction, &[Some("complete.commit_sent")]).await?;
+    crash_point!("complete.after_commit");
+    known(&status)
+}
+
+/// Ends an attempt that could not go on, and says what the job has become.
+pub async fn fail(
+    pool: &Pool,
+    worker: &str,
+    job: JobHold,
+    error: &str,
+    retry_after: Duration,
+) -> Result<JobStatus, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let status = sqlx::query_scalar!(
+        r#"select execution.fail_job($1, $2, $3, $4, $5) as "status!""#,
+        job.job_id.0,
+        worker,
+        job.attempt,
+        error,
+        interval(retry_after),
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("putting the job off"))?;
+    pool::commit(transaction).await?;
+    known(&status)
+}
+
+/// Hands a job back, to be taken again after a while. It burns no attempt.
+pub async fn release(
+    pool: &Pool,
+    worker: &str,
+    job: JobHold,
+    retry_after: Duration,
+) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    sqlx::query!(
+        "select execution.release_job($1, $2, $3, $4)",
+        job.job_id.0,
+        worker,
+        job.attempt,
+        interval(retry_after),
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("handing the job back"))?;
+    pool::commit(transaction).await
+}
+
+/// How much waits and how much is in doubt, over all tenants.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Backlog {
+    /// Jobs that wait for a worker.
+    pub jobs_waiting: i64,
+    /// Jobs that a worker holds.
+    pub jobs_locked: i64,
+    /// How long ago the holder that was silent longest was heard of.
+    pub oldest_lock_seconds: f64,
+    /// Items of which nobody knows whether they were sent.
+    pub items_in_doubt: i64,
+    /// Since when the oldest of them is.
+    pub oldest_doubt_seconds: f64,
+}
+
+/// Measures the backlog.
+pub async fn measure(pool: &Pool) -> Result<Backlog, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let backlog = sqlx::query_as!(
+        Backlog,
+        r#"
+        select jobs_waiting as "jobs_waiting!",
+               jobs_locked as "jobs_locked!",
+               oldest_lock_seconds as "oldest_lock_seconds!",
+               items_in_doubt as "items_in_doubt!",
+               oldest_doubt_seconds as "oldest_doubt_seconds!"
+          from execution.measure_jobs()
+        "#,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("measuring the jobs"))?;
+    pool::commit(transaction).await?;
+    Ok(backlog)
+}
+
+/// What a job needs to be done.
+#[derive(Debug)]
+pub struct Material {
+    /// What the asset says.
+    pub content: serde_json::Value,
+    /// What is not secret about the account, and its secret; `None` when the account was removed.
+    pub account: Option<(serde_json::Value, SecretString)>,
+    /// The leads among its items, in no particular order.
+    pub leads: Vec<Lead>,
+}
+
+/// A lead, as far as a message needs it.
+#[derive(Debug, Clone)]
+pub struct Lead {
+    /// Its id.
+    pub id: LeadId,
+    /// What the tenant calls it.
+    pub external_id: Option<String>,
+    /// Its e-mail address.
+    pub email: Option<String>,
+    /// Its phone number, E.164.
+    pub phone: Option<String>,
+    /// Where it lives.
+    pub timezone: Option<String>,
+    /// What else is known.
+    pub attributes: serde_json::Value,
+    /// Why nothing is sent to it, if so.
+    pub suppression_reason: Option<String>,
+}
+
+/// Reads what a job needs, in the tenant of the job.
+pub async fn material(pool: &Pool, key: &MasterKey, job: &ClaimedJob) -> Result<Material, StoreError> {
+    let tenant = job.hold.tenant_id;
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let content = sqlx::query_scalar!(
+        "select content from execution.assets where tenant_id = $1 and id = $2",
+        tenant.0,
+        job.asset_id.0,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("reading the asset"))?;
+    let settings = accounts::settings(&mut transaction, tenant, job.account_id).await?;
+    let place = Place { tenant, account: job.account_id };
+    let secret = accounts::open_secret(&mut transaction, key, place).await?;
+    let leads = leads(&mut transaction, tenant, &job.item_ids).await?;
+    pool::commit(transaction).await?;
+    Ok(Material { content, account: settings.zip(secret), leads })
+}
+
+async fn leads(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    ids: &[Uuid],
+) -> Result<Vec<Lead>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select id,
+               external_id,
+               email,
+               phone,
+               timezone,
+               attributes,
+               suppression_reason
+          from execution.leads
+         where tenant_id = $1
+           and id = any ($2)
+        "#,
+        tenant.0,
+        ids,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the leads"))?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Lead {
+            id: LeadId(row.id),
+            external_id: row.external_id,
+            email: row.email,
+            phone: row.phone,
+            timezone: row.timezone,
+            attributes: row.attributes,
+            suppression_reason: row.suppression_reason,
+        })
+        .collect())
+}
+
+/// Wakes the workers. Call it after the commit of a deployment, never inside it.
+pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query!("select pg_notify($1, '')", HINT_CHANNEL)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("sending the hint"))?;
+    Ok(())
+}
+
+/// Makes the locks of one worker look older, for drills that cannot wait for five minutes. For the owner of the schema alone.
+pub async fn age_locks(connection: &mut PgConnection, worker: &str, by: Duration) -> Result<(), StoreError> {
+    sqlx::query!(
+        "update execution.job_queue set locked_at = locked_at - $2::interval where locked_by = $1",
+        worker,
+        interval(by),
+    )
+    .execute(unnamed(connection))
+    .await
+    .map_err(StoreError::on("making locks older"))?;
+    Ok(())
+}
+
+fn interval(duration: Duration) -> PgInterval {
+    PgInterval { months: 0, days: 0, microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX) }
+}
+
+fn known(status: &str) -> Result<JobStatus, StoreError> {
+    status.parse().map_err(|unknown| StoreError::Unfit(format!("{unknown}")))
+}

@@ -1,0 +1,229 @@
+//! Leads and lists of them.
+//!
+//! ```text
+//! rows ──COPY──▶ lead_intake ──merge_leads──▶ leads and lead_list_members     one transaction
+//!   └─ refused: halved, until what is refused is one row, which is reported and left out
+//! ```
+
+use postrider_model::{
+    audience::{ATTRIBUTES_BYTES_MAX, BadLine, LIST_NAME_BYTES_MAX, Row},
+    ids::{LeadId, ListId, TenantId, WorkspaceId},
+};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{Pool, StoreError, pool, unnamed::unnamed};
+
+/// How much is gathered before it is sent.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Where leads go.
+#[derive(Debug, Clone, Copy)]
+pub struct Destination<'a> {
+    /// Whose they are.
+    pub tenant: TenantId,
+    /// Where they belong.
+    pub workspace: WorkspaceId,
+    /// The list that they are put on. It is made when there is none of this name.
+    pub list: &'a str,
+}
+
+/// What became of rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// The list, if anybody was put on it.
+    pub list: Option<ListId>,
+    /// Leads that were not known.
+    pub added: u64,
+    /// Leads that were.
+    pub updated: u64,
+    /// Lines about somebody of whom another line was there already.
+    pub repeated: u64,
+    /// Lines that the database refused.
+    pub refused: Vec<BadLine>,
+}
+
+/// Stores leads and commits. What the database refuses is left out and reported; everything else is kept.
+pub async fn import(pool: &Pool, to: Destination<'_>, rows: &[Row]) -> Result<Imported, StoreError> {
+    let mut imported = Imported::default();
+    let mut waiting = vec![rows];
+    while let Some(rows) = waiting.pop() {
+        match (store(pool, to, rows).await, rows) {
+            (Ok(stored), _) => {
+                imported.list = stored.list.or(imported.list);
+                imported.added += stored.added;
+                imported.updated += stored.updated;
+                imported.repeated += stored.repeated;
+            }
+            (Err(Refusal::Of(error)), _) => return Err(error),
+            (Err(Refusal::OfARow(reason)), [row]) => {
+                let bad = |line: &u64| BadLine { line: *line, reason: reason.clone() };
+                imported.refused.extend(row.lines.iter().map(bad));
+            }
+            (Err(Refusal::OfARow(_)), rows) => {
+                // The earlier half first: a later line about the same person counts.
+                let (earlier, later) = rows.split_at(rows.len() / 2);
+                waiting.extend([later, earlier]);
+            }
+        }
+    }
+    Ok(imported)
+}
+
+/// Why rows were not stored.
+enum Refusal {
+    /// Something is wrong with one of them.
+    OfARow(String),
+    /// Something else is wrong.
+    Of(StoreError),
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Of(error)
+    }
+}
+
+/// One transaction: all of the rows or none.
+async fn store(pool: &Pool, to: Destination<'_>, rows: &[Row]) -> Result<Imported, Refusal> {
+    if rows.is_empty() {
+        return Ok(Imported::default());
+    }
+    let mut transaction = pool::begin_as(pool, to.tenant).await?;
+    let stored = copy_and_merge(&mut transaction, to, rows).await;
+    match stored {
+        Ok(stored) => {
+            pool::commit(transaction).await?;
+            Ok(stored)
+        }
+        Err(error) => {
+            // Waits until it is undone, so that the next one does not find this one's locks.
+            let _ = transaction.rollback().await;
+            Err(sorted(error))
+        }
+    }
+}
+
+/// Takes rows into the tenant of the transaction. Each person must be among them once.
+async fn copy_and_merge(
+    connection: &mut PgConnection,
+    to: Destination<'_>,
+    rows: &[Row],
+) -> Result<Imported, sqlx::Error> {
+    let intake = Uuid::now_v7();
+    copy(connection, intake, rows).await?;
+    let merged = sqlx::query!(
+        r#"
+        select list_id as "list_id!", added as "added!", updated as "updated!", repeated as "repeated!"
+          from execution.merge_leads($1, $2, $3, $4)
+        "#,
+        intake,
+        to.workspace.0,
+        to.list,
+        ListId::new().0,
+    )
+    .fetch_one(unnamed(connection))
+    .await?;
+    let again: usize = rows.iter().map(|row| row.lines.len().saturating_sub(1)).sum();
+    Ok(Imported {
+        list: Some(ListId(merged.list_id)),
+        added: merged.added.unsigned_abs(),
+        updated: merged.updated.unsigned_abs(),
+        repeated: merged.repeated.unsigned_abs() + again as u64,
+        refused: Vec::new(),
+    })
+}
+
+async fn copy(connection: &mut PgConnection, intake: Uuid, rows: &[Row]) -> Result<(), sqlx::Error> {
+    let mut copy = connection
+        .copy_in_raw(
+            "copy execution.lead_intake
+                  (intake, line, lead_id, identity, external_id, email, phone, timezone, attributes, suppression_reason)
+             from stdin",
+        )
+        .await?;
+    let mut piece = String::with_capacity(2 * PIECE_BYTES);
+    for Row { lines, lead } in rows {
+        let line = lines.last().copied().unwrap_or_default();
+        let attributes = lead.attributes_json();
+        piece.push_str(&format!("{intake}\t{line}\t{}", LeadId::new().0));
+        for value in [
+            Some(&lead.identity),
+            lead.external_id.as_ref(),
+            lead.email.as_ref(),
+            lead.phone.as_ref(),
+            lead.timezone.as_ref(),
+            Some(&attributes),
+            lead.suppression_reason.as_ref(),
+        ] {
+            piece.push('\t');
+            push_value(&mut piece, value);
+        }
+        piece.push('\n');
+        if piece.len() >= PIECE_BYTES {
+            copy.send(piece.as_bytes()).await?;
+            piece.clear();
+        }
+    }
+    copy.send(piece.as_bytes()).await?;
+    copy.finish().await?;
+    Ok(())
+}
+
+/// A value in the text format of COPY, where a backslash begins everything special.
+fn push_value(piece: &mut String, value: Option<&String>) {
+    let Some(value) = value else { return piece.push_str("\\N") };
+    for character in value.chars() {
+        match character {
+            '\\' => piece.push_str("\\\\"),
+            '\t' => piece.push_str("\\t"),
+            '\n' => piece.push_str("\\n"),
+            '\r' => piece.push_str("\\r"),
+            other => piece.push(other),
+        }
+    }
+}
+
+/// Tells what is wrong with a row from everything else.
+fn sorted(error: sqlx::Error) -> Refusal {
+    match StoreError::constraint(&error) {
+        Some("leads_attributes_are_a_small_object") => {
+            return Refusal::OfARow(format!(
+                "its attributes and those that the lead has already take more than {ATTRIBUTES_BYTES_MAX} bytes together"
+            ));
+        }
+        Some("lead_lists_name_is_given") => {
+            return Refusal::Of(StoreError::Refused {
+                message: format!("a list needs a name of 1 to {LIST_NAME_BYTES_MAX} bytes"),
+                hint: None,
+            });
+        }
+        _ => {}
+    }
+    let of_a_row = error.as_database_error().is_some_and(|refused| {
+        let code = refused.code().unwrap_or_default();
+        // Data that has no such form, and data that is too much.
+        refused.table() == Some("leads") || code.starts_with("22") || code.starts_with("54")
+    });
+    match error.as_database_error() {
+        Some(refused) if of_a_row => {
+            Refusal::OfARow(format!("the database refused it: {}", refused.message()))
+        }
+        _ => Refusal::Of(StoreError::on("storing leads")(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_cannot_leave_its_field() {
+        let mut piece = String::new();
+        for value in [Some("a\tb\nc\rd\\."), Some("\\N"), Some(""), None] {
+            push_value(&mut piece, value.map(str::to_owned).as_ref());
+            piece.push('|');
+        }
+        assert_eq!(piece, "a\\tb\\nc\\rd\\\\.|\\\\N||\\N|");
+    }
+}

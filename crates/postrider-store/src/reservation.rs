@@ -1,0 +1,109 @@
+//! Reservations: at most one provider call per idempotency key.
+//!
+//! ```text
+//! begin_outbox_items ──commit──▶ Reservation ──the call──▶ Outcome ──settle──▶ Settlement ──commit──▶ a final row
+//!                                     └─ dropped, or its worker dies: the row stays `queued`, and is in doubt
+//! ```
+//!
+//! A [`Reservation`] is evidence of a committed row. Only the store makes one, after it has seen the COMMIT; nothing can
+//! copy one; an adapter cannot be called without one; settling consumes it.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use postrider_model::{
+    Channel, IdempotencyKey, Outcome,
+    ids::{JobId, OutboxId, TenantId},
+};
+
+/// The right to make one provider call.
+#[must_use = "a reservation that is dropped leaves its row in doubt"]
+#[derive(Debug)]
+pub struct Reservation {
+    outbox_id: OutboxId,
+    tenant_id: TenantId,
+    job_id: JobId,
+    channel: Channel,
+    key: IdempotencyKey,
+    committed: Instant,
+    committed_at: SystemTime,
+}
+
+impl Reservation {
+    /// For the store alone, after the COMMIT of the row was seen.
+    pub(crate) fn committed(
+        outbox_id: OutboxId,
+        tenant_id: TenantId,
+        job_id: JobId,
+        channel: Channel,
+        key: IdempotencyKey,
+        committed: Instant,
+    ) -> Self {
+        Self { outbox_id, tenant_id, job_id, channel, key, committed, committed_at: SystemTime::now() }
+    }
+
+    /// The row that this is evidence of.
+    #[must_use]
+    pub fn outbox_id(&self) -> OutboxId {
+        self.outbox_id
+    }
+
+    /// Whose row.
+    #[must_use]
+    pub fn tenant_id(&self) -> TenantId {
+        self.tenant_id
+    }
+
+    /// The job it belongs to.
+    #[must_use]
+    pub fn job_id(&self) -> JobId {
+        self.job_id
+    }
+
+    /// The channel of the call.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.channel
+    }
+
+    /// The key that goes to the provider where it takes one.
+    #[must_use]
+    pub fn key(&self) -> &IdempotencyKey {
+        &self.key
+    }
+
+    /// How long ago the row was committed. A worker that was held up must not call any more: others may already take
+    /// the provider's silence for an answer.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        // One clock stands still while the machine sleeps, the other can be set back: the larger one is believed.
+        self.committed.elapsed().max(self.committed_at.elapsed().unwrap_or_default())
+    }
+
+    /// Ends the item with what the provider answered. [`Outcome::Unknown`] leaves the row `queued`, in doubt.
+    pub fn settle(self, outcome: Outcome) -> Settlement {
+        Settlement { outbox_id: self.outbox_id, channel: self.channel, outcome }
+    }
+}
+
+/// What became of a reservation, to be written down. It is kept until the database has it.
+#[must_use = "an outcome that is not written down is lost"]
+#[derive(Debug)]
+pub struct Settlement {
+    pub(crate) outbox_id: OutboxId,
+    pub(crate) channel: Channel,
+    pub(crate) outcome: Outcome,
+}
+
+impl Settlement {
+    /// Which row it ends.
+    #[must_use]
+    pub fn outbox_id(&self) -> OutboxId {
+        self.outbox_id
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+}

@@ -1,0 +1,304 @@
+//! Runs: what they are, how far they are, and whether they are launched.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use postrider_model::{
+    Channel,
+    campaign::RunStatus,
+    ids::{AssetId, CampaignId, PhaseId, RunId, TenantId},
+};
+use serde::Serialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{StoreError, campaigns::word, unnamed::unnamed};
+
+/// One execution of a phase.
+#[derive(Debug, Clone, Serialize)]
+pub struct Run {
+    /// Its id.
+    pub id: RunId,
+    /// Its campaign.
+    pub campaign_id: CampaignId,
+    /// What the tenant calls the campaign.
+    pub campaign: String,
+    /// Its phase.
+    pub phase_id: PhaseId,
+    /// The name of the phase.
+    pub phase: String,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// How people are reached.
+    pub channel: Channel,
+    /// Which vendor.
+    pub provider: String,
+    /// What is sent.
+    pub asset_id: AssetId,
+    /// Not before this time.
+    pub scheduled_for: Option<Timestamp>,
+    /// How many items it must bring to an end.
+    pub intended: i32,
+    /// Leads that have the same address as another one, and were left out.
+    pub same_address: i32,
+    /// What ties everything about it together in logs.
+    pub correlation_id: Uuid,
+    /// When it was deployed.
+    pub created_at: Timestamp,
+    /// When its first job was taken.
+    pub started_at: Option<Timestamp>,
+    /// When its last job ended.
+    pub finished_at: Option<Timestamp>,
+}
+
+/// Runs by their ids, oldest first. Those of other tenants are not there.
+pub async fn read(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    ids: &[RunId],
+) -> Result<Vec<Run>, StoreError> {
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    let rows = sqlx::query!(
+        r#"
+        select run.id,
+               run.campaign_id,
+               campaign.name as campaign,
+               run.phase_id,
+               phase.phase,
+               run.status,
+               run.channel,
+               run.provider,
+               run.asset_id,
+               run.scheduled_for as "scheduled_for: jiff_sqlx::Timestamp",
+               run.intended,
+               run.same_address,
+               run.correlation_id,
+               run.created_at as "created_at: jiff_sqlx::Timestamp",
+               run.started_at as "started_at: jiff_sqlx::Timestamp",
+               run.finished_at as "finished_at: jiff_sqlx::Timestamp"
+          from execution.campaign_runs as run
+               join execution.campaigns as campaign
+                 on campaign.tenant_id = run.tenant_id and campaign.id = run.campaign_id
+               join execution.campaign_phases as phase
+                 on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+         where run.tenant_id = $1
+           and run.id = any ($2)
+         order by run.created_at, run.id
+        "#,
+        tenant.0,
+        &ids,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the runs"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Run {
+                id: RunId(row.id),
+                campaign_id: CampaignId(row.campaign_id),
+                campaign: row.campaign,
+                phase_id: PhaseId(row.phase_id),
+                phase: row.phase,
+                status: word(&row.status)?,
+                channel: word(&row.channel)?,
+                provider: row.provider,
+                asset_id: AssetId(row.asset_id),
+                scheduled_for: row.scheduled_for.map(jiff_sqlx::Timestamp::to_jiff),
+                intended: row.intended,
+                same_address: row.same_address,
+                correlation_id: row.correlation_id,
+                created_at: row.created_at.to_jiff(),
+                started_at: row.started_at.map(jiff_sqlx::Timestamp::to_jiff),
+                finished_at: row.finished_at.map(jiff_sqlx::Timestamp::to_jiff),
+            })
+        })
+        .collect()
+}
+
+/// One run. `None` when the tenant has no such run.
+pub async fn find(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: RunId,
+) -> Result<Option<Run>, StoreError> {
+    Ok(read(connection, tenant, &[id]).await?.pop())
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Progress {
+    /// Items that must come to an end.
+    pub intended: i64,
+    /// Items sent, called or posted.
+    pub succeeded: i64,
+    /// Items that the provider refused, or that provably never left.
+    pub failed: i64,
+    /// Items left out on purpose.
+    pub skipped: i64,
+    /// Items of which nobody knows.
+    pub in_doubt: i64,
+    /// Items reserved by a worker that is at work on them.
+    pub in_flight: i64,
+    /// Its jobs.
+    pub jobs: JobCounts,
+}
+
+/// Jobs by their state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct JobCounts {
+    /// They wait for a worker.
+    pub queued: i64,
+    /// A worker holds them.
+    pub locked: i64,
+    /// They come again later.
+    pub retrying: i64,
+    /// They have ended.
+    pub completed: i64,
+    /// They have ended with nothing left to try.
+    pub dead: i64,
+}
+
+impl JobCounts {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> i64 {
+        self.queued + self.locked + self.retrying + self.completed + self.dead
+    }
+}
+
+impl Progress {
+    /// Items that have come to an end.
+    #[must_use]
+    pub fn done(&self) -> i64 {
+        self.succeeded + self.failed + self.skipped
+    }
+}
+
+/// How far runs are, by their ids. The tenant must be that of the transaction; of any other there is nothing to read.
+pub async fn progress(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    ids: &[RunId],
+) -> Result<HashMap<RunId, Progress>, StoreError> {
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    let rows = sqlx::query!(
+        r#"
+        select progress.run_id as "run_id!",
+               progress.intended as "intended!",
+               progress.jobs_queued as "jobs_queued!",
+               progress.jobs_locked as "jobs_locked!",
+               progress.jobs_retrying as "jobs_retrying!",
+               progress.jobs_completed as "jobs_completed!",
+               progress.jobs_dead as "jobs_dead!",
+               progress.succeeded as "succeeded!",
+               progress.failed as "failed!",
+               progress.skipped as "skipped!",
+               progress.in_doubt as "in_doubt!",
+               progress.in_flight as "in_flight!"
+          from execution.run_progress($2) as progress
+         where $1 = tenancy.current_tenant_id()
+        "#,
+        tenant.0,
+        &ids,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading how far the runs are"))?;
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let jobs = JobCounts {
+                queued: row.jobs_queued,
+                locked: row.jobs_locked,
+                retrying: row.jobs_retrying,
+                completed: row.jobs_completed,
+                dead: row.jobs_dead,
+            };
+            let progress = Progress {
+                intended: row.intended,
+                succeeded: row.succeeded,
+                failed: row.failed,
+                skipped: row.skipped,
+                in_doubt: row.in_doubt,
+                in_flight: row.in_flight,
+                jobs,
+            };
+            (RunId(row.run_id), progress)
+        })
+        .collect())
+}
+
+/// Whether a run is launched, with what shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Certificate {
+    /// Which run.
+    pub run_id: RunId,
+    /// Where it stands.
+    pub run_status: RunStatus,
+    /// Items that must have an end.
+    pub intended: i64,
+    /// E-mails that the provider took.
+    pub sent: i64,
+    /// Calls that the provider placed.
+    pub called: i64,
+    /// Posts that the provider published.
+    pub posted: i64,
+    /// Items that failed.
+    pub failed: i64,
+    /// Items left out on purpose.
+    pub skipped: i64,
+    /// Items reserved and without an end.
+    pub in_doubt: i64,
+    /// Items that were never reserved.
+    pub missing: i64,
+    /// The first condition.
+    pub run_is_terminal: bool,
+    /// The second.
+    pub every_item_is_terminal: bool,
+    /// The third: the walls against a second call stand.
+    pub duplicates_are_impossible: bool,
+    /// All three.
+    pub launched: bool,
+}
+
+/// Verifies a run of the tenant of the transaction, item by item.
+pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certificate, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        select run_status as "run_status!",
+               intended as "intended!",
+               sent as "sent!",
+               called as "called!",
+               posted as "posted!",
+               failed as "failed!",
+               skipped as "skipped!",
+               in_doubt as "in_doubt!",
+               missing as "missing!",
+               run_is_terminal as "run_is_terminal!",
+               every_item_is_terminal as "every_item_is_terminal!",
+               duplicates_are_impossible as "duplicates_are_impossible!",
+               launched as "launched!"
+          from execution.verify_launch($1)
+        "#,
+        id.0,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("verifying the launch"))?;
+    Ok(Certificate {
+        run_id: id,
+        run_status: word(&row.run_status)?,
+        intended: row.intended,
+        sent: row.sent,
+        called: row.called,
+        posted: row.posted,
+        failed: row.failed,
+        skipped: row.skipped,
+        in_doubt: row.in_doubt,
+        missing: row.missing,
+        run_is_terminal: row.run_is_terminal,
+        every_item_is_terminal: row.every_item_is_terminal,
+        duplicates_are_impossible: row.duplicates_are_impossible,
+        launched: row.launched,
+    })
+}
