@@ -1,4 +1,4 @@
-//! The HTTP client for every URL that somebody else sets.
+//! The way out to every host that somebody else names: an HTTP client, and addresses for other protocols.
 //!
 //! ```text
 //! Request ──check_url──▶ resolve once, check all ──▶ connect to these ──▶ one request ──▶ Answer (64 KiB at most)
@@ -14,12 +14,16 @@ mod address;
 mod resolve;
 mod url;
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, net::SocketAddr, sync::Arc, time::Duration};
 
-use ::url::Url;
+use ::url::{Host, Url};
 use bytes::{Bytes, BytesMut};
+use jiff::{Timestamp, fmt::rfc2822};
 pub use reqwest::dns::Resolve;
-use reqwest::{Client, Request, Response, StatusCode, header::HeaderMap};
+use reqwest::{
+    Client, Request, Response, StatusCode,
+    header::{HeaderMap, RETRY_AFTER},
+};
 
 pub use self::url::{Policy, UrlRefused, check_url};
 use crate::{text, tls};
@@ -86,6 +90,17 @@ impl Answer {
     pub fn excerpt(&self) -> String {
         text::excerpt_of_bytes(&self.body)
     }
+
+    /// How long the other side wants to be left alone: `Retry-After`, in seconds or as a date.
+    #[must_use]
+    pub fn retry_after(&self, now: Timestamp) -> Option<Duration> {
+        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+        if let Ok(seconds) = value.parse() {
+            return Some(Duration::from_secs(seconds));
+        }
+        let at = rfc2822::parse(value).ok()?.timestamp();
+        Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
+    }
 }
 
 /// Why there is no answer.
@@ -122,6 +137,23 @@ impl CallError {
     }
 }
 
+/// Why a host has no address for us.
+#[derive(Debug, thiserror::Error)]
+pub enum NoAddress {
+    /// We do not call this.
+    #[error(transparent)]
+    Refused(#[from] UrlRefused),
+    /// The name could not be resolved.
+    #[error("could not find `{host}`")]
+    NotFound {
+        /// Whom.
+        host: String,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
 /// The client cannot be built: a setting of this machine is missing.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -134,6 +166,7 @@ pub struct NoClient(#[source] reqwest::Error);
 pub struct GuardedClient {
     fresh: Client,
     pooled: Client,
+    dns: Arc<resolve::GuardedDns>,
     policy: Policy,
     limits: Limits,
 }
@@ -168,13 +201,44 @@ impl GuardedClient {
                 .build()
                 .map_err(NoClient)
         };
-        Ok(Self { fresh: client(0)?, pooled: client(64)?, policy, limits })
+        Ok(Self { fresh: client(0)?, pooled: client(64)?, dns, policy, limits })
     }
 
     /// What this client may reach.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// How long its calls may take.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Says whether a host may be called, as far as its name alone can tell.
+    pub fn check_host(&self, host: &Host) -> Result<(), UrlRefused> {
+        url::check_host(host, &self.policy)
+    }
+
+    /// The addresses of a host, for protocols other than HTTP. All of them were checked, and the caller connects to
+    /// these: whoever asked again might hear something else.
+    pub async fn resolve(&self, host: &Host, port: u16) -> Result<Vec<SocketAddr>, NoAddress> {
+        self.check_host(host)?;
+        let name = match host {
+            Host::Ipv4(address) => return Ok(vec![SocketAddr::from((*address, port))]),
+            Host::Ipv6(address) => return Ok(vec![SocketAddr::from((*address, port))]),
+            Host::Domain(name) => name,
+        };
+        let not_found = |source| NoAddress::NotFound { host: name.clone(), source };
+        let question = name.parse().map_err(|error| not_found(Box::new(error)))?;
+        match self.dns.resolve(question).await {
+            Ok(found) => Ok(found.map(|address| SocketAddr::new(address.ip(), port)).collect()),
+            Err(error) => match error.downcast::<UrlRefused>() {
+                Ok(refused) => Err(NoAddress::Refused(*refused)),
+                Err(error) => Err(not_found(error)),
+            },
+        }
     }
 
     /// Sends a request once. An answer of any status is `Ok`.

@@ -1,6 +1,6 @@
 //! Name resolution that hands over only what it has checked.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{fmt, io, net::SocketAddr, sync::Arc};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
@@ -12,6 +12,12 @@ use super::url::{Policy, UrlRefused, refused};
 pub(super) struct GuardedDns {
     pub inner: Arc<dyn Resolve>,
     pub policy: Policy,
+}
+
+impl fmt::Debug for GuardedDns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuardedDns").field("policy", &self.policy).finish_non_exhaustive()
+    }
 }
 
 impl Resolve for GuardedDns {

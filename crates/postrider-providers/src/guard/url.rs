@@ -1,6 +1,6 @@
 //! Which URLs may be called, as far as the URL alone can tell. What its name resolves to is checked on connecting.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use url::{Host, Url};
 
@@ -78,20 +78,26 @@ pub fn check_url(url: &Url, policy: &Policy) -> Result<(), UrlRefused> {
     if !url.username().is_empty() || url.password().is_some() {
         return Err(UrlRefused::UserInfo);
     }
-    let found = match url.host() {
-        None => return Err(UrlRefused::NoHost),
-        Some(Host::Ipv4(address)) => refused(IpAddr::V4(address), policy),
-        Some(Host::Ipv6(address)) => refused(IpAddr::V6(address), policy),
-        Some(Host::Domain(name)) if is_localhost(name) && !policy.allow_private => {
+    check_host(&url.host().ok_or(UrlRefused::NoHost)?, policy)
+}
+
+/// Checks a host as far as its name alone can tell.
+pub(super) fn check_host(
+    host: &Host<impl AsRef<str> + fmt::Display>,
+    policy: &Policy,
+) -> Result<(), UrlRefused> {
+    let found = match host {
+        Host::Ipv4(address) => refused(IpAddr::V4(*address), policy),
+        Host::Ipv6(address) => refused(IpAddr::V6(*address), policy),
+        Host::Domain(name) if is_localhost(name.as_ref()) && !policy.allow_private => {
             Some(NotPublic { what: "this machine", development: true })
         }
-        Some(Host::Domain(_)) => None,
+        Host::Domain(_) => None,
     };
     match found {
         None => Ok(()),
         Some(NotPublic { what, development }) => {
-            let host = url.host_str().unwrap_or_default().to_owned();
-            Err(UrlRefused::NotPublic { host, what, development })
+            Err(UrlRefused::NotPublic { host: host.to_string(), what, development })
         }
     }
 }

@@ -12,12 +12,13 @@ use std::{
 use postrider_model::{EventSink, SinkError};
 use postrider_providers::{
     HttpSink, HttpSinkConfig,
-    guard::{CallError, Limits, Policy, Reuse, UrlRefused},
+    guard::{CallError, Limits, NoAddress, Policy, Reuse, UrlRefused},
 };
 use reqwest::{
     Method, Request, StatusCode,
     dns::{Addrs, Name, Resolve, Resolving},
 };
+use url::Host;
 
 use crate::{
     DEVELOPMENT, PATIENT, client_that_asks, event,
@@ -146,4 +147,30 @@ async fn a_webhook_whose_name_leads_inside_is_unreachable_and_says_why() {
     let SinkError::Unreachable { reason } = error else { panic!("{error:?}") };
     assert!(reason.starts_with("`inside.example` resolves to a private address"), "{reason}");
     assert!(reason.contains("outbound.allow_private"), "{reason}");
+}
+
+#[tokio::test]
+async fn other_protocols_get_addresses_that_were_checked_and_no_others() {
+    let dns = FlippingDns::new(&[&["93.184.216.34", "2606:2800::1"], &["93.184.216.34", "10.0.0.1"]]);
+    let client = client_that_asks(dns.clone(), CLOSED, PATIENT);
+    let resolve = async |host: &str| client.resolve(&Host::parse(host).unwrap(), 465).await;
+
+    let found = resolve("mail.example").await.unwrap();
+    assert_eq!(found, ["93.184.216.34:465".parse().unwrap(), "[2606:2800::1]:465".parse().unwrap()]);
+    for (host, why) in [
+        ("mail.example", "resolves to a private address"),
+        ("10.0.0.1", "a private address"),
+        ("0x7f.1", "a loopback address"),
+        ("[::1]", "a loopback address"),
+        ("169.254.169.254", "a link-local address"),
+        ("mail.localhost", "this machine"),
+    ] {
+        let refused = resolve(host).await.unwrap_err();
+        assert!(
+            matches!(refused, NoAddress::Refused(_)) && refused.to_string().contains(why),
+            "{host}: {refused}"
+        );
+    }
+    // Nobody asks about what is an address already.
+    assert_eq!(dns.asked(), 2);
 }

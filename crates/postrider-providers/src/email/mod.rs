@@ -1,0 +1,5 @@
+//! E-mail, one file (or folder) per vendor.
+
+mod smtp;
+
+pub use smtp::SmtpAdapter;

@@ -1,0 +1,185 @@
+//! From a rendered message to the bytes of a mail. Nothing that a tenant or a lead wrote can become a header of its own.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use lettre::{
+    Address,
+    message::{
+        Mailbox, MultiPart, SinglePart,
+        header::{ContentType, HeaderName, HeaderValue},
+    },
+};
+use postrider_model::{IdempotencyKey, Message};
+use url::Host;
+
+/// Longest word of a subject that needs no encoding.
+const SUBJECT_WORD_BYTES_MAX: usize = 66;
+/// Bytes of an encoded word, which may have 75 characters in all.
+const ENCODED_WORD_BYTES_MAX: usize = 45;
+/// Longest name and address of a sender.
+const MAILBOX_CHARS_MAX: usize = 320;
+
+/// Who sends.
+#[derive(Debug, Clone)]
+pub struct Sender {
+    pub from: Mailbox,
+    pub reply_to: Option<Mailbox>,
+}
+
+/// A mail that is ready to go.
+#[derive(Debug)]
+pub struct Mail {
+    pub from: String,
+    pub to: String,
+    /// The same for every attempt: whoever gets it twice can tell, and so can whoever reads the log of a relay.
+    pub id: String,
+    /// Headers and text, without the end of the last line.
+    pub bytes: Vec<u8>,
+}
+
+impl Mail {
+    /// Whether it can go only where addresses may have letters of every script.
+    pub fn needs_utf8(&self) -> bool {
+        !self.from.is_ascii() || !self.to.is_ascii() || !self.bytes.is_ascii()
+    }
+}
+
+/// Writes a mail, or says why the message cannot be one.
+pub fn compose(sender: &Sender, key: &IdempotencyKey, message: &Message) -> Result<Mail, String> {
+    let Message::Email { to, subject, text, html } = message else {
+        return Err(format!("smtp carries e-mail and no {} messages", message.channel()));
+    };
+    let to = address(to).map_err(|wrong| format!("the lead's address {wrong}"))?;
+    if subject.contains(char::is_control) {
+        return Err("the subject holds a line break or another control character".to_owned());
+    }
+    let from = &sender.from.email;
+    let id = format!("<{key}@{}>", from.domain());
+    let mut builder = lettre::Message::builder()
+        .message_id(Some(id.clone()))
+        .from(sender.from.clone())
+        .to(Mailbox::new(None, to.clone()))
+        .raw_header(HeaderValue::dangerous_new_pre_encoded(
+            HeaderName::new_from_ascii_str("Subject"),
+            subject.clone(),
+            encoded(subject),
+        ))
+        .date_now();
+    if let Some(reply_to) = &sender.reply_to {
+        builder = builder.reply_to(reply_to.clone());
+    }
+    let composed = match (text, html) {
+        (None, None) => return Err("the message has neither text nor HTML".to_owned()),
+        (Some(text), None) => builder.singlepart(part(ContentType::TEXT_PLAIN, text)?),
+        (None, Some(html)) => builder.singlepart(part(ContentType::TEXT_HTML, html)?),
+        (Some(text), Some(html)) => builder.multipart(
+            MultiPart::alternative()
+                .singlepart(part(ContentType::TEXT_PLAIN, text)?)
+                .singlepart(part(ContentType::TEXT_HTML, html)?),
+        ),
+    };
+    let mut bytes = composed.map_err(|error| format!("the mail could not be written: {error}"))?.formatted();
+    // lettre adds a line end of its own, and the dot that ends a message comes with one: a text that has its own needs
+    // neither.
+    for _ in 0..2 {
+        if bytes.ends_with(b"\r\n") {
+            bytes.truncate(bytes.len() - 2);
+        }
+    }
+    Ok(Mail { from: from.to_string(), to: to.to_string(), id, bytes })
+}
+
+/// A subject as a header has it: as it is where that is safe, and in encoded words (RFC 2047) everywhere else. lettre
+/// would leave a word as it is that looks like an encoded one, and one that is longer than a line may be.
+fn encoded(subject: &str) -> String {
+    let plain =
+        subject.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && !subject.contains("=?");
+    let short = || subject.split(' ').all(|word| (1..=SUBJECT_WORD_BYTES_MAX).contains(&word.len()));
+    if subject.is_empty() {
+        return String::new();
+    }
+    if plain && short() {
+        return folded(subject.split(' '), " ", SUBJECT_WORD_BYTES_MAX).join("\r\n ");
+    }
+    let words = folded(subject.split("").filter(|c| !c.is_empty()), "", ENCODED_WORD_BYTES_MAX);
+    words
+        .iter()
+        .map(|word| format!("=?utf-8?B?{}?=", STANDARD.encode(word)))
+        .collect::<Vec<_>>()
+        .join("\r\n ")
+}
+
+/// Joins pieces to lines that are not longer than this.
+fn folded<'a>(pieces: impl Iterator<Item = &'a str>, between: &str, bytes_max: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for piece in pieces {
+        if !line.is_empty() {
+            if line.len() + between.len() + piece.len() > bytes_max {
+                lines.push(std::mem::take(&mut line));
+            } else {
+                line.push_str(between);
+            }
+        }
+        line.push_str(piece);
+    }
+    lines.push(line);
+    lines
+}
+
+fn part(kind: ContentType, text: &str) -> Result<SinglePart, String> {
+    Ok(SinglePart::builder().header(kind).body(lines(text)?))
+}
+
+/// An address as it goes into a command and a header. Its domain is in ASCII; what is before the `@` stays as it is.
+pub fn address(given: &str) -> Result<Address, String> {
+    let forbidden = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '<' | '>');
+    if given.contains(forbidden) {
+        return Err("holds a space, a line break or an angle bracket".to_owned());
+    }
+    let not_one = |_| "is not an address like name@example.com".to_owned();
+    let parsed: Address = given.parse().map_err(not_one)?;
+    if parsed.domain().is_ascii() {
+        return Ok(parsed);
+    }
+    match Host::parse(parsed.domain()) {
+        Ok(Host::Domain(domain)) => Address::new(parsed.user(), domain).map_err(not_one),
+        _ => Err("has a domain that cannot be written in ASCII".to_owned()),
+    }
+}
+
+/// `Name <name@example.com>`, or the address alone.
+pub fn mailbox(given: &str) -> Result<Mailbox, String> {
+    if given.contains(char::is_control) {
+        return Err("holds a line break or another control character".to_owned());
+    }
+    if given.chars().count() > MAILBOX_CHARS_MAX {
+        return Err(format!("is longer than {MAILBOX_CHARS_MAX} characters"));
+    }
+    let Some((name, email)) = given.trim_end().strip_suffix('>').and_then(|given| given.rsplit_once('<'))
+    else {
+        return Ok(Mailbox::new(None, address(given)?));
+    };
+    let name = name.trim();
+    // People quote names that have commas, and people forget to. Whoever reads the header sees the same name.
+    let name = match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
+        Some(quoted) => quoted.replace("\\\"", "\"").replace("\\\\", "\\"),
+        None if name.contains(['<', '>', '"']) => {
+            return Err("is not an address like name@example.com or Name <name@example.com>".to_owned());
+        }
+        None => name.to_owned(),
+    };
+    Ok(Mailbox::new(Some(name).filter(|name| !name.is_empty()), address(email)?))
+}
+
+/// A text whose lines end in CR LF. A bare CR is a line end to some and nothing to others, and where two servers disagree
+/// about that, a text can become a second mail. lettre would change bare LFs too, one insertion at a time, which takes
+/// minutes for a text of many lines.
+fn lines(text: &str) -> Result<String, String> {
+    if text.contains('\0') {
+        return Err("the text holds a NUL character".to_owned());
+    }
+    Ok(text.replace("\r\n", "\n").replace('\r', "\n").replace('\n', "\r\n"))
+}
+
+#[cfg(test)]
+mod tests;

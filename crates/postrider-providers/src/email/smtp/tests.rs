@@ -1,0 +1,53 @@
+mod accounts;
+mod faults;
+mod judging;
+mod server;
+mod tls;
+
+use std::{net::Ipv4Addr, sync::LazyLock};
+
+use postrider_model::{
+    ids::{AssetId, RunId},
+    key::KeyPart,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::*;
+use crate::guard::{Limits, Policy};
+
+/// Long for a machine that is busy.
+const PATIENT: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(30) };
+
+/// Short enough to wait for in a test that wants the time to run out; long enough to get to the point before.
+const HASTY: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(2) };
+
+// Made once: to make one takes time, and calls that have begun would lose theirs.
+static CLOSED: LazyLock<GuardedClient> = LazyLock::new(|| client(false, PATIENT));
+static OPEN: LazyLock<GuardedClient> = LazyLock::new(|| client(true, PATIENT));
+static OPEN_AND_HASTY: LazyLock<GuardedClient> = LazyLock::new(|| client(true, HASTY));
+
+fn client(allow_private: bool, limits: Limits) -> GuardedClient {
+    GuardedClient::new(Policy { allow_private }, limits).unwrap()
+}
+
+fn key() -> IdempotencyKey {
+    IdempotencyKey::new(RunId(Uuid::nil()), Uuid::nil(), KeyPart::Asset(AssetId(Uuid::nil())), None)
+}
+
+fn email(to: &str) -> Message {
+    let text = Some(".\r\nHello.".to_owned());
+    Message::Email { to: to.to_owned(), subject: "Hello".to_owned(), text, html: None }
+}
+
+fn open(client: &GuardedClient, settings: &Value, password: &str) -> Result<Server, InvalidAccount> {
+    let secret = SecretString::from(password);
+    SmtpAdapter::new(client).server(&Account { settings, secret: &secret })
+}
+
+/// An account at a server of this test.
+fn account(client: &GuardedClient, port: u16) -> Server {
+    let settings =
+        json!({ "host": Ipv4Addr::LOCALHOST, "port": port, "security": "none", "from": "news@example.org" });
+    open(client, &settings, "").ok().unwrap()
+}

@@ -1,0 +1,7 @@
+use postrider_store::Reservation;
+
+fn twice(reservation: &Reservation) -> (Reservation, Reservation) {
+    (<Reservation as Clone>::clone(reservation), *reservation)
+}
+
+fn main() {}

@@ -1,0 +1,20 @@
+use std::time::Instant;
+
+use postrider_model::{
+    Channel, IdempotencyKey,
+    ids::{JobId, OutboxId, TenantId},
+};
+use postrider_store::Reservation;
+
+fn by_the_stores_own_function() -> Reservation {
+    Reservation::committed(
+        OutboxId::new(),
+        TenantId::new(),
+        JobId::new(),
+        Channel::Email,
+        IdempotencyKey::from_row("key".to_owned()),
+        Instant::now(),
+    )
+}
+
+fn main() {}
