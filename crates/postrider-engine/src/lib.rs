@@ -2,11 +2,16 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`campaigns`] | the worker: claims jobs, reserves items, calls providers, settles |
+//! | [`render`] | from an asset and a lead to a message |
 //! | [`relay`] | empties the event outbox into its sinks, at least once |
 //! | [`retention`] | removes old processed events in small steps |
 
+pub mod campaigns;
 pub mod relay;
+pub mod render;
 pub mod retention;
 
+pub use campaigns::{CampaignSettings, CampaignWorker};
 pub use relay::{Relay, RelaySettings, Route};
 pub use retention::Retention;

@@ -1,0 +1,342 @@
+//! The campaign worker: whatever crashes, nobody is called twice and nobody is forgotten.
+//!
+//! ```text
+//! claim jobs ──▶ a task per job (job.rs): plan ─▶ reserve ─▶ call ─▶ decide ─▶ settle ──▶ complete
+//!     ▲              │        ▲ settlements and reservations of all jobs, a transaction for many (committer.rs)
+//!     └── a job ends ◀────────┘ heartbeats keep the locks of all jobs fresh
+//! ```
+//!
+//! What a crash can put in doubt is what is reserved, and that is what is being called: at most a window per job.
+
+mod committer;
+mod decide;
+mod job;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use postrider_model::{
+    ids::{JobId, ProviderAccountId, TenantId},
+    seal::MasterKey,
+};
+use postrider_providers::Adapters;
+use postrider_store::{
+    Pool, StoreError,
+    jobs::{self, ClaimedJob},
+    outbox::JobHold,
+    wakeups::Wakeups,
+};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::committer::{Committer, Submissions};
+pub use self::decide::RetryPolicy;
+
+/// How the worker behaves.
+#[derive(Debug, Clone)]
+pub struct CampaignSettings {
+    /// Most jobs at a time.
+    pub jobs_max: usize,
+    /// Most of them for one tenant, so that there is room when another one comes.
+    pub jobs_per_tenant_max: usize,
+    /// Most items of one job that are reserved and being called: what a crash can put in doubt.
+    pub window: usize,
+    /// Most calls at a time with one account.
+    pub account_concurrency: usize,
+    /// How many connections write at a time.
+    pub commit_connections: usize,
+    /// How long one call may take.
+    pub call_timeout: Duration,
+    /// A call must begin within so long after its reservation, or it is not made. Far below every quiet time.
+    pub call_within: Duration,
+    /// What is done when provably nothing was sent.
+    pub retry: RetryPolicy,
+    /// How long a job stays away after its first attempt; each further pause is twice as long.
+    pub retry_pause: Duration,
+    /// How often locks are kept fresh.
+    pub heartbeat_interval: Duration,
+    /// How often to look for jobs without a hint.
+    pub poll_interval: Duration,
+}
+
+impl Default for CampaignSettings {
+    fn default() -> Self {
+        Self {
+            jobs_max: 16,
+            jobs_per_tenant_max: 12,
+            window: 64,
+            account_concurrency: 64,
+            commit_connections: 2,
+            call_timeout: Duration::from_secs(60),
+            call_within: Duration::from_secs(120),
+            retry: RetryPolicy::default(),
+            retry_pause: Duration::from_secs(60),
+            heartbeat_interval: Duration::from_secs(20),
+            poll_interval: Duration::from_millis(500),
+        }
+    }
+}
+
+/// One worker of campaigns.
+pub struct CampaignWorker {
+    shared: Arc<Shared>,
+    committer: Committer,
+    wakeups: Wakeups,
+}
+
+/// What all jobs of the process use.
+struct Shared {
+    pool: Pool,
+    /// New at every start, so that nobody is taken for the process that died under the same name.
+    worker: Arc<str>,
+    settings: CampaignSettings,
+    adapters: Adapters,
+    master_key: MasterKey,
+    submissions: Submissions,
+    /// Turns at each account.
+    turns: Mutex<HashMap<ProviderAccountId, Arc<Semaphore>>>,
+    held: Mutex<HashMap<JobId, Held>>,
+    job_ended: Notify,
+    /// Nothing new is begun.
+    stopping: CancellationToken,
+    /// Pauses are cut short.
+    hurry: CancellationToken,
+}
+
+struct Held {
+    hold: JobHold,
+    lost: CancellationToken,
+}
+
+/// A job in the hands of its task. It is let go when the task ends, even by a panic: a lock that nobody works under must not
+/// be kept fresh.
+struct Holding {
+    shared: Arc<Shared>,
+    hold: JobHold,
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.shared.let_go(self.hold);
+    }
+}
+
+/// How often the backlog is measured for the metrics.
+const MEASURE_EVERY: Duration = Duration::from_secs(15);
+/// How long to wait before the database is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// Submissions that may wait for the committer: a few per job.
+const SUBMISSIONS_MAX: usize = 256;
+
+impl CampaignWorker {
+    /// A worker. `writes` are connections for the committer alone, so that an outcome never waits for a read.
+    #[must_use]
+    pub fn new(
+        pool: Pool,
+        writes: Pool,
+        wakeups: Wakeups,
+        adapters: Adapters,
+        master_key: MasterKey,
+        settings: CampaignSettings,
+    ) -> Self {
+        let worker: Arc<str> = format!("worker-{}", uuid::Uuid::now_v7()).into();
+        let (submissions, queue) = mpsc::channel(SUBMISSIONS_MAX);
+        let committer = Committer::new(writes, Arc::clone(&worker), queue);
+        let shared = Arc::new(Shared {
+            pool,
+            worker,
+            settings,
+            adapters,
+            master_key,
+            submissions,
+            turns: Mutex::default(),
+            held: Mutex::default(),
+            job_ended: Notify::new(),
+            stopping: CancellationToken::new(),
+            hurry: CancellationToken::new(),
+        });
+        Self { shared, committer, wakeups }
+    }
+
+    /// Works until shutdown; then finishes the calls that are under way and hands back the rest.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let Self { shared, committer, mut wakeups } = self;
+        tracing::info!(worker = %shared.worker, "the campaign worker is running");
+        metrics::counter!("postrider_jobs_claimed_total").increment(0);
+        metrics::counter!("postrider_commits_total").increment(0);
+        let committing = TaskTracker::new();
+        for _ in 0..shared.settings.commit_connections.max(1) {
+            committing.spawn(committer.clone().run());
+        }
+        drop(committer);
+        let background = TaskTracker::new();
+        let ended = CancellationToken::new();
+        background.spawn(heartbeats(Arc::clone(&shared), ended.clone()));
+        background.spawn(measure(Arc::clone(&shared), ended.clone()));
+        let jobs = TaskTracker::new();
+
+        while !shutdown.is_cancelled() {
+            // Before the claim, so that a hint during the claim is not lost.
+            wakeups.mark_unchanged();
+            let job_ended = shared.job_ended.notified();
+            match shared.claim().await {
+                Ok(claimed) if !claimed.is_empty() => {
+                    for job in claimed {
+                        let lost = shared.hold(job.hold);
+                        let holding = Holding { shared: Arc::clone(&shared), hold: job.hold };
+                        jobs.spawn(async move { job::work(&holding.shared, job, lost).await });
+                    }
+                    continue;
+                }
+                Ok(_) => {}
+                Err(error) => tracing::error!(error = ?error, "no jobs were claimed: {error}"),
+            }
+            // A notification is a hint; the poll is the guarantee.
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = job_ended => {}
+                changed = wakeups.changed() => if changed.is_err() {
+                    tokio::time::sleep(shared.settings.poll_interval).await;
+                },
+                () = tokio::time::sleep(shared.settings.poll_interval) => {}
+            }
+        }
+
+        tracing::info!(jobs = jobs.len(), "the campaign worker finishes its calls");
+        shared.stopping.cancel();
+        jobs.close();
+        if tokio::time::timeout(shared.settings.call_timeout, jobs.wait()).await.is_err() {
+            shared.hurry.cancel();
+            jobs.wait().await;
+        }
+        ended.cancel();
+        background.close();
+        background.wait().await;
+        let worker = Arc::clone(&shared.worker);
+        // The last sender: the committers finish their queue and end.
+        drop(shared);
+        committing.close();
+        committing.wait().await;
+        tracing::info!(%worker, "the campaign worker has stopped");
+    }
+}
+
+impl Shared {
+    /// Takes as many jobs as there is room for, and none of a tenant that has its share already.
+    async fn claim(&self) -> Result<Vec<ClaimedJob>, StoreError> {
+        let (room, except) = {
+            let held = self.held();
+            let mut of_tenant: HashMap<TenantId, usize> = HashMap::new();
+            for held in held.values() {
+                *of_tenant.entry(held.hold.tenant_id).or_default() += 1;
+            }
+            let has_enough = |(tenant, jobs): (&TenantId, &usize)| {
+                (*jobs >= self.settings.jobs_per_tenant_max).then_some(*tenant)
+            };
+            let except: Vec<TenantId> = of_tenant.iter().filter_map(has_enough).collect();
+            // No tenant gets past its share by asking once for everything.
+            let most =
+                of_tenant.values().copied().filter(|jobs| *jobs < self.settings.jobs_per_tenant_max).max();
+            let room = self.settings.jobs_max.saturating_sub(held.len());
+            (room.min(self.settings.jobs_per_tenant_max - most.unwrap_or(0)), except)
+        };
+        if room == 0 {
+            return Ok(Vec::new());
+        }
+        let claimed = jobs::claim(&self.pool, &self.worker, room, &except).await?;
+        metrics::counter!("postrider_jobs_claimed_total").increment(claimed.len() as u64);
+        Ok(claimed)
+    }
+
+    fn hold(&self, hold: JobHold) -> CancellationToken {
+        let lost = CancellationToken::new();
+        self.held().insert(hold.job_id, Held { hold, lost: lost.clone() });
+        lost
+    }
+
+    fn let_go(&self, hold: JobHold) {
+        // The same job may have come back under another attempt: that one is still held.
+        self.held().retain(|_, held| held.hold != hold);
+        // Accounts that nobody uses any more.
+        self.turns
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|_, turns| Arc::strong_count(turns) > 1);
+        self.job_ended.notify_waiters();
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<JobId, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turns_of(&self, account: ProviderAccountId) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Semaphore::new(self.settings.account_concurrency.max(1)));
+        Arc::clone(turns.entry(account).or_insert_with(new))
+    }
+
+    /// Does something again for as long as the database is away: an outage burns no attempt.
+    async fn while_away<'a, T, F, Fut>(&'a self, mut ask: F) -> Result<T, StoreError>
+    where
+        F: FnMut(&'a Pool, &'a str) -> Fut,
+        Fut: Future<Output = Result<T, StoreError>>,
+    {
+        loop {
+            match ask(&self.pool, &self.worker).await {
+                Err(error) if error.is_passing() => {
+                    tracing::warn!(error = ?error, "a job waits for the database: {error}");
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+                answered => return answered,
+            }
+        }
+    }
+}
+
+/// Keeps the locks fresh until the last job has ended, and tells jobs whose lock is gone.
+async fn heartbeats(shared: Arc<Shared>, ended: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = ended.cancelled() => return,
+            () = tokio::time::sleep(shared.settings.heartbeat_interval) => {}
+        }
+        let holds: Vec<JobHold> = shared.held().values().map(|held| held.hold).collect();
+        if holds.is_empty() {
+            continue;
+        }
+        match jobs::heartbeat(&shared.pool, &shared.worker, &holds).await {
+            Ok(kept) => {
+                let held = shared.held();
+                for hold in holds.iter().filter(|hold| !kept.contains(&hold.job_id)) {
+                    // A job that ended a moment ago is not held either; then nobody listens.
+                    if let Some(held) = held.get(&hold.job_id).filter(|held| held.hold == *hold) {
+                        held.lost.cancel();
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(error = ?error, "locks could not be kept fresh: {error}"),
+        }
+    }
+}
+
+async fn measure(shared: Arc<Shared>, ended: CancellationToken) {
+    loop {
+        match jobs::measure(&shared.pool).await {
+            Ok(backlog) => {
+                metrics::gauge!("postrider_jobs_waiting").set(backlog.jobs_waiting as f64);
+                metrics::gauge!("postrider_jobs_locked").set(backlog.jobs_locked as f64);
+                metrics::gauge!("postrider_jobs_oldest_lock_seconds").set(backlog.oldest_lock_seconds);
+                metrics::gauge!("postrider_items_in_doubt").set(backlog.items_in_doubt as f64);
+                metrics::gauge!("postrider_items_oldest_doubt_seconds").set(backlog.oldest_doubt_seconds);
+            }
+            Err(error) => tracing::debug!(?error, "the jobs could not be measured"),
+        }
+        tokio::select! {
+            () = ended.cancelled() => return,
+            () = tokio::time::sleep(MEASURE_EVERY) => {}
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! From an asset and a lead to a message.
+//!
+//! Templates are strict: a variable that a lead does not have fails that lead's item, before any call. What a lead says about
+//! itself cannot become a header, an address or markup: one-line parts refuse control characters, HTML is escaped.
+//!
+//! A template sees the attributes of the lead by their names (`{{ first_name }}`), and what every lead has as
+//! `lead.id`, `lead.external_id`, `lead.email`, `lead.phone` and `lead.timezone`.
+
+use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value, value::Serde};
+use postrider_model::{Channel, Message};
+use postrider_store::jobs::Lead;
+use serde::Deserialize;
+
+/// Most steps that one template may take. A loop without end runs out of them.
+const STEPS_MAX: u64 = 100_000;
+/// Most bytes of a subject.
+const SUBJECT_BYTES_MAX: usize = 2_000;
+/// Most bytes of any other part.
+const PART_BYTES_MAX: usize = 512 * 1024;
+
+/// Why there is no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// The asset is not what its channel needs.
+    #[error("the content is not fit for {channel}: {problem}")]
+    Unfit {
+        /// The channel.
+        channel: Channel,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// A template does not compile.
+    #[error("the {part} has an error in line {line}: {problem}")]
+    Template {
+        /// Which part.
+        part: &'static str,
+        /// Where.
+        line: usize,
+        /// What.
+        problem: String,
+    },
+    /// A template does not go together with this lead.
+    #[error("the {part} cannot be filled in: {problem}")]
+    Lead {
+        /// Which part.
+        part: &'static str,
+        /// What is missing or wrong.
+        problem: String,
+    },
+}
+
+/// What an asset says, per channel.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EmailContent {
+    subject: String,
+    text: Option<String>,
+    html: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VoiceContent {
+    script: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SocialContent {
+    text: String,
+}
+
+/// A compiled asset.
+pub struct Template {
+    channel: Channel,
+    environment: Environment<'static>,
+}
+
+/// Whether content is fit for a channel and compiles.
+pub fn check(channel: Channel, content: &serde_json::Value) -> Result<(), RenderError> {
+    Template::compile(channel, content).map(drop)
+}
+
+impl Template {
+    /// Compiles an asset.
+    pub fn compile(channel: Channel, content: &serde_json::Value) -> Result<Self, RenderError> {
+        let unfit = |problem: String| RenderError::Unfit { channel, problem };
+        let not_so = |error: serde_json::Error| unfit(error.to_string());
+        let parts: Vec<(&'static str, Option<String>)> = match channel {
+            Channel::Email => {
+                let EmailContent { subject, text, html } =
+                    EmailContent::deserialize(content).map_err(not_so)?;
+                if text.is_none() && html.is_none() {
+                    return Err(unfit("an e-mail needs `text`, `html` or both".to_owned()));
+                }
+                vec![("subject", Some(subject)), ("text", text), ("html", html)]
+            }
+            Channel::Voice => {
+                vec![("script", Some(VoiceContent::deserialize(content).map_err(not_so)?.script))]
+            }
+            Channel::Social => {
+                vec![("text", Some(SocialContent::deserialize(content).map_err(not_so)?.text))]
+            }
+        };
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_fuel(Some(STEPS_MAX));
+        environment.set_auto_escape_callback(|name| match name {
+            "html" => minijinja::AutoEscape::Html,
+            _ => minijinja::AutoEscape::None,
+        });
+        for (part, source) in parts {
+            let Some(source) = source else { continue };
+            if source.trim().is_empty() {
+                return Err(unfit(format!("`{part}` is empty")));
+            }
+            if source.len() > PART_BYTES_MAX {
+                return Err(unfit(format!(
+                    "`{part}` has {} bytes; the limit is {PART_BYTES_MAX}",
+                    source.len()
+                )));
+            }
+            environment.add_template_owned(part, source).map_err(|error| RenderError::Template {
+                part,
+                line: error.line().unwrap_or(1),
+                problem: problem(&error),
+            })?;
+        }
+        let template = Self { channel, environment };
+        template.try_out()?;
+        Ok(template)
+    }
+
+    /// Filters and functions that do not exist are noticed only when a template is filled in; so it is filled in once, with
+    /// nothing. Whatever else goes wrong then is for want of a lead.
+    fn try_out(&self) -> Result<(), RenderError> {
+        let mut lenient = self.environment.clone();
+        lenient.set_undefined_behavior(UndefinedBehavior::Chainable);
+        for part in ["subject", "text", "html", "script"] {
+            let Ok(template) = lenient.get_template(part) else { continue };
+            let Err(error) = template.render(context(None)) else { continue };
+            let unknown = [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction];
+            if unknown.contains(&error.kind()) {
+                let line = error.line().unwrap_or(1);
+                return Err(RenderError::Template { part, line, problem: problem(&error) });
+            }
+        }
+        Ok(())
+    }
+
+    /// The message to one lead, or the post for nobody in particular. `address` is where it goes.
+    pub fn render(&self, lead: Option<&Lead>, address: Option<&str>) -> Result<Message, RenderError> {
+        let context = context(lead);
+        let to = || address.unwrap_or_default().to_owned();
+        Ok(match self.channel {
+            Channel::Email => Message::Email {
+                to: to(),
+                subject: self.one_line("subject", &context)?,
+                text: self.part("text", &context)?,
+                html: self.part("html", &context)?,
+            },
+            Channel::Voice => {
+                Message::Voice { to: to(), script: self.part("script", &context)?.unwrap_or_default() }
+            }
+            Channel::Social => Message::Social { text: self.part("text", &context)?.unwrap_or_default() },
+        })
+    }
+
+    fn one_line(&self, part: &'static str, context: &Value) -> Result<String, RenderError> {
+        let line = self.part(part, context)?.unwrap_or_default();
+        let line = line.trim();
+        let problem = if line.chars().any(char::is_control) {
+            "it holds a line break or another control character".to_owned()
+        } else if line.len() > SUBJECT_BYTES_MAX {
+            format!("it has {} bytes; the limit is {SUBJECT_BYTES_MAX}", line.len())
+        } else {
+            return Ok(line.to_owned());
+        };
+        Err(RenderError::Lead { part, problem })
+    }
+
+    fn part(&self, part: &'static str, context: &Value) -> Result<Option<String>, RenderError> {
+        let Ok(template) = self.environment.get_template(part) else { return Ok(None) };
+        let text =
+            template.render(context).map_err(|error| RenderError::Lead { part, problem: problem(&error) })?;
+        let wrong = if text.len() > PART_BYTES_MAX {
+            format!("it has {} bytes; the limit is {PART_BYTES_MAX}", text.len())
+        } else if text.contains('\0') {
+            "it holds a NUL character".to_owned()
+        } else if text.trim().is_empty() {
+            "nothing is left of it".to_owned()
+        } else {
+            return Ok(Some(text));
+        };
+        Err(RenderError::Lead { part, problem: wrong })
+    }
+}
+
+fn context(lead: Option<&Lead>) -> Value {
+    let Some(lead) = lead else { return Value::from(Serde(serde_json::Map::new())) };
+    let mut names = lead.attributes.as_object().cloned().unwrap_or_default();
+    // Last, so that no attribute can pass itself off as the lead.
+    names.insert(
+        "lead".to_owned(),
+        serde_json::json!({
+            "id": lead.id.0,
+            "external_id": lead.external_id,
+            "email": lead.email,
+            "phone": lead.phone,
+            "timezone": lead.timezone,
+        }),
+    );
+    Value::from(Serde(names))
+}
+
+/// The template engine's words, without the file name that it made up.
+fn problem(error: &minijinja::Error) -> String {
+    let kind = error.kind().to_string();
+    match error.detail() {
+        Some(detail) => format!("{kind}: {detail}"),
+        None => kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_model::ids::LeadId;
+    use serde_json::json;
+
+    use super::*;
+
+    fn lead(attributes: serde_json::Value) -> Lead {
+        Lead {
+            id: LeadId::new(),
+            external_id: None,
+            email: Some("ann@example.com".to_owned()),
+            phone: None,
+            timezone: None,
+            attributes,
+            suppression_reason: None,
+        }
+    }
+
+    fn email(content: serde_json::Value, attributes: serde_json::Value) -> Result<Message, RenderError> {
+        let template = Template::compile(Channel::Email, &content);
+        drop(content);
+        template?.render(Some(&lead(attributes)), Some("ann@example.com"))
+    }
+
+    #[test]
+    fn a_message_is_filled_in_from_the_lead() {
+        let content = json!({
+            "subject": "Hello {{ name }}",
+            "text": "{% for item in cart %}{{ item }};{% endfor %} {{ lead.email }}",
+            "html": "<p>{{ name }}</p>",
+        });
+        let message =
+            email(content, json!({ "name": "Ann & Bo", "cart": ["a", "b"], "lead": "mallory" })).unwrap();
+        assert_eq!(
+            message,
+            Message::Email {
+                to: "ann@example.com".to_owned(),
+                subject: "Hello Ann & Bo".to_owned(),
+                text: Some("a;b; ann@example.com".to_owned()),
+                html: Some("<p>Ann &amp; Bo</p>".to_owned()),
+            }
+        );
+    }
+
+    #[test]
+    fn what_a_lead_lacks_fails_its_item() {
+        let error = email(json!({ "subject": "Hello {{ name }}", "text": "t" }), json!({})).unwrap_err();
+        assert!(matches!(&error, RenderError::Lead { part: "subject", .. }), "{error}");
+        let nested =
+            email(json!({ "subject": "s", "text": "{{ order.id }}" }), json!({ "order": {} })).unwrap_err();
+        assert!(matches!(&nested, RenderError::Lead { part: "text", .. }), "{nested}");
+    }
+
+    #[test]
+    fn a_lead_cannot_write_headers() {
+        for name in ["Ann\r\nBcc: all@example.com", "Ann\nX: y", "Ann\u{0}", "Ann\u{85}X"] {
+            let error =
+                email(json!({ "subject": "Hello {{ name }}.", "text": "t" }), json!({ "name": name }))
+                    .unwrap_err();
+            assert!(
+                error.to_string().contains("control character") || error.to_string().contains("NUL"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn bad_content_is_refused_with_what_is_wrong() {
+        let refused = |channel, content| check(channel, &content).unwrap_err().to_string();
+        let cases = [
+            (Channel::Email, json!({ "subject": "s" }), "needs `text`, `html` or both"),
+            (Channel::Email, json!({ "text": "t" }), "missing field `subject`"),
+            (Channel::Email, json!({ "subject": "s", "text": "t", "body": "b" }), "unknown field `body`"),
+            (Channel::Email, json!({ "subject": " ", "text": "t" }), "`subject` is empty"),
+            (
+                Channel::Email,
+                json!({ "subject": "s", "text": "a\n{{ name" }),
+                "the text has an error in line 2",
+            ),
+            (Channel::Email, json!({ "subject": "s", "text": "{% include 'x' %}" }), "the text has an error"),
+            (
+                Channel::Email,
+                json!({ "subject": "s", "text": "{{ name | nosuch }}" }),
+                "the text has an error",
+            ),
+            (Channel::Voice, json!({ "text": "t" }), "unknown field `text`"),
+            (Channel::Social, json!("text"), "the content is not fit for social"),
+        ];
+        for (channel, content, expected) in cases {
+            let message = refused(channel, content.clone());
+            assert!(message.contains(expected), "{content}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_template_without_end_and_one_that_grows_are_stopped() {
+        let endless = "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
+        let error = email(json!({ "subject": "s", "text": endless }), json!({})).unwrap_err();
+        assert!(matches!(error, RenderError::Lead { .. }), "{error}");
+        let grows = "{% for a in range(9000) %}{{ big }}{% endfor %}";
+        let error =
+            email(json!({ "subject": "s", "text": grows }), json!({ "big": "x".repeat(1000) })).unwrap_err();
+        assert!(error.to_string().contains("the limit is"), "{error}");
+    }
+}
