@@ -35,6 +35,7 @@ pub struct Config {
     pub http: Http,
     pub log: Log,
     pub outbound: Outbound,
+    pub campaigns: Campaigns,
     pub relay: Relay,
 }
 
@@ -107,6 +108,89 @@ pub enum LogFormat {
 pub struct Outbound {
     /// Lets development reach loopback, private addresses and plain http. Never in production.
     pub allow_private: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Campaigns {
+    /// Most jobs that one process works on at a time.
+    pub jobs_max: usize,
+    /// Most of them for one tenant.
+    pub jobs_per_tenant_max: usize,
+    /// Most items of one job that are being called: what a crash can put in doubt.
+    pub window: usize,
+    /// Most calls at a time with one account, per process.
+    pub account_concurrency: usize,
+    /// How many connections write reservations and outcomes.
+    pub commit_connections: u32,
+    pub call_timeout_seconds: u64,
+    /// A call begins within so long after its reservation, or not at all.
+    pub call_within_seconds: u64,
+    /// Most calls for one item, where provably nothing was sent.
+    pub tries_max: u32,
+    /// Longest time to wait for a provider that asks for it.
+    pub wait_max_seconds: u64,
+    /// How long a job stays away after its first attempt; then twice as long each time.
+    pub retry_pause_seconds: u64,
+    pub heartbeat_interval_seconds: u64,
+    pub poll_interval_ms: u64,
+}
+
+impl Default for Campaigns {
+    fn default() -> Self {
+        Self {
+            jobs_max: 16,
+            jobs_per_tenant_max: 12,
+            window: 64,
+            account_concurrency: 64,
+            commit_connections: 2,
+            call_timeout_seconds: 60,
+            call_within_seconds: 120,
+            tries_max: 5,
+            wait_max_seconds: 60,
+            retry_pause_seconds: 60,
+            heartbeat_interval_seconds: 20,
+            poll_interval_ms: 500,
+        }
+    }
+}
+
+impl Campaigns {
+    fn check(&self) -> anyhow::Result<()> {
+        let bounds: [(&str, u64, std::ops::RangeInclusive<u64>, &str); 12] = [
+            ("jobs_max", self.jobs_max as u64, 1..=1000, ""),
+            ("jobs_per_tenant_max", self.jobs_per_tenant_max as u64, 1..=1000, ""),
+            ("window", self.window as u64, 1..=1000, ""),
+            ("account_concurrency", self.account_concurrency as u64, 1..=100_000, ""),
+            ("commit_connections", u64::from(self.commit_connections), 1..=16, ""),
+            ("call_timeout_seconds", self.call_timeout_seconds, 1..=120, ""),
+            (
+                "call_within_seconds",
+                self.call_within_seconds,
+                1..=300,
+                ": negative evidence counts after the quiet time",
+            ),
+            ("tries_max", u64::from(self.tries_max), 1..=100, ""),
+            ("wait_max_seconds", self.wait_max_seconds, 0..=300, ""),
+            ("retry_pause_seconds", self.retry_pause_seconds, 1..=3600, ""),
+            (
+                "heartbeat_interval_seconds",
+                self.heartbeat_interval_seconds,
+                1..=60,
+                ": a lock lasts five minutes",
+            ),
+            ("poll_interval_ms", self.poll_interval_ms, 10..=60_000, ""),
+        ];
+        for (key, value, bounds, why) in bounds {
+            anyhow::ensure!(
+                bounds.contains(&value),
+                "campaigns.{key} must lie between {} and {}{why}",
+                bounds.start(),
+                bounds.end()
+            );
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -218,6 +302,7 @@ impl Config {
         if let Some(Hidden(key)) = &self.master_key {
             key.expose_secret().parse::<MasterKey>().context("master_key")?;
         }
+        self.campaigns.check()?;
         let relay = &self.relay;
         anyhow::ensure!(
             (1..=10_000).contains(&relay.batch_size),
@@ -305,6 +390,7 @@ fn describe(kind: &Kind) -> String {
                 | "struct Http"
                 | "struct Log"
                 | "struct Outbound"
+                | "struct Campaigns"
                 | "struct Relay"
                 | "internally tagged enum Sink" => "a section with keys of its own",
                 other => other,
@@ -339,7 +425,7 @@ fn kind_of(found: &Actual) -> &'static str {
 fn advice_on_variables(kind: &Kind) -> String {
     match kind {
         Kind::UnknownField(found, _) => {
-            let sections = ["database", "http", "log", "outbound", "relay"];
+            let sections = ["database", "http", "log", "outbound", "campaigns", "relay"];
             let meant = sections
                 .iter()
                 .find_map(|section| Some((section, found.strip_prefix(section)?.strip_prefix('_')?)));

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use postrider_engine::{RelaySettings, Retention, Route};
+use postrider_engine::{CampaignSettings, RelaySettings, Retention, Route, campaigns::RetryPolicy};
 use postrider_model::EventSink;
-use postrider_providers::{GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};
+use postrider_providers::{Adapters, GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};
 
 use crate::config::{Config, Sink};
 
@@ -53,6 +53,37 @@ fn build(sink: &Sink, client: &GuardedClient) -> anyhow::Result<Arc<dyn EventSin
             anyhow::bail!("this binary was built without NATS; build it with `--features nats`")
         }
     })
+}
+
+/// Every vendor that this binary can call.
+pub fn adapters(config: &Config) -> anyhow::Result<Adapters> {
+    let policy = Policy { allow_private: config.outbound.allow_private };
+    let timeout = Duration::from_secs(config.campaigns.call_timeout_seconds);
+    // The client gives up first: it knows how far the call had come, and the worker does not.
+    let client = GuardedClient::new(policy, Limits { total: timeout.mul_f64(0.9), ..Limits::default() })?;
+    Ok(Adapters::standard(&client))
+}
+
+/// The campaign worker's settings.
+pub fn campaign_settings(config: &Config) -> CampaignSettings {
+    let campaigns = &config.campaigns;
+    CampaignSettings {
+        jobs_max: campaigns.jobs_max,
+        jobs_per_tenant_max: campaigns.jobs_per_tenant_max.min(campaigns.jobs_max),
+        window: campaigns.window,
+        account_concurrency: campaigns.account_concurrency,
+        commit_connections: campaigns.commit_connections as usize,
+        call_timeout: Duration::from_secs(campaigns.call_timeout_seconds),
+        call_within: Duration::from_secs(campaigns.call_within_seconds),
+        retry: RetryPolicy {
+            tries_max: campaigns.tries_max,
+            wait_max: Duration::from_secs(campaigns.wait_max_seconds),
+            ..RetryPolicy::default()
+        },
+        retry_pause: Duration::from_secs(campaigns.retry_pause_seconds),
+        heartbeat_interval: Duration::from_secs(campaigns.heartbeat_interval_seconds),
+        poll_interval: Duration::from_millis(campaigns.poll_interval_ms),
+    }
 }
 
 /// The relay's settings.

@@ -13,6 +13,7 @@ use postrider_model::{
     ids::{ProviderAccountId, TenantId},
     seal::Place,
 };
+use postrider_providers::{Account, Adapters};
 use postrider_store::{
     PgConnection,
     accounts::{self, NewAccount},
@@ -20,8 +21,8 @@ use postrider_store::{
 };
 use secrecy::SecretString;
 
-use super::{ForTenant, actor, output};
-use crate::{config::Config, installation::Installation};
+use super::{ForTenant, actor, output, with_installation};
+use crate::{config::Config, installation::Installation, wire};
 
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
@@ -78,10 +79,16 @@ pub struct SecretSource {
     /// Read the secret from this file instead of stdin
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    /// There is none: a relay that asks for no password, a provider that asks for no token
+    #[arg(long, conflicts_with = "secret_file")]
+    no_secret: bool,
 }
 
 impl SecretSource {
     fn read(&self) -> anyhow::Result<SecretString> {
+        if self.no_secret {
+            return Ok(SecretString::default());
+        }
         let mut text = String::new();
         // One byte more than allowed, so that too much is noticed and not cut.
         let limit = SECRET_BYTES_MAX + 1;
@@ -104,7 +111,7 @@ impl SecretSource {
         let trimmed = text.trim_end_matches(['\r', '\n']);
         anyhow::ensure!(
             !trimmed.is_empty(),
-            "the secret is empty; pipe it in, or name a file with --secret-file"
+            "the secret is empty; pipe it in, name a file with --secret-file, or say --no-secret"
         );
         Ok(trimmed.into())
     }
@@ -113,10 +120,28 @@ impl SecretSource {
 pub async fn run(command: AccountsCommand, config: &Config) -> anyhow::Result<ExitCode> {
     // What is wrong with the input is said before anything is started, and nothing is open while a person types.
     let input = Input::read(&command)?;
-    let installation = Installation::open(config).await?;
-    let done = act(command, input, &installation, config).await;
-    installation.close().await?;
-    done.map(|()| ExitCode::SUCCESS)
+    let warning = match &command {
+        AccountsCommand::Add { provider, .. } => check(provider, &input, &wire::adapters(config)?)?,
+        _ => None,
+    };
+    with_installation(config, async |installation| act(command, input, installation, config).await).await?;
+    if let Some(warning) = warning {
+        eprintln!("warning: {warning}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the vendor takes the account as it is. A vendor that another program adds is taken on trust.
+fn check(provider: &str, input: &Input, adapters: &Adapters) -> anyhow::Result<Option<String>> {
+    let Some(adapter) = adapters.get(provider) else {
+        let known = adapters.names();
+        return Ok(Some(format!("this program cannot call provider `{provider}` itself; it knows {known}")));
+    };
+    let account = Account { settings: &input.settings, secret: &input.secret };
+    adapter
+        .open(&account)
+        .map(|_| None)
+        .map_err(|error| anyhow::anyhow!("the account cannot work as it is set up: {error}"))
 }
 
 /// What comes from outside the command line, or must be understood first.

@@ -2,16 +2,45 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use postrider_bench::Part;
 
 #[derive(Args)]
 pub struct BenchArgs {
     /// Smaller numbers, for a quick look
     #[arg(long)]
     quick: bool,
+    /// Measure a part alone [default: everything]
+    #[arg(long, value_enum)]
+    only: Option<Only>,
+    /// Be the worker of a measurement, on this database
+    #[arg(long, value_name = "URL", hide = true)]
+    null_worker: Option<String>,
+    /// How many connections that worker writes with
+    #[arg(long, value_name = "N", default_value_t = 2, hide = true)]
+    commit_connections: u32,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Only {
+    /// Domain events and the relay
+    Events,
+    /// Campaigns
+    Campaigns,
 }
 
 pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    postrider_bench::run(args.quick).await?;
+    if let Some(url) = args.null_worker {
+        // A server counts what it does, so this worker does too.
+        let _metrics = postrider_api::collect_metrics()?;
+        postrider_bench::null_worker(&url, args.commit_connections).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let part = match args.only {
+        None => Part::All,
+        Some(Only::Events) => Part::Events,
+        Some(Only::Campaigns) => Part::Campaigns,
+    };
+    postrider_bench::run(args.quick, part).await?;
     Ok(ExitCode::SUCCESS)
 }

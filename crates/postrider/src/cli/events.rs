@@ -10,7 +10,7 @@ use postrider_store::{
     pool, tenants,
 };
 
-use super::{actor, output};
+use super::{actor, output, with_installation};
 use crate::{config::Config, installation::Installation, wire};
 
 #[derive(Subcommand)]
@@ -121,10 +121,8 @@ pub async fn run(command: EventsCommand, config: &Config) -> anyhow::Result<Exit
         }
         _ => None,
     };
-    let installation = Installation::open(config).await?;
-    let done = act(command, new, &installation, config).await;
-    installation.close().await?;
-    done.map(|()| ExitCode::SUCCESS)
+    with_installation(config, async |installation| act(command, new, installation, config).await).await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn act(

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use postrider_model::{ids::ApiKeyId, tenancy::Role};
 use postrider_store::{keys, pool};
 
-use super::{ForTenant, actor, output};
+use super::{ForTenant, actor, output, with_installation};
 use crate::{config::Config, installation::Installation};
 
 #[derive(Subcommand)]
@@ -46,10 +46,8 @@ pub enum KeysCommand {
 }
 
 pub async fn run(command: KeysCommand, config: &Config) -> anyhow::Result<ExitCode> {
-    let installation = Installation::open(config).await?;
-    let done = act(command, &installation).await;
-    installation.close().await?;
-    done.map(|()| ExitCode::SUCCESS)
+    with_installation(config, async |installation| act(command, installation).await).await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Result<()> {

@@ -2,20 +2,23 @@
 
 mod accounts;
 mod bench;
+mod campaign;
 mod demo;
 mod doctor;
 mod events;
+mod in_doubt;
 mod keys;
 mod migrate;
 mod output;
 mod serve;
 mod tenants;
+mod trace;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use postrider_store::{
-    PgConnection,
+    PgConnection, Pool, StoreError, Transaction, pool,
     tenants::{Tenant, find},
 };
 
@@ -77,6 +80,14 @@ enum Command {
     /// Manage the accounts of tenants at providers
     #[command(subcommand)]
     Accounts(accounts::AccountsCommand),
+    /// Import leads, create, deploy and follow campaigns
+    #[command(subcommand)]
+    Campaign(campaign::CampaignCommand),
+    /// List and resolve items of which nobody knows whether they were sent
+    #[command(subcommand)]
+    InDoubt(in_doubt::InDoubtCommand),
+    /// Show the whole story of a campaign, a run, a job or an item
+    Trace(trace::TraceArgs),
     /// Publish, list, retry and close domain events
     #[command(subcommand)]
     Events(events::EventsCommand),
@@ -112,10 +123,26 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Tenants(command) => tenants::run(command, &config).await,
         Command::Keys(command) => keys::run(command, &config).await,
         Command::Accounts(command) => accounts::run(command, &config).await,
+        Command::Campaign(command) => campaign::run(command, &config).await,
+        Command::InDoubt(command) => in_doubt::run(command, &config).await,
+        Command::Trace(args) => trace::run(args, &config).await,
         Command::Events(command) => events::run(command, &config).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Sim(args) => sim::run(args, shutdown::on_signal()?).await.map(|()| ExitCode::SUCCESS),
     }
+    .map_err(advised)
+}
+
+/// What the database refused, with what it advises.
+fn advised(error: anyhow::Error) -> anyhow::Error {
+    let hint = error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(StoreError::Refused { hint: Some(hint), .. }) => Some(hint.clone()),
+        _ => None,
+    });
+    let Some(hint) = hint else { return error };
+    let mut words = hint.trim_end_matches('.').chars();
+    let first = words.next().map(|first| first.to_lowercase().to_string()).unwrap_or_default();
+    anyhow::anyhow!("{error:#}; {first}{}", words.as_str())
 }
 
 fn overrides(global: &Global, listen: Option<SocketAddr>) -> Overrides {
@@ -141,8 +168,22 @@ fn overrides(global: &Global, listen: Option<SocketAddr>) -> Overrides {
 /// A server logs what it does; a command that answers a person only warns, unless told otherwise.
 fn for_command(command: &Command, log: &crate::config::Log, global: &Global) -> crate::config::Log {
     let quiet = !matches!(command, Command::Serve(_)) && global.log.is_none() && log.filter == "info";
-    let filter = if quiet { "warn".to_owned() } else { log.filter.clone() };
+    // That a statement takes its time is no news to whoever waits for it.
+    let filter = if quiet { "warn,sqlx::query=error".to_owned() } else { log.filter.clone() };
     crate::config::Log { filter, ..log.clone() }
+}
+
+/// Opens the database, acts there, and leaves it however that ended.
+async fn with_installation<T>(
+    config: &Config,
+    act: impl AsyncFnOnce(&Installation) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let installation = Installation::open(config).await?;
+    let done = act(&installation).await;
+    let closed = installation.close().await;
+    let done = done?;
+    closed?;
+    Ok(done)
 }
 
 /// Which tenant a command is about.
@@ -165,6 +206,29 @@ impl ForTenant {
             None => anyhow::bail!("say which tenant with --tenant; `postrider tenants list` shows them"),
         };
         Ok(find(connection, wanted).await?)
+    }
+
+    /// A transaction as this tenant.
+    async fn begin(&self, pool: &Pool, installation: &Installation) -> anyhow::Result<(Transaction, Tenant)> {
+        let mut transaction = pool::begin(pool).await?;
+        let tenant = self.find(&mut transaction, installation).await?;
+        pool::act_as(&mut transaction, tenant.id).await?;
+        Ok((transaction, tenant))
+    }
+
+    /// A command about the same tenant, to be typed next.
+    fn command(&self, words: &[&str]) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./@".contains(c);
+        let tenant = self.tenant.as_deref().map(|tenant| ["--tenant", tenant]);
+        let quoted =
+            ["postrider"].iter().chain(words).copied().chain(tenant.into_iter().flatten()).map(|word| {
+                if word.chars().all(plain) {
+                    word.to_owned()
+                } else {
+                    format!("'{}'", word.replace('\'', r"'\''"))
+                }
+            });
+        quoted.collect::<Vec<_>>().join(" ")
     }
 }
 

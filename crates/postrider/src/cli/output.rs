@@ -33,6 +33,12 @@ pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>, nothing:
     Ok(())
 }
 
+/// Prints one line to stdout.
+pub fn line(text: &str) -> anyhow::Result<()> {
+    writeln!(std::io::stdout().lock(), "{}", printable(text))?;
+    Ok(())
+}
+
 /// Text from outside must not steer the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()

@@ -5,8 +5,9 @@ use std::{net::SocketAddr, process::ExitCode};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use postrider_api::App;
-use postrider_engine::Relay;
-use postrider_store::{Pool, doctor, events, migrate, pool, wakeups};
+use postrider_engine::{CampaignWorker, Relay};
+use postrider_model::seal::MasterKey;
+use postrider_store::{Pool, doctor, events, jobs, migrate, pool, wakeups};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -26,15 +27,19 @@ pub struct ServeArgs {
 enum ServeRole {
     /// The HTTP API
     Api,
+    /// Campaigns: jobs, reservations, provider calls
+    Campaigns,
     /// Domain events to their sinks
     Relay,
 }
 
 pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
     let draining = shutdown::on_signal()?;
+    let explicit = !args.roles.is_empty();
     let roles = if args.roles.is_empty() { ServeRole::value_variants().to_vec() } else { args.roles };
     // What can be refused is refused before anything is started.
     let routes = wire::routes(config)?;
+    let adapters = wire::adapters(config)?;
     let listener = bind(config.http.listen).await?;
     let http_url = format!("http://{}", listener.local_addr()?);
     let metrics = postrider_api::collect_metrics().context("cannot collect metrics")?;
@@ -45,7 +50,7 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         let app_pool = checked(installation.app_pool(connections).await?, APP).await?;
         let loops = TaskTracker::new();
         if roles.contains(&ServeRole::Relay) {
-            let worker_pool = checked(installation.worker_pool(connections).await?, WORKER).await?;
+            let worker_pool = checked(installation.worker_pool(connections).await?, RELAY).await?;
             if routes.is_empty() {
                 // Without a sink every event would count as delivered. Nothing accepted is lost, so they wait.
                 tracing::warn!("no sinks are configured, so events wait in the outbox; see relay.sinks");
@@ -60,6 +65,16 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
                 loops.spawn(retention.run(worker_pool, draining.clone()));
             }
         }
+        if let Some(master_key) = campaigns_key(&roles, explicit, &installation, config)? {
+            let pool = checked(installation.worker_pool(connections).await?, CAMPAIGNS).await?;
+            let writes = installation.worker_pool(config.campaigns.commit_connections).await?;
+            let (hints, listening) =
+                wakeups::listen(installation.listen_url(), jobs::HINT_CHANNEL, draining.clone())?;
+            loops.spawn(listening);
+            let settings = wire::campaign_settings(config);
+            let worker = CampaignWorker::new(pool, writes, hints, adapters, master_key, settings);
+            loops.spawn(worker.run(draining.clone()));
+        }
         loops.close();
 
         let serves_api = roles.contains(&ServeRole::Api);
@@ -67,7 +82,10 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         // HTTP outlives the loops, so that health and metrics can be asked for while they drain.
         let drained = CancellationToken::new();
         let http = tokio::spawn(postrider_api::serve(listener, app, drained.clone()));
-        installation.write_run_file(http_url.clone()).await?;
+        // How to reach the API; a process that only works has nothing to say there.
+        if serves_api {
+            installation.write_run_file(http_url.clone()).await?;
+        }
         tracing::info!(?roles, "postrider is serving at {http_url}");
 
         tokio::select! {
@@ -87,6 +105,26 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The key that opens the accounts' secrets, if campaigns are to be served. Who asked for them by name must have one.
+fn campaigns_key(
+    roles: &[ServeRole],
+    explicit: bool,
+    installation: &Installation,
+    config: &Config,
+) -> anyhow::Result<Option<MasterKey>> {
+    if !roles.contains(&ServeRole::Campaigns) {
+        return Ok(None);
+    }
+    match installation.master_key(config) {
+        Ok(key) => Ok(Some(key)),
+        Err(error) if explicit => Err(error),
+        Err(error) => {
+            tracing::warn!("campaigns are not served, their jobs wait: {error:#}");
+            Ok(None)
+        }
+    }
+}
+
 async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         anyhow::anyhow!("cannot listen on {address}: {error}; choose another address with --listen, or port 0 for a free one")
@@ -96,7 +134,8 @@ async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// A role of the database, what it is needed for, and which setting names its login.
 type Needs = (&'static str, &'static str, &'static str);
 const APP: Needs = ("postrider_app", "HTTP", "database.app_url");
-const WORKER: Needs = ("postrider_worker", "the relay", "database.url");
+const CAMPAIGNS: Needs = ("postrider_worker", "the campaign worker", "database.url");
+const RELAY: Needs = ("postrider_worker", "the relay", "database.url");
 
 /// Refuses to serve where the promises would not hold.
 async fn checked(pool: Pool, (role, needed_for, setting): Needs) -> anyhow::Result<Pool> {

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use postrider_model::tenancy::Role;
 use postrider_store::{keys, pool, tenants};
 
-use super::{actor, output};
+use super::{actor, output, with_installation};
 use crate::{config::Config, installation::Installation};
 
 #[derive(Subcommand)]
@@ -28,10 +28,8 @@ pub enum TenantsCommand {
 }
 
 pub async fn run(command: TenantsCommand, config: &Config) -> anyhow::Result<ExitCode> {
-    let installation = Installation::open(config).await?;
-    let done = act(command, &installation).await;
-    installation.close().await?;
-    done.map(|()| ExitCode::SUCCESS)
+    with_installation(config, async |installation| act(command, installation).await).await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Result<()> {

@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
@@ -60,7 +59,7 @@ pub async fn conclude(world: &World, mut receipt: Receipt, good: (StatusCode, Va
     match ending {
         Ending::Well => Ok(json_answer(good.0, &good.1)),
         Ending::Late => {
-            wait(world, world.pace.latency).await;
+            world.wait(world.pace.latency).await;
             Ok(json_answer(good.0, &good.1))
         }
         Ending::Error => Ok(problem(StatusCode::INTERNAL_SERVER_ERROR, "the sim was asked to fail")),
@@ -68,18 +67,12 @@ pub async fn conclude(world: &World, mut receipt: Receipt, good: (StatusCode, Va
         Ending::Busy => Ok(busy(world)),
         Ending::Silence => {
             // hyper drops this when the client hangs up.
-            wait(world, world.pace.stall).await;
+            world.wait(world.pace.stall).await;
             Err(Cut::Silence)
         }
         Ending::Half => Err(Cut::Half(half_of(good.0, &good.1))),
         Ending::Reset => Err(Cut::Reset),
     }
-}
-
-/// Waits, but not past the shutdown.
-async fn wait(world: &World, time: Duration) {
-    // Running out of time is what this is for.
-    let _ = tokio::time::timeout(time, world.shutdown.cancelled()).await;
 }
 
 /// A JSON answer.

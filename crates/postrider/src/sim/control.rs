@@ -16,6 +16,7 @@ use super::World;
 use super::answer::{Answer, json_answer, problem, with_type};
 use super::faults::{Fault, Rates};
 use super::http::{Body, read_body};
+use super::rules::Rule;
 use super::tally::Counts;
 
 /// How long `GET /receipts?received=N` waits at most.
@@ -83,10 +84,9 @@ pub fn rates(world: &World) -> Answer {
 
 /// `PUT /faults`: replaces all rates, such as `{"stall": 0.01, "half": 0.02}`; `{}` ends all faults.
 pub async fn set_rates(world: &World, request: Request<Incoming>) -> Answer {
-    let body = match read_body(request.into_body()).await {
-        Body::Whole(body) => body,
-        Body::TooLarge => return problem(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 1 MiB"),
-        Body::Broken => return problem(StatusCode::BAD_REQUEST, "the body breaks off"),
+    let body = match whole_body(request).await {
+        Ok(body) => body,
+        Err(answer) => return answer,
     };
     let Ok(named) = serde_json::from_slice::<BTreeMap<String, f64>>(&body) else {
         return problem(
@@ -104,5 +104,43 @@ pub async fn set_rates(world: &World, request: Request<Incoming>) -> Answer {
             let known = Fault::ALL.map(Fault::name);
             json_answer(StatusCode::BAD_REQUEST, &json!({ "error": error.to_string(), "known": known }))
         }
+    }
+}
+
+/// `GET /faults/rules`: the rules in force, with what is left of their `times`.
+pub fn rules(world: &World) -> Answer {
+    json_answer(StatusCode::OK, &json!(world.rules.all()))
+}
+
+/// `PUT /faults/rules`: replaces all rules, such as `[{"to": "a@example.com", "fault": "stall", "times": 1}]`.
+pub async fn set_rules(world: &World, request: Request<Incoming>) -> Answer {
+    let body = match whole_body(request).await {
+        Ok(body) => body,
+        Err(answer) => return answer,
+    };
+    match serde_json::from_slice::<Vec<Rule>>(&body) {
+        Ok(rules) => {
+            tracing::info!(?rules, "the sim has new fault rules");
+            world.rules.set(rules);
+            self::rules(world)
+        }
+        Err(error) => {
+            let error = format!("expected a JSON list of rules, such as {}: {error}", Rule::EXAMPLE);
+            problem(StatusCode::BAD_REQUEST, &error)
+        }
+    }
+}
+
+/// `DELETE /faults/rules`: none any more.
+pub fn clear_rules(world: &World) -> Answer {
+    world.rules.set(Vec::new());
+    rules(world)
+}
+
+async fn whole_body(request: Request<Incoming>) -> Result<Bytes, Answer> {
+    match read_body(request.into_body()).await {
+        Body::Whole(body) => Ok(body),
+        Body::TooLarge => Err(problem(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 1 MiB")),
+        Body::Broken => Err(problem(StatusCode::BAD_REQUEST, "the body breaks off")),
     }
 }

@@ -12,14 +12,13 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
-use tokio_util::task::TaskTracker;
+use tokio::net::TcpStream;
 
 use super::answer::{Answer, Cut, not_allowed, problem};
-use super::{World, control, webhook};
+use super::{World, control, messages, webhook};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 const HEADERS_MAX: usize = 64;
@@ -28,8 +27,6 @@ const HEADER_BYTES_MAX: usize = 16 * 1024;
 const DISCARD_BYTES_MAX: usize = 16 * BODY_BYTES_MAX;
 /// How long a shutdown waits for requests that are under way.
 const DRAIN_FOR: Duration = Duration::from_secs(2);
-/// How long to wait when no connection can be accepted, which is when files run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Every route.
 async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, Cut> {
@@ -45,35 +42,23 @@ async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, 
         "/faults" if method == Method::GET => Ok(control::rates(&world)),
         "/faults" if method == Method::PUT => Ok(control::set_rates(&world, request).await),
         "/faults" => Ok(not_allowed("GET, PUT")),
+        "/faults/rules" if method == Method::GET => Ok(control::rules(&world)),
+        "/faults/rules" if method == Method::PUT => Ok(control::set_rules(&world, request).await),
+        "/faults/rules" if method == Method::DELETE => Ok(control::clear_rules(&world)),
+        "/faults/rules" => Ok(not_allowed("GET, PUT, DELETE")),
+        "/messages" if method == Method::POST => messages::receive(&world, request).await,
+        "/messages" => Ok(not_allowed("POST")),
         hook if webhook::is_hook(hook) && method == Method::POST => webhook::receive(&world, request).await,
         hook if webhook::is_hook(hook) => Ok(not_allowed("POST")),
-        _ => Ok(problem(StatusCode::NOT_FOUND, "there is nothing here; hooks are at /hooks/{name}")),
+        _ => Ok(problem(
+            StatusCode::NOT_FOUND,
+            "there is nothing here; hooks are at /hooks/{name}, messages at /messages",
+        )),
     }
 }
 
-/// Accepts connections until shutdown, then lets those under way finish.
-pub async fn serve(world: &Arc<World>, listener: TcpListener) {
-    let connections = TaskTracker::new();
-    loop {
-        let accepted = tokio::select! {
-            () = world.shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                connections.spawn(serve_connection(Arc::clone(world), stream));
-            }
-            Err(error) => {
-                tracing::warn!(?error, "the sim could not accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    connections.close();
-    connections.wait().await;
-}
-
-async fn serve_connection(world: Arc<World>, stream: TcpStream) {
+/// Answers the requests of one connection.
+pub async fn serve_connection(world: Arc<World>, stream: TcpStream) {
     // Answers are small; waiting to fill a packet would only add latency nobody asked for.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(?error, "the sim could not set TCP_NODELAY");
@@ -127,6 +112,12 @@ pub enum Body {
     TooLarge,
     /// It breaks off or makes no sense.
     Broken,
+}
+
+/// The text of a header, if it has one.
+pub fn text_of(headers: &HeaderMap, name: &str) -> Option<String> {
+    let value = headers.get(name)?.to_str().ok()?;
+    (!value.is_empty()).then(|| value.to_owned())
 }
 
 /// Reads a body of bounded size.

@@ -4,19 +4,24 @@
 //! someone else than the system under test.
 //!
 //! ```text
-//!            ┌ faces: webhook.rs (more to come, one file each) ┐
-//! request ──►│ read ─► judge ─► draw a fault ─► write it down  │──► answer, well or badly
-//!            └───────────────────────────────────┬─────────────┘
-//!                    faults.rs: Dice ┘            └ receipts.rs: Ledger, one fdatasync for many requests
+//!            ┌ faces: webhook.rs, messages.rs, smtp.rs, mail.rs ┐
+//! request ──►│ read ─► judge ─► draw a fault ─► write it down   │──► answer, well or badly
+//!            └───────────────────────────────────┬──────────────┘
+//!   rules.rs: Rules, faults.rs: Dice ┘            └ receipts.rs: Ledger, one fdatasync for many requests
 //! ```
 //!
 //! A receipt is on disk before anything is answered: what the sim acknowledged, it can account for.
 
+mod accept;
 mod answer;
 mod control;
 mod faults;
 mod http;
+mod mail;
+mod messages;
 mod receipts;
+mod rules;
+mod smtp;
 mod tally;
 mod webhook;
 
@@ -37,8 +42,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use faults::{Dice, Rates};
+use faults::{Dice, Fault, Rates};
 use receipts::Ledger;
+use rules::{Rule, Rules};
 
 /// Plays the providers and receivers that Postrider sends to, on loopback, with faults and receipts.
 #[derive(Args, Clone, Debug)]
@@ -46,15 +52,31 @@ pub struct SimArgs {
     /// Where to listen; loopback only. Port 0 picks a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = loopback)]
     pub listen: SocketAddr,
+    /// Where to listen for mail; loopback only. Port 0 picks a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = loopback)]
+    pub smtp_listen: SocketAddr,
     /// File that receipts are appended to, one JSON line each [default: a new file in the temp directory].
     #[arg(long, value_name = "FILE")]
     pub receipts: Option<PathBuf>,
     /// Signing secret of the webhooks (`whsec_…`); any of several may match. Without one, nothing is verified.
     #[arg(long = "secret", value_name = "SECRET")]
     pub secrets: Vec<SecretString>,
+    /// Bearer token that `POST /messages` must show. Without one, everybody may send.
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<SecretString>,
+    /// Who must sign in before giving a mail. Without a user, everybody may, under any name.
+    #[arg(long, value_name = "USER", requires = "smtp_password")]
+    pub smtp_user: Option<String>,
+    /// The password of that user.
+    #[arg(long, value_name = "PASSWORD", requires = "smtp_user")]
+    pub smtp_password: Option<SecretString>,
     /// How often a fault strikes, such as `stall=0.01`; repeat for more. The rates add up to at most 1.
     #[arg(long = "fault", value_name = "NAME=PROBABILITY", value_parser = faults::parse_flag)]
     pub faults: Vec<(String, f64)>,
+    /// Whom a fault strikes, such as `{"to": "a@example.com", "fault": "stall", "times": 1}`, before dice are thrown;
+    /// `key` names an Idempotency-Key, webhook-id or Message-ID. Repeat for more.
+    #[arg(long = "rule", value_name = "JSON", value_parser = rules::parse_flag)]
+    pub rules: Vec<Rule>,
     /// Seed of the faults: the same seed strikes the same requests, counted in order [default: random].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -73,7 +95,12 @@ pub struct SimArgs {
 pub async fn run(args: SimArgs, shutdown: CancellationToken) -> anyhow::Result<()> {
     let sim = Sim::start(args, shutdown).await?;
     announce(&sim.announcement()).context("could not announce the sim")?;
-    eprintln!("sim: listening on {}, receipts go to {}", sim.http_url(), sim.world.ledger.path().display());
+    eprintln!(
+        "sim: listening on {}, for mail on {}, receipts go to {}",
+        sim.http_url(),
+        sim.smtp_address,
+        sim.world.ledger.path().display()
+    );
     sim.serve().await
 }
 
@@ -82,6 +109,8 @@ pub struct Sim {
     world: Arc<World>,
     listener: TcpListener,
     address: SocketAddr,
+    smtp_listener: TcpListener,
+    smtp_address: SocketAddr,
     writer: JoinHandle<anyhow::Result<()>>,
 }
 
@@ -89,9 +118,25 @@ pub struct Sim {
 struct World {
     ledger: Ledger,
     dice: Dice,
+    rules: Rules,
     pace: Pace,
     webhooks: webhook::Receiver,
+    provider: messages::Provider,
+    mail: smtp::Users,
     shutdown: CancellationToken,
+}
+
+impl World {
+    /// The fault that this request meets, by rule or by chance.
+    fn draw(&self, to: Option<&str>, key: Option<&str>) -> Option<Fault> {
+        self.rules.strike(to, key).or_else(|| self.dice.throw())
+    }
+
+    /// Waits, but not past the shutdown.
+    async fn wait(&self, time: Duration) {
+        // Running out of time is what this is for.
+        let _ = tokio::time::timeout(time, self.shutdown.cancelled()).await;
+    }
 }
 
 /// The times that faults take.
@@ -112,17 +157,25 @@ impl Sim {
             Some(path) => Ledger::open(path)?,
             None => Ledger::in_temp_dir()?,
         };
-        let listener = TcpListener::bind(args.listen).await.with_context(|| {
-            format!("could not listen on {}; `--listen 127.0.0.1:0` picks a free port", args.listen)
-        })?;
-        let address = listener.local_addr().context("could not read the address the sim listens on")?;
+        let (listener, address) = listen("--listen", args.listen).await?;
+        let (smtp_listener, smtp_address) = listen("--smtp-listen", args.smtp_listen).await?;
         let pace = Pace {
             latency: Duration::from_millis(args.latency_ms),
             stall: Duration::from_secs(args.stall_seconds),
             retry_after_seconds: args.retry_after_seconds,
         };
-        let world = Arc::new(World { ledger, dice: Dice::new(seed, rates), pace, webhooks, shutdown });
-        Ok(Self { world, listener, address, writer: tokio::task::spawn_blocking(move || writer.run()) })
+        let world = Arc::new(World {
+            ledger,
+            dice: Dice::new(seed, rates),
+            rules: Rules::new(args.rules),
+            pace,
+            webhooks,
+            provider: messages::Provider::new(args.token),
+            mail: smtp::Users::new(args.smtp_user.zip(args.smtp_password)),
+            shutdown,
+        });
+        let writer = tokio::task::spawn_blocking(move || writer.run());
+        Ok(Self { world, listener, address, smtp_listener, smtp_address, writer })
     }
 
     /// The root of its routes, such as `http://127.0.0.1:41234`.
@@ -134,6 +187,7 @@ impl Sim {
     pub fn announcement(&self) -> serde_json::Value {
         serde_json::json!({
             "http_url": self.http_url(),
+            "smtp_address": self.smtp_address.to_string(),
             "receipts": self.world.ledger.path(),
             "seed": self.world.dice.seed(),
             "pid": std::process::id(),
@@ -142,9 +196,15 @@ impl Sim {
 
     /// Answers until shutdown. Ends early, with an error, if receipts can no longer be written.
     pub async fn serve(self) -> anyhow::Result<()> {
-        let Self { world, listener, mut writer, .. } = self;
+        let Self { world, listener, smtp_listener, mut writer, .. } = self;
+        let faces = async {
+            tokio::join!(
+                accept::accept(&world, listener, http::serve_connection),
+                accept::accept(&world, smtp_listener, smtp::serve_connection),
+            )
+        };
         tokio::select! {
-            () = http::serve(&world, listener) => {}
+            _ = faces => {}
             ended = &mut writer => {
                 return ended.context("the receipts writer broke off")?.context("the sim stops: it can keep no receipts");
             }
@@ -153,6 +213,14 @@ impl Sim {
         drop(world);
         writer.await.context("the receipts writer broke off")?
     }
+}
+
+async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("could not listen on {address}; `{flag} 127.0.0.1:0` picks a free port"))?;
+    let address = listener.local_addr().context("could not read the address the sim listens on")?;
+    Ok((listener, address))
 }
 
 /// Prints the one line that whoever started the sim is waiting for.

@@ -47,6 +47,29 @@ pub struct Receipt {
     pub answered: Option<u16>,
     /// SHA-256 of the body in hex; null when the body was too large to read.
     pub body_sha256: Option<String>,
+    /// Header `Idempotency-Key` of a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The channel of a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// Who gives a mail: `MAIL FROM`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Who is to have a message; several recipients of a mail are joined by `, `.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The name of a message: our own in the answer to `POST /messages`, the header `Message-ID` of a mail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// The size of a mail, without the dots that were added on its way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+/// The time of a receipt.
+pub fn now() -> String {
+    format!("{:.6}", jiff::Timestamp::now())
 }
 
 /// The receipts of this sim. Once every ledger is dropped, its writer ends.

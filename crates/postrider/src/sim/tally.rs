@@ -13,6 +13,7 @@ pub struct Tally {
     counts: Counts,
     ids: HashSet<String>,
     deliveries: HashSet<String>,
+    messages: HashSet<String>,
 }
 
 /// The answer to `GET /receipts`.
@@ -28,7 +29,11 @@ pub struct Counts {
     pub distinct_ids: u64,
     /// Accepted requests whose id had been accepted on the same path before.
     pub duplicates: u64,
-    /// Requests that did not carry a valid signature.
+    /// Different messages among the accepted, by `Idempotency-Key` or, for a mail, by `Message-ID`.
+    pub distinct_keys: u64,
+    /// Accepted messages whose key had been accepted before: somebody was reached twice.
+    pub duplicate_keys: u64,
+    /// Requests that did not carry a valid signature or token.
     pub bad_signatures: u64,
     /// Requests struck by each fault.
     pub by_fault: BTreeMap<Fault, u64>,
@@ -59,6 +64,13 @@ impl Tally {
 
     fn add_accepted(&mut self, receipt: &Receipt) {
         self.counts.accepted += 1;
+        if let Some(key) = receipt.key.as_ref().or(receipt.message_id.as_ref()) {
+            if self.messages.insert(key.clone()) {
+                self.counts.distinct_keys += 1;
+            } else {
+                self.counts.duplicate_keys += 1;
+            }
+        }
         let Some(id) = &receipt.webhook_id else { return };
         if self.ids.insert(id.clone()) {
             self.counts.distinct_ids += 1;

@@ -14,8 +14,8 @@ use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_TIMESTAMP, Webhook};
 use super::World;
 use super::answer::{Answer, Cut, conclude, problem};
 use super::faults::Fault;
-use super::http::{Body, read_body};
-use super::receipts::Receipt;
+use super::http::{Body, read_body, text_of};
+use super::receipts::{Receipt, now};
 
 /// Knows the secrets that senders sign with.
 pub struct Receiver {
@@ -52,8 +52,8 @@ pub async fn receive(world: &World, request: Request<Incoming>) -> Result<Answer
     let (head, body) = request.into_parts();
     let mut receipt = Receipt {
         path: head.uri.path().to_owned(),
-        webhook_id: text(&head.headers, HEADER_WEBHOOK_ID),
-        webhook_timestamp: text(&head.headers, HEADER_WEBHOOK_TIMESTAMP),
+        webhook_id: text_of(&head.headers, HEADER_WEBHOOK_ID),
+        webhook_timestamp: text_of(&head.headers, HEADER_WEBHOOK_TIMESTAMP),
         ..Receipt::default()
     };
     let body = match read_body(body).await {
@@ -80,19 +80,10 @@ pub async fn receive(world: &World, request: Request<Incoming>) -> Result<Answer
         return conclude(world, receipt, (StatusCode::UNAUTHORIZED, answer)).await;
     }
     // Only good requests meet faults, so a wrong signature always shows as one.
-    receipt.fault = world.dice.throw();
+    receipt.fault = world.draw(None, receipt.webhook_id.as_deref());
     receipt.acted = receipt.fault.is_none_or(Fault::acts);
     let answer = json!({ "accepted": true, "webhook_id": receipt.webhook_id });
     conclude(world, receipt, (StatusCode::OK, answer)).await
-}
-
-fn now() -> String {
-    format!("{:.6}", jiff::Timestamp::now())
-}
-
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
-    let value = headers.get(name)?.to_str().ok()?;
-    (!value.is_empty()).then(|| value.to_owned())
 }
 
 fn event_type(body: &[u8]) -> Option<String> {

@@ -1,341 +1,357 @@
-//! `postrider demo`: the whole thing at work, in a minute, on a cluster and a receiver of its own.
+//! `postrider demo`: the whole thing at work, in a minute, on a cluster and a provider of its own.
 //!
-//! An application publishes orders in its own transactions, some of which it rolls back. The server relays them to a
-//! receiver that is a separate process, fails now and then, and keeps its own receipts. At the end the two are compared.
+//! A campaign of three phases goes out through simulated providers, which are a separate process and keep their own receipts.
+//! In the middle a worker is killed. What it leaves in doubt is settled by what the receipts say, and at the end the
+//! launch certificate of each phase is compared with them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::IsTerminal,
-    path::{Path, PathBuf},
-    process::{ExitCode, Stdio},
-    time::Duration,
-};
+mod processes;
+mod receipts;
+
+use std::{fmt::Write as _, io::IsTerminal, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use postrider_model::NewEvent;
-use postrider_store::{Pool, events, pool};
-use serde_json::Value;
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::{Child, Command},
+use postrider_model::ids::{CampaignId, RunId, TenantId};
+use postrider_store::{
+    Pool, campaigns,
+    doubts::{self, Resolution},
+    jobs, pool,
+    runs::{self, Progress},
 };
+use serde_json::json;
 
+use self::{
+    processes::{Home, PATIENCE, Server, Sim, Worker},
+    receipts::Receipts,
+};
 use crate::shutdown;
 
 #[derive(Args)]
 pub struct DemoArgs {
-    /// How many orders to publish
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
-    events: u32,
+    /// How many people to address
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    people: u32,
 }
 
-/// For the demo alone: a real installation makes its own.
-const SECRET: &str = "whsec_cG9zdHJpZGVyIGRlbW8gc2VjcmV0IG5vdCBhIHNlY3JldA==";
-/// One transaction in ten is rolled back.
-const ROLLED_BACK_EVERY: u32 = 10;
-const PATIENCE: Duration = Duration::from_secs(120);
+const PHASES: [&str; 3] = ["mail", "call", "post"];
+/// Short, so that nobody has to wait ten minutes for the end of the demo.
+const QUIET_TIME_SECONDS: u32 = 5;
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let interrupted = shutdown::on_signal()?;
     let home = Home::new()?;
-    let mut receiver = Receiver::start(&home).await?;
+    let mut sim = Sim::start(&home).await?;
     eprintln!(
-        "receiver   a separate process at {}; it fails 1 request in 20, and keeps receipts",
-        receiver.url
+        "providers  a separate process at {} and smtp://{}; it refuses, delays and keeps receipts",
+        sim.http_url, sim.smtp_address
     );
-    let mut server = Server::start(&home, &receiver).await?;
+    let mut server = Server::start(&home).await?;
     eprintln!("server     {} on a private PostgreSQL in {}", server.http_url, home.path.display());
 
-    let demo = async {
-        let pool = pool::connect(&server.database_url, pool::Settings::default()).await?;
-        let published = publish(&pool, args.events).await?;
-        eprintln!(
-            "publisher  {} orders committed with their events, {} rolled back",
-            published.committed.len(),
-            published.rolled_back.len()
-        );
-        watch(&pool, &receiver, &published).await?;
-        let verdict = compare(&pool, &receiver, &published).await?;
-        pool.close().await;
-        anyhow::Ok(verdict)
-    };
-    let verdict = tokio::select! {
-        verdict = demo => verdict,
+    let told = tokio::select! {
+        told = tell(&home, &sim, &server, args.people) => told,
         () = interrupted.cancelled() => Err(anyhow::anyhow!("interrupted")),
     };
-
-    if std::io::stdout().is_terminal() && matches!(verdict, Ok(true)) {
-        linger(&server);
+    if std::io::stdout().is_terminal() && matches!(told, Ok(true)) {
+        linger(&home, &server);
         interrupted.cancelled().await;
     }
     // Whatever happened, the server stops its cluster before its directory goes away.
     server.stop().await?;
-    receiver.child.kill().await?;
-    Ok(if verdict? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    sim.stop().await?;
+    Ok(if told? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-struct Published {
-    committed: BTreeSet<String>,
-    rolled_back: BTreeSet<String>,
-}
+/// The story. True when nothing was sent twice and nothing is missing.
+async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::Result<bool> {
+    prepare(home, sim, people).await?;
+    let pool = pool::connect(&server.database_url, pool::Settings::default()).await?;
+    let tenant = TenantId(server.tenant_id);
+    let campaign = find_campaign(&pool, tenant).await?;
+    let mut workers = [Worker::start(home, 1).await?, Worker::start(home, 2).await?];
+    eprintln!("workers    two processes, {} and {}", workers[0].name, workers[1].name);
 
-/// What an application does: its own change and the event, in one transaction.
-async fn publish(pool: &Pool, count: u32) -> anyhow::Result<Published> {
-    let mut published = Published { committed: BTreeSet::new(), rolled_back: BTreeSet::new() };
-    let per_transaction = count.div_ceil(100).max(1);
-    let mut transaction_number = 0;
-    let mut order = 0;
-    while order < count {
-        transaction_number += 1;
-        let mut transaction = pool::begin(pool).await?;
-        let mut ids = Vec::new();
-        for _ in 0..per_transaction.min(count - order) {
-            order += 1;
-            let event = NewEvent {
-                aggregate_type: "order".to_owned(),
-                aggregate_id: order.to_string(),
-                event_type: "order.placed".to_owned(),
-                payload: serde_json::value::to_raw_value(
-                    &serde_json::json!({ "order": order, "total": f64::from(order % 90) + 9.99 }),
-                )?,
-            };
-            ids.push(events::publish(&mut transaction, &event).await?.to_string());
-        }
-        if transaction_number % ROLLED_BACK_EVERY == 0 {
-            drop(transaction);
-            published.rolled_back.extend(ids);
-        } else {
+    let mut all_good = true;
+    let mut certificates = String::new();
+    for phase in PHASES {
+        home.postrider(&["campaign", "deploy", "spring", "--phase", phase]).await?;
+        let run = newest_run(&pool, tenant, campaign, phase).await?;
+        let watched = Watched { pool: &pool, tenant, run, phase };
+        if phase == "mail" {
+            watched.until(|progress| progress.done() * 3 > progress.intended).await?;
+            let killed = workers[0].kill().await?;
+            eprintln!(
+                "killed     {killed} with SIGKILL, in the middle of its calls; another one takes its place"
+            );
+            workers[0] = Worker::start(home, 3).await?;
+            let mut transaction = pool::begin(&pool).await?;
+            jobs::age_locks(&mut transaction, &killed, Duration::from_secs(6 * 60)).await?;
             pool::commit(transaction).await?;
-            published.committed.extend(ids);
+            eprintln!(
+                "           (its jobs would be taken over after five minutes of silence; the demo turns their clocks on)"
+            );
         }
+        watched
+            .until(|progress| {
+                progress.done() + progress.in_doubt == progress.intended && progress.in_flight == 0
+            })
+            .await?;
+        settle_doubts(&pool, tenant, sim).await?;
+        watched
+            .until(|progress| progress.jobs.completed + progress.jobs.dead == progress.jobs.total())
+            .await?;
+        all_good &= certify(&pool, tenant, run, phase, sim, &mut certificates).await?;
     }
-    let mut hinting = pool::begin(pool).await?;
-    events::hint(&mut hinting).await?;
-    pool::commit(hinting).await?;
-    Ok(published)
+    for worker in &mut workers {
+        worker.stop().await?;
+    }
+    pool.close().await;
+
+    println!(
+        "{:<6} {:>8} {:>9} {:>6} {:>7} {:>8} {:>7} | {:>8} {:>10} {:>8}",
+        "phase",
+        "intended",
+        "succeeded",
+        "failed",
+        "skipped",
+        "in doubt",
+        "missing",
+        "receipts",
+        "sent twice",
+        "launched"
+    );
+    print!("{certificates}");
+    println!(
+        "verdict: {}",
+        if all_good {
+            "every phase is launched, nothing was sent twice, nothing is missing"
+        } else {
+            "FAILED"
+        }
+    );
+    Ok(all_good)
 }
 
-/// Shows the events arrive.
-async fn watch(pool: &Pool, receiver: &Receiver, published: &Published) -> anyhow::Result<()> {
-    let total = published.committed.len();
-    let style = ProgressStyle::with_template("arriving   {bar:40} {pos}/{len}  {msg}")?;
-    let terminal = std::io::stderr().is_terminal();
-    let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(total as u64), target).with_style(style);
+/// What an operator does: accounts, an audience, a campaign.
+async fn prepare(home: &Home, sim: &Sim, people: u32) -> anyhow::Result<()> {
+    let (host, port) = sim.smtp_address.rsplit_once(':').context("the SMTP address has no port")?;
+    let port: u16 = port.parse()?;
+    let mail =
+        json!({ "host": host, "port": port, "security": "none", "from": "Spring Shop <shop@example.com>" });
+    let calls = json!({ "url": sim.http_url });
+    home.postrider(&[
+        "accounts",
+        "add",
+        "mailer",
+        "--no-secret",
+        "--provider",
+        "smtp",
+        "--settings",
+        &mail.to_string(),
+    ])
+    .await?;
+    home.postrider(&[
+        "accounts",
+        "add",
+        "caller",
+        "--no-secret",
+        "--provider",
+        "sim",
+        "--settings",
+        &calls.to_string(),
+    ])
+    .await?;
+
+    let mut csv = String::from("email,phone,first_name,unsubscribed\n");
+    for n in 0..people {
+        let unsubscribed = if n % 100 == 99 { "yes" } else { "" };
+        writeln!(csv, "customer{n}@example.com,+4917{:08},Customer {n},{unsubscribed}", 10_000_000 + n)?;
+    }
+    let list = home.path.join("customers.csv");
+    std::fs::write(&list, csv)?;
+    home.postrider(&["campaign", "import", "--list", "customers", &list.to_string_lossy()]).await?;
+
+    let campaign = home.path.join("spring.toml");
+    std::fs::write(&campaign, campaign_file())?;
+    home.postrider(&["campaign", "create", &campaign.to_string_lossy()]).await?;
+    Ok(())
+}
+
+fn campaign_file() -> String {
+    let phase = |name: &str, channel: &str, list: &str, account: &str, content: &str| {
+        format!(
+            "\n[[phase]]\nphase = \"{name}\"\nchannel = \"{channel}\"\n{list}provider_account = \"{account}\"\n\
+             quiet_time_seconds = {QUIET_TIME_SECONDS}\nfailure_tolerance = 0.2\n{content}\n"
+        )
+    };
+    let customers = "list = \"customers\"\n";
+    let mail = "content.subject = \"Spring has come, {{ first_name }}\"\n\
+                content.text = \"Hello {{ first_name }}, everything is in bloom.\"\n\
+                content.html = \"<p>Hello <b>{{ first_name }}</b>, everything is in bloom.</p>\"";
+    let call = "content.script = \"Hello {{ first_name }}. Spring has come.\"";
+    let post = "content.text = \"Spring has come.\"";
+    ["name = \"spring\"\n".to_owned()]
+        .into_iter()
+        .chain([
+            phase("mail", "email", customers, "mailer", mail),
+            phase("call", "voice", customers, "caller", call),
+            phase("post", "social", "", "caller", post),
+        ])
+        .collect()
+}
+
+async fn find_campaign(pool: &Pool, tenant: TenantId) -> anyhow::Result<CampaignId> {
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    Ok(campaigns::find(&mut transaction, tenant, "spring").await?.context("the campaign is gone")?.id)
+}
+
+async fn newest_run(
+    pool: &Pool,
+    tenant: TenantId,
+    campaign: CampaignId,
+    phase: &str,
+) -> anyhow::Result<RunId> {
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let phases = campaigns::status(&mut transaction, tenant, campaign).await?;
+    let run = phases.into_iter().find(|state| state.phase == phase).and_then(|state| state.run);
+    Ok(run.context("the phase was not deployed")?.run.id)
+}
+
+/// A run that is being shown.
+struct Watched<'a> {
+    pool: &'a Pool,
+    tenant: TenantId,
+    run: RunId,
+    phase: &'a str,
+}
+
+impl Watched<'_> {
+    /// Shows progress until something is true.
+    async fn until(&self, enough: impl Fn(&Progress) -> bool) -> anyhow::Result<()> {
+        let terminal = std::io::stderr().is_terminal();
+        let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let style = ProgressStyle::with_template("{prefix:<10} {bar:40} {pos}/{len}  {msg}")?;
+        let bar =
+            ProgressBar::with_draw_target(None, target).with_style(style).with_prefix(self.phase.to_owned());
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let progress = self.progress().await?;
+            bar.set_length(progress.intended.unsigned_abs());
+            bar.set_position(progress.done().unsigned_abs());
+            bar.set_message(format!("{} under way, {} in doubt", progress.in_flight, progress.in_doubt));
+            if enough(&progress) {
+                bar.finish_and_clear();
+                eprintln!(
+                    "{:<10} {}/{} done, {} in doubt",
+                    self.phase,
+                    progress.done(),
+                    progress.intended,
+                    progress.in_doubt
+                );
+                return Ok(());
+            }
+            let has_ended = progress.jobs.completed + progress.jobs.dead == progress.jobs.total();
+            anyhow::ensure!(
+                !has_ended && tokio::time::Instant::now() < deadline,
+                "phase {} came to a halt: {progress:?}",
+                self.phase
+            );
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn progress(&self) -> anyhow::Result<Progress> {
+        let mut transaction = pool::begin_as(self.pool, self.tenant).await?;
+        let mut progress = runs::progress(&mut transaction, self.tenant, &[self.run]).await?;
+        progress.remove(&self.run).context("the run is gone")
+    }
+}
+
+/// What the killed worker left behind: whoever is in the receipts was reached, whoever is not by the end of the quiet time
+/// was not.
+async fn settle_doubts(pool: &Pool, tenant: TenantId, sim: &Sim) -> anyhow::Result<()> {
+    let (mut sent, mut failed) = (0, 0);
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    let mut quarter = 0;
     loop {
-        let arrived = receiver.arrivals()?.len();
-        bar.set_position(arrived as u64);
-        if !terminal && arrived * 4 / total > quarter {
-            quarter = arrived * 4 / total;
-            eprintln!("arriving   {arrived}/{total}");
+        let mut transaction = pool::begin_as(pool, tenant).await?;
+        let in_doubt = doubts::list(&mut transaction, tenant, 1000).await?.items;
+        if in_doubt.is_empty() {
+            break;
         }
-        let mut transaction = pool::begin(pool).await?;
-        let waiting = events::backlog(&mut transaction, i32::MAX).await?.pending;
-        drop(transaction);
-        if waiting == 0 {
-            bar.finish_and_clear();
-            return Ok(());
+        let receipts = Receipts::read(&sim.receipts)?;
+        for doubt in in_doubt {
+            let (resolution, note) = match receipts.message_id(doubt.idempotency_key.as_str()) {
+                Some(id) => {
+                    sent += 1;
+                    (Resolution::Sent { message_id: Some(id) }, "the provider's receipts have it")
+                }
+                None if doubt.is_quiet => {
+                    failed += 1;
+                    (Resolution::Failed, "the provider's receipts do not have it after the quiet time")
+                }
+                None => continue,
+            };
+            doubts::resolve(&mut transaction, doubt.id, resolution, note, "demo").await?;
         }
-        bar.set_message(format!("{waiting} waiting"));
-        anyhow::ensure!(
-            tokio::time::Instant::now() < deadline,
-            "{waiting} events are still waiting after {PATIENCE:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        pool::commit(transaction).await?;
+        anyhow::ensure!(tokio::time::Instant::now() < deadline, "the doubts were not settled");
+        tokio::time::sleep(LOOK_EVERY).await;
     }
+    if sent + failed > 0 {
+        eprintln!("in doubt   settled by the provider's receipts: {sent} were sent, {failed} never left");
+        let mut transaction = pool::begin(pool).await?;
+        jobs::hint(&mut transaction).await?;
+        pool::commit(transaction).await?;
+    }
+    Ok(())
 }
 
-/// The receiver's receipts against what was published.
-async fn compare(pool: &Pool, receiver: &Receiver, published: &Published) -> anyhow::Result<bool> {
-    let arrivals = receiver.arrivals()?;
-    let missing = published.committed.iter().filter(|id| !arrivals.contains_key(*id)).count();
-    let phantoms = arrivals.keys().filter(|id| !published.committed.contains(*id)).count();
-    let repeated = arrivals.values().filter(|count| **count > 1).count();
-    let (failed, unverified) = receiver.faults()?;
-    let mut transaction = pool::begin(pool).await?;
-    let backlog = events::backlog(&mut transaction, i32::MAX).await?;
+/// The certificate of a run beside the provider's receipts for it.
+async fn certify(
+    pool: &Pool,
+    tenant: TenantId,
+    run: RunId,
+    phase: &str,
+    sim: &Sim,
+    certificates: &mut String,
+) -> anyhow::Result<bool> {
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let certificate = runs::verify(&mut transaction, run).await?;
     drop(transaction);
-
-    println!("events committed            {}", published.committed.len());
-    println!("events rolled back          {}", published.rolled_back.len());
-    println!("arrived at the receiver     {}", arrivals.len());
-    println!("missing                     {missing}");
-    println!("of rolled-back transactions {phantoms}");
-    println!("arrived more than once      {repeated}   (at least once: the id tells a repeat)");
-    println!("failures on the way         {failed}   (retried after a second or two)");
-    println!(
-        "signatures that verify      {}",
-        if unverified == 0 { "all".to_owned() } else { format!("all but {unverified}") }
-    );
-    println!("still waiting               {}", backlog.pending);
-    let good = missing == 0 && phantoms == 0 && unverified == 0 && backlog.pending == 0;
-    println!(
-        "verdict                     {}",
-        if good { "every committed event arrived, and no other" } else { "FAILED" }
-    );
-    Ok(good)
+    let channel = match phase {
+        "mail" => "email",
+        "call" => "voice",
+        _ => "social",
+    };
+    let acted = Receipts::read(&sim.receipts)?.of_channel(channel);
+    let twice = acted.values().filter(|count| **count > 1).count();
+    let succeeded = certificate.sent + certificate.called + certificate.posted;
+    writeln!(
+        certificates,
+        "{phase:<6} {:>8} {succeeded:>9} {:>6} {:>7} {:>8} {:>7} | {:>8} {twice:>10} {:>8}",
+        certificate.intended,
+        certificate.failed,
+        certificate.skipped,
+        certificate.in_doubt,
+        certificate.missing,
+        acted.len(),
+        if certificate.launched { "yes" } else { "no" }
+    )?;
+    // The provider and the database must tell the same story.
+    Ok(certificate.launched && twice == 0 && i64::try_from(acted.len())? == succeeded)
 }
 
-fn linger(server: &Server) {
+fn linger(home: &Home, server: &Server) {
+    let data = home.data_dir();
     eprintln!();
     eprintln!("The server stays up until you press Ctrl-C. Try in another terminal:");
+    eprintln!("  postrider --data-dir {} campaign status spring", data.display());
+    eprintln!("  postrider --data-dir {} campaign verify spring --phase mail", data.display());
     eprintln!(
-        "  psql '{}' -c \"select m10_recovery.publish_outbox('order', '1', 'order.shipped', '{{}}')\"",
-        server.database_url
-    );
-    eprintln!(
-        "  psql '{}' -c 'select id, event_type, processed_at from m10_recovery.outbox order by id desc limit 5'",
+        "  psql '{}' -c 'select status, count(*) from execution.channel_outbox group by 1'",
         server.database_url
     );
     eprintln!("  curl {}/metrics", server.http_url);
-}
-
-/// A directory that is gone when the demo is. Short and in /tmp, so that the user Postgres runs as can reach it.
-struct Home {
-    path: PathBuf,
-    _temporary: tempfile::TempDir,
-}
-
-impl Home {
-    fn new() -> anyhow::Result<Self> {
-        let temporary = tempfile::Builder::new().prefix("postrider-demo-").tempdir()?;
-        // Postgres may run as another user; what is private inside has modes of its own.
-        std::fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
-        Ok(Self { path: temporary.path().to_owned(), _temporary: temporary })
-    }
-}
-
-fn ourselves() -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTRIDER_"))
-    {
-        command.env_remove(name);
-    }
-    // A process group of its own: Ctrl-C is for us, and we stop the others in order.
-    command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
-    Ok(command)
-}
-
-/// `postrider sim`, a process of its own.
-struct Receiver {
-    child: Child,
-    url: String,
-    receipts: PathBuf,
-}
-
-impl Receiver {
-    async fn start(home: &Home) -> anyhow::Result<Self> {
-        let receipts = home.path.join("receipts.ndjson");
-        let mut child = ourselves()?
-            .arg("sim")
-            .args(["--secret", SECRET, "--fault", "fail=0.05", "--receipts"])
-            .arg(&receipts)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let stdout = child.stdout.take().context("the receiver has no output")?;
-        let line = BufReader::new(stdout).lines().next_line().await?.context("the receiver did not start")?;
-        let url =
-            serde_json::from_str::<Value>(&line)?["http_url"].as_str().context("no address")?.to_owned();
-        Ok(Self { child, url, receipts })
-    }
-
-    fn read(&self) -> anyhow::Result<Vec<Value>> {
-        let text = std::fs::read_to_string(&self.receipts).context("cannot read the receipts")?;
-        // The last line may be half written at this moment.
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
-    }
-
-    /// How often each event was accepted, by id.
-    fn arrivals(&self) -> anyhow::Result<BTreeMap<String, usize>> {
-        let mut arrivals = BTreeMap::new();
-        for receipt in self.read()? {
-            if receipt["acted"] == true {
-                *arrivals
-                    .entry(receipt["webhook_id"].as_str().unwrap_or_default().to_owned())
-                    .or_insert(0) += 1;
-            }
-        }
-        Ok(arrivals)
-    }
-
-    /// How many requests failed on purpose, and how many were not signed as they should be.
-    fn faults(&self) -> anyhow::Result<(usize, usize)> {
-        let receipts = self.read()?;
-        let failed = receipts.iter().filter(|receipt| !receipt["fault"].is_null()).count();
-        Ok((failed, receipts.iter().filter(|receipt| receipt["verified"] != true).count()))
-    }
-}
-
-/// `postrider serve` in embedded mode, a process of its own.
-struct Server {
-    child: Child,
-    http_url: String,
-    database_url: String,
-}
-
-impl Server {
-    async fn start(home: &Home, receiver: &Receiver) -> anyhow::Result<Self> {
-        let config = home.path.join("postrider.toml");
-        std::fs::write(
-            &config,
-            format!(
-                "[outbound]\nallow_private = true\n[relay.sinks.shop]\nkind = \"http\"\nurl = \"{}/hooks/shop\"\n\
-                 secrets = [\"{SECRET}\"]\nevents = [\"order.*\"]\n",
-                receiver.url
-            ),
-        )?;
-        let data_dir = home.path.join("data");
-        let log = std::fs::File::create(home.path.join("server.log"))?;
-        let mut child = ourselves()?
-            .arg("--config")
-            .arg(&config)
-            .arg("--data-dir")
-            .arg(&data_dir)
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()?;
-        let run =
-            wait_for_run_file(&mut child, &data_dir.join("run.json"), &home.path.join("server.log")).await?;
-        let text = |key: &str| {
-            run[key].as_str().map(str::to_owned).with_context(|| format!("run.json has no {key}"))
-        };
-        Ok(Self { child, http_url: text("http_url")?, database_url: text("database_url")? })
-    }
-
-    async fn stop(&mut self) -> anyhow::Result<()> {
-        if let Some(pid) = self.child.id() {
-            Command::new("kill").args(["-TERM", &pid.to_string()]).status().await?;
-        }
-        let status =
-            tokio::time::timeout(PATIENCE, self.child.wait()).await.context("the server did not stop")??;
-        anyhow::ensure!(status.success(), "the server stopped with {status}");
-        Ok(())
-    }
-}
-
-async fn wait_for_run_file(child: &mut Child, file: &Path, log: &Path) -> anyhow::Result<Value> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        if let Ok(text) = std::fs::read_to_string(file) {
-            return Ok(serde_json::from_str(&text)?);
-        }
-        if let Some(status) = child.try_wait()? {
-            let log = std::fs::read_to_string(log).unwrap_or_default();
-            anyhow::bail!(
-                "the server ended with {status}: {}",
-                log.lines().last().unwrap_or("it said nothing")
-            );
-        }
-        anyhow::ensure!(
-            tokio::time::Instant::now() < deadline,
-            "the server did not come up within {PATIENCE:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }

@@ -1,7 +1,9 @@
 //! The sim as a raw TCP client sees it.
 
 mod faults;
+mod messages;
 mod receipts;
+mod smtp;
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +29,7 @@ fn args(flags: &[&str]) -> Result<SimArgs, clap::Error> {
 /// A sim at work in this process, and its receipts in a directory of its own.
 struct Playing {
     address: SocketAddr,
+    smtp_address: SocketAddr,
     receipts: PathBuf,
     shutdown: CancellationToken,
     served: JoinHandle<anyhow::Result<()>>,
@@ -43,8 +46,8 @@ impl Playing {
         let shutdown = CancellationToken::new();
         let args = SimArgs { receipts: Some(receipts.clone()), ..args(flags).unwrap() };
         let sim = Sim::start(args, shutdown.clone()).await.unwrap();
-        let address = sim.address;
-        Self { address, receipts, shutdown, served: tokio::spawn(sim.serve()), dir }
+        let (address, smtp_address) = (sim.address, sim.smtp_address);
+        Self { address, smtp_address, receipts, shutdown, served: tokio::spawn(sim.serve()), dir }
     }
 
     async fn connect(&self) -> TcpStream {
@@ -69,9 +72,13 @@ impl Playing {
     }
 
     async fn put_faults(&self, body: &str) -> String {
+        self.put("/faults", body).await
+    }
+
+    async fn put(&self, path: &str, body: &str) -> String {
         let length = body.len();
         let head = format!(
-            "PUT /faults HTTP/1.1\r\nhost: sim\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+            "PUT {path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
         );
         self.ask((head + body).as_bytes()).await.unwrap()
     }

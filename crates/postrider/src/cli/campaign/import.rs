@@ -1,0 +1,247 @@
+//! `postrider campaign import`.
+//!
+//! A thread reads and checks lines while the chunk before is stored, and waits when it is ahead: however long the
+//! file is, three chunks of it are in memory.
+
+mod report;
+
+use std::{
+    fs::File,
+    io::{self, IsTerminal, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use postrider_model::audience::{self, Chunk, Country, Delimiter, Format, Leads};
+use postrider_store::{
+    Pool,
+    leads::{self, Destination},
+    pool,
+};
+use report::Report;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cli::{ForTenant, with_installation},
+    config::Config,
+    shutdown,
+};
+
+#[derive(Args)]
+pub struct ImportArgs {
+    #[command(flatten)]
+    of: ForTenant,
+    /// The list to put them on; it is made when there is none of this name
+    #[arg(long, value_name = "NAME")]
+    list: String,
+    /// How the file is written [default: as its beginning shows]
+    #[arg(long, value_enum)]
+    format: Option<FormatArg>,
+    /// What separates the cells of CSV: one character, or `tab` [default: as the header shows]
+    #[arg(long, value_name = "CHARACTER")]
+    delimiter: Option<Delimiter>,
+    /// Where phone numbers without a country code are dialled, such as DE
+    #[arg(long, value_name = "COUNTRY")]
+    country: Option<Country>,
+    /// Write every bad line to this file, as NDJSON
+    #[arg(long, value_name = "FILE")]
+    bad: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// The file; `-` reads stdin
+    file: PathBuf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FormatArg {
+    /// A header with email, phone, external_id, timezone, unsubscribed; other columns become attributes
+    Csv,
+    /// A JSON object per line, with the same names
+    Ndjson,
+}
+
+pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    // What is wrong with the input is said before anything is started.
+    let list = audience::list_name(&args.list).map_err(|problem| anyhow::anyhow!("--list: {problem}"))?;
+    let source = Source::open(&args.file)?;
+    let options = audience::Options {
+        format: args.format.map(|format| match format {
+            FormatArg::Csv => Format::Csv,
+            FormatArg::Ndjson => Format::Ndjson,
+        }),
+        delimiter: args.delimiter,
+        country: args.country,
+    };
+    let taken = Arc::clone(&source.taken);
+    let (name, bytes, file_id) = (source.name.clone(), source.bytes, source.id);
+    let leads = Leads::open(source, &options).with_context(|| format!("cannot import {name}"))?;
+    let bad = args.bad.as_deref().map(|path| create_beside(path, file_id)).transpose()?;
+    let mut report = Report::new(list.clone(), bytes, taken, bad)?;
+
+    let stop = shutdown::on_signal()?;
+    let outcome = with_installation(config, async |installation| {
+        let pool = installation.admin_pool().await?;
+        let mut transaction = pool::begin(&pool).await?;
+        let tenant = args.of.find(&mut transaction, installation).await?;
+        drop(transaction);
+        let to = Destination { tenant: tenant.id, workspace: tenant.workspace_id, list: &list };
+        store_all(&pool, to, read_ahead(leads)?, &mut report, &stop).await
+    })
+    .await;
+    let ended = match outcome {
+        Ok(ended) => ended,
+        Err(error) => {
+            report.close()?;
+            return Err(match report.last_line() {
+                0 => error,
+                line => error.context(format!(
+                    "the import stopped after line {line}; what came before is kept, and importing the file again repeats nothing"
+                )),
+            });
+        }
+    };
+    report.close()?;
+    anyhow::ensure!(
+        ended == Ended::Interrupted || report.lines() > 0,
+        "cannot import {name}: it has no lines"
+    );
+    report.print(args.json)?;
+    if ended == Ended::Interrupted {
+        match report.last_line() {
+            0 => eprintln!("stopped before anything was imported"),
+            line => eprintln!(
+                "stopped after line {line}; what came before is imported, and importing the file again takes the rest"
+            ),
+        }
+        return Ok(ExitCode::from(130));
+    }
+    report.verdict()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    AtTheEnd,
+    Interrupted,
+}
+
+/// Stores one chunk after the other, each in a transaction of its own.
+async fn store_all(
+    pool: &Pool,
+    to: Destination<'_>,
+    mut chunks: mpsc::Receiver<io::Result<Chunk>>,
+    report: &mut Report,
+    stop: &CancellationToken,
+) -> anyhow::Result<Ended> {
+    loop {
+        let chunk = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(Ended::Interrupted),
+            chunk = chunks.recv() => chunk,
+        };
+        let Some(chunk) = chunk else { return Ok(Ended::AtTheEnd) };
+        let chunk = chunk.context("cannot read the file to its end")?;
+        let imported = leads::import(pool, to, &chunk.rows).await?;
+        report.add(chunk, imported)?;
+    }
+}
+
+/// Reads on a thread of its own: one that waits for stdin cannot be stopped, and must not hold up the end.
+fn read_ahead<R: Read + Send + 'static>(
+    leads: Leads<R>,
+) -> anyhow::Result<mpsc::Receiver<io::Result<Chunk>>> {
+    let (sender, receiver) = mpsc::channel(1);
+    std::thread::Builder::new()
+        .name("reading leads".to_owned())
+        .spawn(move || {
+            // Whoever does not listen any more has said why.
+            let _ = send_chunks(leads, &sender);
+        })
+        .context("cannot start the thread that reads")?;
+    Ok(receiver)
+}
+
+fn send_chunks<R: Read>(
+    leads: Leads<R>,
+    sender: &mpsc::Sender<io::Result<Chunk>>,
+) -> Result<(), mpsc::error::SendError<io::Result<Chunk>>> {
+    let mut chunk = Chunk::default();
+    for entry in leads {
+        match entry {
+            Ok(entry) => chunk.add(entry),
+            Err(error) => {
+                if !chunk.is_empty() {
+                    sender.blocking_send(Ok(chunk))?;
+                }
+                return sender.blocking_send(Err(error));
+            }
+        }
+        if chunk.is_full() {
+            sender.blocking_send(Ok(std::mem::take(&mut chunk)))?;
+        }
+    }
+    if chunk.is_empty() { Ok(()) } else { sender.blocking_send(Ok(chunk)) }
+}
+
+/// A file or stdin, and how much of it was taken.
+struct Source {
+    name: String,
+    bytes: Option<u64>,
+    id: Option<(u64, u64)>,
+    reader: Box<dyn Read + Send>,
+    taken: Arc<AtomicU64>,
+}
+
+impl Source {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let taken = Arc::default();
+        if path == Path::new("-") {
+            let stdin = io::stdin();
+            if stdin.is_terminal() {
+                eprintln!("type the lines, then a new line and Ctrl-D");
+            }
+            return Ok(Self {
+                name: "stdin".to_owned(),
+                bytes: None,
+                id: None,
+                reader: Box::new(stdin),
+                taken,
+            });
+        }
+        let name = path.display().to_string();
+        let cannot = || format!("cannot open {name}");
+        let file = File::open(path).with_context(cannot)?;
+        let metadata = file.metadata().with_context(cannot)?;
+        Ok(Self {
+            bytes: metadata.is_file().then_some(metadata.len()),
+            id: Some((metadata.dev(), metadata.ino())),
+            reader: Box::new(file),
+            name,
+            taken,
+        })
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.taken.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// Makes a file anew, but never the one that is being read.
+fn create_beside(path: &Path, other: Option<(u64, u64)>) -> anyhow::Result<File> {
+    let same = std::fs::metadata(path).is_ok_and(|there| Some((there.dev(), there.ino())) == other);
+    anyhow::ensure!(!same, "--bad names the file that is imported; name another one");
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}

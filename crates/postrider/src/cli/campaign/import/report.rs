@@ -1,0 +1,173 @@
+//! How an import tells what it does: bad lines and progress to stderr as they come, the sum of it to stdout.
+
+use std::{
+    fs::File,
+    io::{BufWriter, IsTerminal, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use postrider_model::{
+    audience::{BadLine, Chunk},
+    ids::ListId,
+};
+use postrider_store::leads::Imported;
+use serde::Serialize;
+
+use crate::cli::output;
+
+/// Bad lines that are shown to people.
+const SHOWN_MAX: u64 = 20;
+/// Bad lines that are told to programs.
+const TOLD_MAX: usize = 100;
+/// How often progress is told where there is no terminal, in lines of the file.
+const TELL_EVERY: u64 = 100_000;
+
+/// What came out of it.
+#[derive(Serialize)]
+struct Summary {
+    list_id: Option<ListId>,
+    lines: u64,
+    added: u64,
+    updated: u64,
+    repeated: u64,
+    bad: u64,
+    bad_lines: Vec<BadLine>,
+}
+
+pub struct Report {
+    list: String,
+    summary: Summary,
+    last_line: u64,
+    /// Where every bad line goes, if somebody wants that.
+    bad_file: Option<BufWriter<File>>,
+    /// How many bytes were read.
+    taken: Arc<AtomicU64>,
+    bar: ProgressBar,
+}
+
+impl Report {
+    pub fn new(
+        list: String,
+        bytes: Option<u64>,
+        taken: Arc<AtomicU64>,
+        bad_file: Option<File>,
+    ) -> anyhow::Result<Self> {
+        let template = match bytes {
+            Some(_) => "importing  {bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {msg}",
+            None => "importing  {spinner} {bytes}  {bytes_per_sec}  {msg}",
+        };
+        let terminal = std::io::stderr().is_terminal();
+        let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar =
+            ProgressBar::with_draw_target(bytes, target).with_style(ProgressStyle::with_template(template)?);
+        let summary = Summary {
+            list_id: None,
+            lines: 0,
+            added: 0,
+            updated: 0,
+            repeated: 0,
+            bad: 0,
+            bad_lines: Vec::new(),
+        };
+        Ok(Self { list, summary, last_line: 0, bad_file: bad_file.map(BufWriter::new), taken, bar })
+    }
+
+    /// How many lines were dealt with.
+    pub fn lines(&self) -> u64 {
+        self.summary.lines
+    }
+
+    /// Where the last line begins that was dealt with.
+    pub fn last_line(&self) -> u64 {
+        self.last_line
+    }
+
+    /// A chunk was read, and this became of it.
+    pub fn add(&mut self, chunk: Chunk, imported: Imported) -> anyhow::Result<()> {
+        let before = self.summary.lines;
+        self.summary.list_id = self.summary.list_id.or(imported.list);
+        self.summary.lines += chunk.lines;
+        self.summary.added += imported.added;
+        self.summary.updated += imported.updated;
+        self.summary.repeated += imported.repeated;
+        self.last_line = chunk.last_line;
+        let mut bad = chunk.bad;
+        bad.extend(imported.refused);
+        bad.sort_by_key(|bad| bad.line);
+        for bad in bad {
+            self.add_bad(bad)?;
+        }
+
+        let lines = self.summary.lines;
+        self.bar.set_position(self.taken.load(Ordering::Relaxed));
+        self.bar.set_message(format!("{lines} lines"));
+        if self.bar.is_hidden() && lines / TELL_EVERY > before / TELL_EVERY {
+            eprintln!("importing  {lines} lines, {} of them bad", self.summary.bad);
+        }
+        Ok(())
+    }
+
+    fn add_bad(&mut self, bad: BadLine) -> anyhow::Result<()> {
+        self.summary.bad += 1;
+        if self.summary.bad <= SHOWN_MAX {
+            self.bar.suspend(|| eprintln!("line {}: {}", bad.line, bad.reason));
+        }
+        if let Some(file) = &mut self.bad_file {
+            serde_json::to_writer(&mut *file, &bad)
+                .map_err(std::io::Error::from)
+                .and_then(|()| file.write_all(b"\n"))
+                .context("cannot write the bad lines")?;
+        }
+        if self.summary.bad_lines.len() < TOLD_MAX {
+            self.summary.bad_lines.push(bad);
+        }
+        Ok(())
+    }
+
+    /// Nothing follows.
+    pub fn close(&mut self) -> anyhow::Result<()> {
+        self.bar.finish_and_clear();
+        let unseen = self.summary.bad.saturating_sub(SHOWN_MAX);
+        if unseen > 0 {
+            eprintln!("and {unseen} more bad lines; --bad FILE writes all of them down");
+        }
+        match self.bad_file.take() {
+            Some(mut file) => file.flush().context("cannot write the bad lines"),
+            None => Ok(()),
+        }
+    }
+
+    /// The summary, to stdout.
+    pub fn print(&self, json: bool) -> anyhow::Result<()> {
+        let summary = &self.summary;
+        if json {
+            return output::json(summary);
+        }
+        let list = summary.list_id.map_or_else(|| "-".to_owned(), |list| list.0.to_string());
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "list_id   {list}")?;
+        writeln!(out, "lines     {}", summary.lines)?;
+        writeln!(out, "added     {}", summary.added)?;
+        writeln!(out, "updated   {}", summary.updated)?;
+        writeln!(out, "repeated  {}", summary.repeated)?;
+        writeln!(out, "bad       {}", summary.bad)?;
+        Ok(())
+    }
+
+    /// An error when a line was bad.
+    pub fn verdict(&self) -> anyhow::Result<()> {
+        let Summary { lines, bad, .. } = self.summary;
+        anyhow::ensure!(bad < lines, "none of the {lines} lines is a lead; nothing was written");
+        anyhow::ensure!(
+            bad == 0,
+            "{bad} of {lines} lines were left out; the others are on the list `{}`: correct those and import them again",
+            self.list
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! `postrider campaign status`: all campaigns, or how one stands.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use postrider_model::{campaign::PhaseStatus, ids::TenantId};
+use postrider_store::{
+    PgConnection,
+    campaigns::{self, Listed, ListedPhase, PhaseState},
+    runs::Progress,
+};
+
+use super::{target, watch};
+use crate::{
+    cli::{ForTenant, output, with_installation},
+    config::Config,
+};
+
+#[derive(Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    of: ForTenant,
+    /// The campaign, by name or id [default: list them all]
+    campaign: Option<String>,
+    /// List at most so many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=10_000))]
+    limit: i64,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: StatusArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    with_installation(config, async |installation| {
+        let pool = installation.admin_pool().await?;
+        let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
+        match &args.campaign {
+            Some(campaign) => show_one(&mut transaction, tenant.id, campaign, args.json).await,
+            None => show_all(&campaigns::list(&mut transaction, tenant.id, args.limit).await?, args.json),
+        }
+    })
+    .await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_all(listed: &[Listed], json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json(&listed);
+    }
+    let rows = listed
+        .iter()
+        .map(|listed| {
+            [
+                listed.campaign.name.clone(),
+                listed.campaign.id.to_string(),
+                in_short(&listed.phases),
+                output::time(listed.campaign.created_at),
+            ]
+        })
+        .collect();
+    output::table(
+        ["name", "id", "phases", "created"],
+        rows,
+        "this tenant has no campaigns; `postrider campaign create FILE` makes one",
+    )
+}
+
+/// Such as `1 completed, 2 not started`.
+fn in_short(phases: &[ListedPhase]) -> String {
+    let counted = PhaseStatus::ALL.iter().filter_map(|status| {
+        let count = phases.iter().filter(|phase| phase.status == *status).count();
+        (count > 0).then(|| format!("{count} {}", spoken(*status)))
+    });
+    counted.collect::<Vec<_>>().join(", ")
+}
+
+fn spoken(status: PhaseStatus) -> String {
+    status.as_str().replace('_', " ")
+}
+
+async fn show_one(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    wanted: &str,
+    json: bool,
+) -> anyhow::Result<()> {
+    let campaign = target::campaign(connection, tenant, wanted).await?;
+    let phases = campaigns::status(connection, tenant, campaign.id).await?;
+    if json {
+        return output::json(&serde_json::json!({ "campaign": campaign, "phases": phases }));
+    }
+    output::table(
+        ["phase", "channel", "status", "run", "run status", "done", "sent", "failed", "skipped", "in doubt"],
+        phases.iter().map(row).collect(),
+        "the campaign has no phases",
+    )?;
+    for state in phases.iter().filter_map(|phase| phase.run.as_ref()) {
+        let in_doubt = state.progress.in_doubt;
+        match watch::why_it_waits(state) {
+            Some(why) => eprintln!("{}: {why}", state.run.phase),
+            None if in_doubt > 0 => {
+                eprintln!("{}: {in_doubt} in doubt; `postrider in-doubt list` shows them", state.run.phase);
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+fn row(phase: &PhaseState) -> [String; 10] {
+    let channel = phase.channel.map_or_else(|| phase.kind.to_string(), |channel| channel.to_string());
+    let dash = || "-".to_owned();
+    let run = phase.run.as_ref().map(|state| &state.run);
+    let progress = phase.run.as_ref().map(|state| &state.progress);
+    let count = |of: fn(&Progress) -> i64| progress.map_or_else(dash, |progress| of(progress).to_string());
+    [
+        phase.phase.clone(),
+        channel,
+        spoken(phase.status),
+        run.map_or_else(dash, |run| run.id.to_string()),
+        run.map_or_else(dash, |run| run.status.to_string()),
+        progress.map_or_else(dash, |progress| format!("{}/{}", progress.done(), progress.intended)),
+        count(|progress| progress.succeeded),
+        count(|progress| progress.failed),
+        count(|progress| progress.skipped),
+        count(|progress| progress.in_doubt),
+    ]
+}

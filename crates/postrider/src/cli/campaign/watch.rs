@@ -1,0 +1,276 @@
+//! `postrider campaign watch`: progress until the run ends.
+
+use std::{
+    collections::HashMap,
+    io::{IsTerminal, Write},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use jiff::Timestamp;
+use postrider_model::{
+    campaign::RunStatus,
+    ids::{CampaignId, RunId},
+};
+use postrider_store::{
+    Pool,
+    campaigns::{self, RunState},
+    pool, runs,
+    tenants::Tenant,
+};
+
+use super::target::{self, Target};
+use crate::{
+    cli::{ForTenant, with_installation},
+    config::Config,
+    shutdown,
+};
+
+/// How often to look.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// After so long without a worker, say what may be wrong.
+const NOBODY_CAME: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub struct WatchArgs {
+    #[command(flatten)]
+    of: ForTenant,
+    /// A campaign, by name or id, or a run
+    #[arg(value_name = "CAMPAIGN|RUN")]
+    what: String,
+    /// Each change as a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: WatchArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    with_installation(config, async |installation| {
+        let pool = installation.admin_pool().await?;
+        let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
+        let watched = match target::find(&mut transaction, tenant.id, &args.what).await? {
+            Target::Campaign(campaign) => Watched::Campaign(campaign.id),
+            Target::Run(run) => Watched::Run(run.id),
+        };
+        drop(transaction);
+        let states = look(&pool, &tenant, watched).await?;
+        anyhow::ensure!(
+            !states.is_empty(),
+            "no phase of `{}` was deployed; `{}` starts one",
+            args.what,
+            args.of.command(&["campaign", "deploy", &args.what])
+        );
+        follow(&pool, &tenant, watched, args.json).await
+    })
+    .await
+}
+
+/// What is watched: the newest run of each phase, or one run.
+#[derive(Clone, Copy)]
+pub enum Watched {
+    Campaign(CampaignId),
+    Run(RunId),
+}
+
+/// Shows progress until every run has ended. Success when all of it is launched.
+pub async fn follow(pool: &Pool, tenant: &Tenant, watched: Watched, json: bool) -> anyhow::Result<ExitCode> {
+    let stop = shutdown::on_signal()?;
+    let mut display = Display::new(json);
+    let began = Instant::now();
+    let (mut told_of_nobody, mut told_of_retries) = (false, false);
+    let ended = loop {
+        let states = look(pool, tenant, watched).await?;
+        display.show(&states)?;
+        if states.iter().all(|state| state.run.status.is_terminal()) {
+            break states;
+        }
+        if !told_of_nobody && began.elapsed() > NOBODY_CAME && states.iter().all(waits_for_a_worker) {
+            told_of_nobody = true;
+            display.say("no worker has taken a job yet; `postrider serve` runs one");
+        }
+        if !told_of_retries && let Some(why) = states.iter().find_map(why_it_waits) {
+            told_of_retries = true;
+            display.say(&why);
+        }
+        tokio::select! {
+            () = stop.cancelled() => {
+                display.say("stopped watching; the campaign goes on without you");
+                return Ok(ExitCode::from(130));
+            }
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    };
+    judge(pool, tenant, &ended).await
+}
+
+async fn look(pool: &Pool, tenant: &Tenant, watched: Watched) -> anyhow::Result<Vec<RunState>> {
+    let mut transaction = pool::begin_as(pool, tenant.id).await?;
+    Ok(match watched {
+        Watched::Campaign(id) => campaigns::status(&mut transaction, tenant.id, id)
+            .await?
+            .into_iter()
+            .filter_map(|phase| phase.run)
+            .collect(),
+        Watched::Run(id) => {
+            campaigns::run_states(&mut transaction, tenant.id, &[id]).await?.into_values().collect()
+        }
+    })
+}
+
+/// It could begin, and nobody holds any of it.
+fn waits_for_a_worker(state: &RunState) -> bool {
+    state.run.status.is_terminal()
+        || state.run.status == RunStatus::Queued
+            && state.run.scheduled_for.is_none_or(|at| at <= Timestamp::now())
+}
+
+/// Why a run has jobs that come again, and where to look.
+pub fn why_it_waits(state: &RunState) -> Option<String> {
+    let progress = &state.progress;
+    match (progress.jobs.retrying, progress.in_doubt) {
+        (0, _) => None,
+        (_, 0) => {
+            Some(format!("a job was put off and comes again; `postrider trace {}` says why", state.run.id))
+        }
+        (_, in_doubt) => Some(format!(
+            "{in_doubt} in doubt, and the run waits for them; `postrider in-doubt list` shows them"
+        )),
+    }
+}
+
+/// The last word: launched or not, and what to do about it.
+async fn judge(pool: &Pool, tenant: &Tenant, ended: &[RunState]) -> anyhow::Result<ExitCode> {
+    let mut transaction = pool::begin_as(pool, tenant.id).await?;
+    let mut code = ExitCode::SUCCESS;
+    for RunState { run, .. } in ended {
+        let certificate = runs::verify(&mut transaction, run.id).await?;
+        let phase = &run.phase;
+        if certificate.in_doubt > 0 {
+            code = ExitCode::FAILURE;
+            eprintln!(
+                "{phase}: not launched, {} in doubt; `postrider in-doubt list` shows them",
+                certificate.in_doubt
+            );
+        } else if !certificate.launched {
+            code = ExitCode::FAILURE;
+            eprintln!("{phase}: not launched; `postrider campaign verify {}` says why", run.id);
+        } else if run.status == RunStatus::Failed {
+            code = ExitCode::FAILURE;
+            eprintln!("{phase}: every item failed; `postrider trace {}` says why", run.id);
+        } else if certificate.failed > 0 {
+            eprintln!("{phase}: launched, {} of {} failed", certificate.failed, certificate.intended);
+        } else {
+            eprintln!("{phase}: launched");
+        }
+    }
+    Ok(code)
+}
+
+/// Bars on a terminal, lines when something changed elsewhere, JSON for programs.
+enum Display {
+    Bars(MultiProgress, HashMap<RunId, ProgressBar>),
+    Lines(HashMap<RunId, String>),
+    Json(String),
+}
+
+impl Display {
+    fn new(json: bool) -> Self {
+        if json {
+            Self::Json(String::new())
+        } else if std::io::stderr().is_terminal() {
+            Self::Bars(MultiProgress::new(), HashMap::new())
+        } else {
+            Self::Lines(HashMap::new())
+        }
+    }
+
+    fn show(&mut self, states: &[RunState]) -> anyhow::Result<()> {
+        match self {
+            Self::Bars(all, bars) => {
+                let widest = states.iter().map(|state| state.run.phase.len()).max().unwrap_or_default();
+                for state in states {
+                    match bars.get(&state.run.id) {
+                        Some(bar) => move_on(bar, state),
+                        None => {
+                            // Filled in before it is shown, so that nobody sees it empty.
+                            let bar = ProgressBar::hidden().with_style(style(widest)?);
+                            move_on(&bar, state);
+                            bars.insert(state.run.id, all.add(bar));
+                        }
+                    }
+                    if let Some(bar) = bars.get(&state.run.id)
+                        && state.run.status.is_terminal()
+                        && !bar.is_finished()
+                    {
+                        bar.abandon();
+                    }
+                }
+            }
+            Self::Lines(shown) => {
+                for state in states {
+                    let progress = &state.progress;
+                    let line = format!(
+                        "{}: {}/{} done, {}",
+                        state.run.phase,
+                        progress.done(),
+                        progress.intended,
+                        details(state)
+                    );
+                    if shown.get(&state.run.id) != Some(&line) {
+                        eprintln!("{line}");
+                        shown.insert(state.run.id, line);
+                    }
+                }
+            }
+            Self::Json(shown) => {
+                let line = serde_json::to_string(states)?;
+                if *shown != line {
+                    // Whole lines at once, because somebody waits for them.
+                    let mut out = std::io::stdout().lock();
+                    writeln!(out, "{line}")?;
+                    out.flush()?;
+                    *shown = line;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A sentence beside the bars.
+    fn say(&self, words: &str) {
+        match self {
+            Self::Bars(all, _) => all.suspend(|| eprintln!("{words}")),
+            Self::Lines(_) | Self::Json(_) => eprintln!("{words}"),
+        }
+    }
+}
+
+fn style(widest: usize) -> anyhow::Result<ProgressStyle> {
+    let template = format!("{{prefix:{widest}}}  {{bar:30}} {{pos}}/{{len}}  {{msg}}");
+    Ok(ProgressStyle::with_template(&template)?)
+}
+
+fn move_on(bar: &ProgressBar, state: &RunState) {
+    bar.set_prefix(state.run.phase.clone());
+    bar.set_length(number(state.progress.intended));
+    bar.set_position(number(state.progress.done()));
+    bar.set_message(details(state));
+}
+
+fn details(state: &RunState) -> String {
+    let progress = &state.progress;
+    format!(
+        "{} {}, {} failed, {} skipped, {} in doubt; {}",
+        progress.succeeded,
+        state.run.channel.success(),
+        progress.failed,
+        progress.skipped,
+        progress.in_doubt,
+        state.run.status
+    )
+}
+
+fn number(count: i64) -> u64 {
+    u64::try_from(count).unwrap_or_default()
+}

@@ -1,0 +1,49 @@
+//! What the providers say they did.
+
+use std::{collections::BTreeMap, path::Path};
+
+use anyhow::Context;
+use serde_json::Value;
+
+/// The receipts of everything that the providers acted on.
+pub struct Receipts(Vec<Receipt>);
+
+struct Receipt {
+    key: String,
+    channel: String,
+    message_id: String,
+}
+
+impl Receipts {
+    pub fn read(file: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(file).context("cannot read the receipts")?;
+        // The last line may be half written at this moment.
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        Ok(Self(lines.filter(|line| line["acted"] == true).filter_map(|line| receipt(&line)).collect()))
+    }
+
+    /// The provider's name for what was sent under this key.
+    pub fn message_id(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|receipt| receipt.key == key).map(|receipt| receipt.message_id.as_str())
+    }
+
+    /// How often each key of a channel was acted on.
+    pub fn of_channel(&self, channel: &str) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for receipt in self.0.iter().filter(|receipt| receipt.channel == channel) {
+            *counts.entry(receipt.key.clone()).or_default() += 1;
+        }
+        counts
+    }
+}
+
+/// A message carries its key in a header, a mail in its `Message-ID`.
+fn receipt(line: &Value) -> Option<Receipt> {
+    let message_id = line["message_id"].as_str()?.to_owned();
+    let key = match line["key"].as_str() {
+        Some(key) => key.to_owned(),
+        None => message_id.trim_start_matches('<').split('@').next()?.to_owned(),
+    };
+    let channel = line["channel"].as_str().unwrap_or("email").to_owned();
+    Some(Receipt { key, channel, message_id })
+}

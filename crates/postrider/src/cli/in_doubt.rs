@@ -1,0 +1,157 @@
+//! `postrider in-doubt`: items of which nobody knows whether they were sent.
+
+use std::process::ExitCode;
+
+use clap::{Subcommand, ValueEnum};
+use postrider_model::ids::OutboxId;
+use postrider_store::{
+    doubts::{self, Doubt, Doubts, Resolution},
+    jobs, pool,
+};
+
+use super::{ForTenant, actor, output, with_installation};
+use crate::{config::Config, installation::Installation};
+
+#[derive(Subcommand)]
+pub enum InDoubtCommand {
+    /// List what is in doubt, the longest first
+    List {
+        #[command(flatten)]
+        of: ForTenant,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
+        limit: i64,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Settle an item with what you found out at the provider
+    ///
+    /// That it was sent counts at once. That it was not sent counts only after the quiet time, when nothing can arrive any
+    /// more. An item is never reopened: sending again is a new run.
+    Resolve {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The item, as `in-doubt list` shows it
+        item: OutboxId,
+        /// What became of it
+        #[arg(long = "as", value_enum)]
+        resolved_as: ResolvedAs,
+        /// How you know; it is kept in the log
+        #[arg(long)]
+        note: String,
+        /// The provider's own id of the message, when it was sent
+        #[arg(long, value_name = "ID")]
+        message_id: Option<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ResolvedAs {
+    /// The provider has it
+    Sent,
+    /// The provider never got it
+    Failed,
+}
+
+pub async fn run(command: InDoubtCommand, config: &Config) -> anyhow::Result<ExitCode> {
+    // What is wrong with the input is said before anything is started.
+    if let InDoubtCommand::Resolve { resolved_as, note, message_id, .. } = &command {
+        anyhow::ensure!(!note.trim().is_empty(), "--note is empty; say how you know what became of the item");
+        anyhow::ensure!(
+            *resolved_as == ResolvedAs::Sent || message_id.is_none(),
+            "--message-id belongs to an item that was sent; leave it out, or resolve --as sent"
+        );
+    }
+    with_installation(config, async |installation| act(command, installation).await).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn act(command: InDoubtCommand, installation: &Installation) -> anyhow::Result<()> {
+    let pool = installation.admin_pool().await?;
+    match command {
+        InDoubtCommand::List { of, limit, json } => {
+            let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+            let doubts = doubts::list(&mut transaction, tenant.id, limit).await?;
+            if json { output::json(&doubts.items) } else { show(&doubts) }
+        }
+        InDoubtCommand::Resolve { of, item, resolved_as, note, message_id, json } => {
+            let (mut transaction, _) = of.begin(&pool, installation).await?;
+            let resolution = match resolved_as {
+                ResolvedAs::Sent => Resolution::Sent { message_id: message_id.as_deref() },
+                ResolvedAs::Failed => Resolution::Failed,
+            };
+            let status = doubts::resolve(&mut transaction, item, resolution, &note, &actor()).await?;
+            pool::commit(transaction).await?;
+            // Its job may have waited for nothing else.
+            let mut hinting = pool::begin(&pool).await?;
+            jobs::hint(&mut hinting).await?;
+            pool::commit(hinting).await?;
+            if json {
+                return output::json(&serde_json::json!({ "id": item, "status": status }));
+            }
+            eprintln!("{item} is now {status}");
+            Ok(())
+        }
+    }
+}
+
+fn show(doubts: &Doubts) -> anyhow::Result<()> {
+    let rows = doubts.items.iter().map(row).collect();
+    output::table(
+        ["item", "campaign", "phase", "recipient", "provider", "for", "quiet", "reason"],
+        rows,
+        "nothing is in doubt",
+    )?;
+    let shown = i64::try_from(doubts.items.len()).unwrap_or(i64::MAX);
+    if shown < doubts.total {
+        eprintln!("{shown} of {} are shown; --limit shows more", doubts.total);
+    }
+    if shown > 0 {
+        eprintln!(
+            "look at the provider, then `postrider in-doubt resolve ITEM --as sent|failed --note …`; as failed only once it is quiet"
+        );
+    }
+    Ok(())
+}
+
+fn row(doubt: &Doubt) -> [String; 8] {
+    let dash = || "-".to_owned();
+    let quiet =
+        if doubt.is_quiet { "yes".to_owned() } else { format!("from {}", output::time(doubt.quiet_until)) };
+    [
+        doubt.id.to_string(),
+        doubt.campaign.clone(),
+        doubt.phase.clone(),
+        doubt.recipient.clone().unwrap_or_else(dash),
+        doubt.provider.clone(),
+        age(doubt.age_seconds),
+        quiet,
+        doubt.reason.clone(),
+    ]
+}
+
+/// With the two units that matter.
+fn age(seconds: i64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        ..60 => format!("{}s", seconds.max(0)),
+        60..3600 => format!("{minutes}m {}s", seconds % 60),
+        3600..86_400 => format!("{hours}h {}m", minutes % 60),
+        86_400.. => format!("{days}d {}h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_has_the_two_units_that_matter() {
+        let ages = [-3, 0, 59, 60, 3599, 3600, 86_399, 86_400, 400 * 86_400].map(age);
+        assert_eq!(ages, ["0s", "0s", "59s", "1m 0s", "59m 59s", "1h 0m", "23h 59m", "1d 0h", "400d 0h"]);
+    }
+}
