@@ -10,12 +10,14 @@ CREATE SCHEMA postrider;
 CREATE SCHEMA tenancy;
 
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
-    LANGUAGE sql
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+begin
     insert into execution.campaign_audit_log
            (tenant_id, campaign_id, phase_id, run_id, job_id, outbox_id, actor, action, note)
-    values (p_tenant_id, p_campaign_id, p_phase_id, p_run_id, p_job_id, p_outbox_id, p_actor, p_action, p_note)
+    values (p_tenant_id, p_campaign_id, p_phase_id, p_run_id, p_job_id, p_outbox_id, p_actor, p_action, p_note);
+end
 $$;
 
 CREATE FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
@@ -139,10 +141,10 @@ begin
                end
           from unnest(p_outbox_ids, v_windows, v_items) as wanted (id, n, item_id)
                join execution.channel_outbox as item
-                 on item.tenant_id = v_tenant_ids[wanted.n]
-                and item.workspace_id = v_workspace_ids[wanted.n]
-                and item.idempotency_key = encode(sha256(convert_to(v_prefixes[wanted.n] || wanted.item_id::text
-                                                                    || v_suffixes[wanted.n], 'UTF8')), 'hex')
+                 on item.tenant_id = any (array[v_tenant_ids[wanted.n]])
+                and item.workspace_id = any (array[v_workspace_ids[wanted.n]])
+                and item.idempotency_key = any (array[encode(sha256(convert_to(
+                        v_prefixes[wanted.n] || wanted.item_id::text || v_suffixes[wanted.n], 'UTF8')), 'hex')])
          where wanted.item_id is not null
            -- What was inserted a moment ago by this very statement's sibling is not a conflict. What was settled in this
            -- transaction under another id is one.
@@ -161,6 +163,8 @@ CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DE
 #variable_conflict use_column
 declare
     v_job record;
+    v_run_id uuid;
+    v_run record;
     v_tenants uuid[];
     v_tenant uuid;
     v_share integer;
@@ -238,32 +242,27 @@ begin
     -- Each tenant that has a job waiting is found with one step in the index.
     v_tenants := array(
         with recursive waiting as (
-            (select job.tenant_id
+            (select job.tenant_id, job.run_after
                from execution.job_queue as job
               where job.status = 'queued'
-              order by job.tenant_id
+              order by job.tenant_id, job.run_after
               limit 1)
             union all
-            select (select job.tenant_id
-                      from execution.job_queue as job
-                     where job.status = 'queued'
-                       and job.tenant_id > waiting.tenant_id
-                     order by job.tenant_id
-                     limit 1)
+            select next.tenant_id, next.run_after
               from waiting
-             where waiting.tenant_id is not null
+                   cross join lateral (
+                       select job.tenant_id, job.run_after
+                         from execution.job_queue as job
+                        where job.status = 'queued'
+                          and job.tenant_id > waiting.tenant_id
+                        order by job.tenant_id, job.run_after
+                        limit 1) as next
         )
         select waiting.tenant_id
           from waiting
                left join execution.turns as turn on turn.tenant_id = waiting.tenant_id
-         where waiting.tenant_id is not null
+         where waiting.run_after <= now()
            and waiting.tenant_id <> all (p_except)
-           and (select job.run_after
-                  from execution.job_queue as job
-                 where job.tenant_id = waiting.tenant_id
-                   and job.status = 'queued'
-                 order by job.run_after
-                 limit 1) <= now()
          order by turn.last_turn_at nulls first, waiting.tenant_id);
 
     -- First an equal share for each, then whatever is left for whoever has more.
@@ -299,32 +298,31 @@ begin
     select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.locked', 'attempt ' || job.attempts
       from execution.job_queue as job
      where job.id = any (v_ids);
-    with waiting as (
-        select run.id
-          from execution.campaign_runs as run
-         where run.id in (select job.run_id from execution.job_queue as job where job.id = any (v_ids))
-           and run.status = 'queued'
-         order by run.id
-           for no key update
-    ), started as (
+    -- In the order of their ids, so that two claims never wait in a circle.
+    for v_run_id in
+        select distinct job.run_id from execution.job_queue as job where job.id = any (v_ids) order by job.run_id
+    loop
         update execution.campaign_runs as run
            set status = 'running',
                started_at = now()
-          from waiting
-         where run.id = waiting.id
+         where run.id = v_run_id
            and run.status = 'queued'
-     returning run.tenant_id, run.campaign_id, run.phase_id, run.id
-    )
-    insert into execution.campaign_audit_log (tenant_id, campaign_id, phase_id, run_id, actor, action)
-    select started.tenant_id, started.campaign_id, started.phase_id, started.id, p_worker_id, 'run.running'
-      from started;
+     returning run.tenant_id, run.campaign_id, run.phase_id
+          into v_run;
+        if found then
+            perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, v_run_id, null, null, p_worker_id,
+                                    'run.running', null);
+        end if;
+    end loop;
     -- Turns are noted in the order in which they were taken. Whoever is being served by another worker at this moment has
     -- its turn noted by that one.
     update execution.turns as turn
        set last_turn_at = (select clock_timestamp()) + array_position(v_tenants, turn.tenant_id) * interval '1 microsecond'
      where turn.tenant_id in (select noted.tenant_id
                                 from execution.turns as noted
-                               where noted.tenant_id in (select job.tenant_id from execution.job_queue as job where job.id = any (v_ids))
+                               where noted.tenant_id = any (array(select job.tenant_id
+                                                                    from execution.job_queue as job
+                                                                   where job.id = any (v_ids)))
                                  for update skip locked);
 
     return query
@@ -350,19 +348,25 @@ end
 $$;
 
 CREATE FUNCTION execution.count_items(p_job_id uuid) RETURNS TABLE(intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
-    select job.intended,
-           count(*) filter (where item.status in ('sent', 'called', 'posted'))::integer,
-           count(*) filter (where item.status = 'failed')::integer,
-           count(*) filter (where item.status = 'skipped')::integer,
-           count(*) filter (where item.status = 'queued')::integer,
-           (job.intended - count(item.id))::integer
-      from (select cardinality(item_ids) as intended from execution.job_queue where id = p_job_id) as job
-           left join execution.channel_outbox as item on item.job_id = p_job_id
-     group by job.intended
+#variable_conflict use_column
+begin
+    return query
+        select job.intended, items.succeeded, items.failed, items.skipped, items.in_doubt, job.intended - items.known
+          from (select cardinality(item_ids) as intended
+                  from execution.job_queue
+                 where id = p_job_id) as job,
+               (select count(*) filter (where status in ('sent', 'called', 'posted'))::integer as succeeded,
+                       count(*) filter (where status = 'failed')::integer as failed,
+                       count(*) filter (where status = 'skipped')::integer as skipped,
+                       count(*) filter (where status = 'queued')::integer as in_doubt,
+                       count(*)::integer as known
+                  from execution.channel_outbox
+                 where job_id = p_job_id) as items;
+end
 $$;
 
 CREATE FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) RETURNS TABLE(id uuid, version integer)
@@ -699,12 +703,16 @@ declare
     v_outcome text;
     v_status text;
 begin
-    perform execution.doubt_leftovers(p_job_id, p_actor);
     select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts
       into strict v_job
       from execution.job_queue as job
      where job.id = p_job_id;
     select * into strict v_items from execution.count_items(p_job_id);
+    if v_items.in_doubt > 0 then
+        -- Counted again, because an answer may have come in between.
+        perform execution.doubt_leftovers(p_job_id, p_actor);
+        select * into strict v_items from execution.count_items(p_job_id);
+    end if;
 
     if v_items.in_doubt + v_items.missing = 0 then
         v_outcome := case
@@ -816,7 +824,7 @@ begin
                    set in_doubt_since = now(),
                        error = left(settled.error, 2000)
                   from unnest(p_outbox_ids, p_statuses, p_errors) as settled (id, status, error)
-                 where item.id = settled.id
+                 where item.id = any (array[settled.id])
                    and settled.status = 'in_doubt'
                    and item.status = 'queued'
                    and item.in_doubt_since is null
@@ -840,7 +848,7 @@ begin
                in_doubt_since = null
           from unnest(p_outbox_ids, p_statuses, p_message_ids, p_errors)
                as settled (id, status, provider_message_id, error)
-         where item.id = settled.id
+         where item.id = any (array[settled.id])
            and settled.status <> 'in_doubt'
            and item.status = 'queued'
            and item.reserved_by = p_worker_id
@@ -853,7 +861,7 @@ begin
         select item.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
                'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
           from unnest(p_outbox_ids, p_statuses, p_message_ids) as settled (id, status, provider_message_id)
-               join execution.channel_outbox as item on item.id = settled.id
+               join execution.channel_outbox as item on item.id = any (array[settled.id])
          where settled.status <> 'in_doubt'
            and item.reserved_by = p_worker_id
            and item.status <> 'queued'
@@ -938,7 +946,7 @@ CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_a
     update execution.job_queue as job
        set locked_at = now()
       from unnest(p_job_ids, p_attempts) as held (id, attempt)
-     where job.id = held.id
+     where job.id = any (array[held.id])
        and job.status = 'locked'
        and job.locked_by = p_worker_id
        and job.attempts = held.attempt
@@ -2326,6 +2334,10 @@ CREATE INDEX job_queue_waiting ON execution.job_queue USING btree (tenant_id, ru
 CREATE INDEX lead_intake_by_intake ON execution.lead_intake USING btree (intake);
 
 CREATE INDEX leads_suppressed ON execution.leads USING btree (tenant_id, id) WHERE (suppressed_at IS NOT NULL);
+
+CREATE INDEX leads_suppressed_by_email ON execution.leads USING btree (tenant_id, workspace_id, lower(email)) WHERE (suppressed_at IS NOT NULL);
+
+CREATE INDEX leads_suppressed_by_phone ON execution.leads USING btree (tenant_id, workspace_id, phone) WHERE (suppressed_at IS NOT NULL);
 
 CREATE INDEX outbox_by_tenant ON m10_recovery.outbox USING btree (tenant_id, id) WHERE (tenant_id IS NOT NULL);
 

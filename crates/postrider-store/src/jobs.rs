@@ -287,31 +287,50 @@ pub async fn material(pool: &Pool, key: &MasterKey, job: &ClaimedJob) -> Result<
     let settings = accounts::settings(&mut transaction, tenant, job.account_id).await?;
     let place = Place { tenant, account: job.account_id };
     let secret = accounts::open_secret(&mut transaction, key, place).await?;
-    let leads = leads(&mut transaction, tenant, &job.item_ids).await?;
+    let leads = leads(&mut transaction, tenant, job.hold.channel, &job.item_ids).await?;
     pool::commit(transaction).await?;
     Ok(Material { content, account: settings.zip(secret), leads })
 }
 
+/// A lead counts as suppressed when anybody with its address is.
 async fn leads(
     connection: &mut PgConnection,
     tenant: TenantId,
+    channel: Channel,
     ids: &[Uuid],
 ) -> Result<Vec<Lead>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        select id,
-               external_id,
-               email,
-               phone,
-               timezone,
-               attributes,
-               suppression_reason
-          from execution.leads
-         where tenant_id = $1
-           and id = any ($2)
+        select lead.id,
+               lead.external_id,
+               lead.email,
+               lead.phone,
+               lead.timezone,
+               lead.attributes,
+               coalesce(lead.suppression_reason,
+                        case $3::text
+                            when 'email' then (select other.suppression_reason
+                                                 from execution.leads as other
+                                                where other.tenant_id = lead.tenant_id
+                                                  and other.workspace_id = lead.workspace_id
+                                                  and lower(other.email) = lower(lead.email)
+                                                  and other.suppressed_at is not null
+                                                limit 1)
+                            when 'voice' then (select other.suppression_reason
+                                                 from execution.leads as other
+                                                where other.tenant_id = lead.tenant_id
+                                                  and other.workspace_id = lead.workspace_id
+                                                  and other.phone = lead.phone
+                                                  and other.suppressed_at is not null
+                                                limit 1)
+                        end) as suppression_reason
+          from execution.leads as lead
+         where lead.tenant_id = $1
+           and lead.id = any ($2)
         "#,
         tenant.0,
         ids,
+        channel.as_str(),
     )
     .fetch_all(unnamed(connection))
     .await

@@ -40,7 +40,11 @@ pub const MIGRATIONS: &[Migration] = steps![
     4 => "m10_recovery/0004_operating_the_outbox.sql",
     5 => "execution/0005_audience.sql",
     6 => "execution/0006_campaigns.sql",
-    7 => "execution/0007_the_life_of_an_item.sql",
+    7 => "execution/0007_deploying.sql",
+    8 => "execution/0008_ending_jobs.sql",
+    9 => "execution/0009_claiming_jobs.sql",
+    10 => "execution/0010_reserving_and_settling.sql",
+    11 => "execution/0011_doubt_and_launch.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");

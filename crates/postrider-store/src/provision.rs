@@ -23,7 +23,9 @@ pub async fn ensure_database(url: &str, name: &'static str) -> Result<(), StoreE
             // Temporary tables could shadow ours, and nobody needs them here.
             format!(r#"revoke temporary, create on database "{name}" from public"#),
         ] {
-            while let Err(error) = sqlx::raw_sql(sqlx::AssertSqlSafe(statement.clone())).execute(&mut connection).await {
+            while let Err(error) =
+                sqlx::raw_sql(sqlx::AssertSqlSafe(statement.clone())).execute(&mut connection).await
+            {
                 match error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() {
                     // Another process was faster.
                     Some("42P04" | "23505") => break,
