@@ -8,7 +8,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # cargo-nextest runs the tests faster where it is installed; cargo itself does everywhere.
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help setup demo build test check lint test-only bench schema sqlx clean
+.PHONY: help setup demo build test check lint test-only crash bench schema sqlx clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,11 @@ ifeq ($(NEXTEST),yes)
 else
 	cargo test --workspace
 endif
+
+# Set CRASH_SECONDS, CRASH_SEED, CRASH_KILLS, CRASH_ITEMS and CRASH_RATES to choose another run.
+crash: ## The long form of the crash proof: kills, stops, database crashes, provider faults, and the auditor
+	@scripts/setup tests
+	cargo test -p postrider --test it -- --ignored --exact --nocapture campaigns::crash::the_long_run
 
 bench: ## Speed beside the raw SQL limit, on a cluster made for it
 	@scripts/setup

@@ -11,7 +11,8 @@ fn read(path: &str) -> anyhow::Result<String> {
 #[test]
 fn the_diagram_of_an_event_is_the_model_s_table() -> anyhow::Result<()> {
     let text = read("docs/lifecycle.md")?;
-    let drawn: Vec<&str> = text
+    let section = text.split("\n## An item\n").next().unwrap_or_default();
+    let drawn: Vec<&str> = section
         .lines()
         .map(str::trim)
         .filter(|line| line.contains(" --> ") && !line.starts_with("[*]"))
@@ -55,8 +56,10 @@ fn every_setting_is_in_the_operations_page_with_its_default() -> anyhow::Result<
 fn every_metric_that_is_counted_is_in_the_operations_page() -> anyhow::Result<()> {
     let page = read("docs/operations.md")?;
     let mut counted = 0;
-    for file in ["mod.rs", "lane.rs", "complete.rs"] {
-        for line in read(&format!("crates/postrider-engine/src/relay/{file}"))?.lines() {
+    let files = ["relay/mod.rs", "relay/lane.rs", "relay/complete.rs"];
+    let more = ["campaigns/mod.rs", "campaigns/job.rs", "campaigns/committer.rs"];
+    for file in files.into_iter().chain(more) {
+        for line in read(&format!("crates/postrider-engine/src/{file}"))?.lines() {
             let Some(rest) = line.split("\"postrider_").nth(1) else { continue };
             let name = format!("postrider_{}", rest.split('"').next().unwrap_or_default());
             let short = name.replace("postrider_events", "…");
@@ -67,7 +70,7 @@ fn every_metric_that_is_counted_is_in_the_operations_page() -> anyhow::Result<()
             counted += 1;
         }
     }
-    assert!(counted >= 5, "the metrics were not found where they were");
+    assert!(counted >= 12, "the metrics were not found where they were");
     Ok(())
 }
 
@@ -83,5 +86,32 @@ fn the_readme_names_only_commands_that_exist() -> anyhow::Result<()> {
     for target in ["demo", "test"] {
         assert!(targets.contains(&format!("\n{target}: ")), "no make target {target}");
     }
+    Ok(())
+}
+
+#[test]
+fn the_diagrams_of_campaigns_are_the_model_s_tables() -> anyhow::Result<()> {
+    use postrider_model::campaign::{ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_TRANSITIONS, RUN_TRANSITIONS};
+
+    let page = read("docs/lifecycle.md")?;
+    let drawn = |heading: &str| -> Vec<String> {
+        let section = page.split(&format!("\n## {heading}\n")).nth(1).unwrap_or_default();
+        let diagram =
+            section.split("```mermaid").nth(1).unwrap_or_default().split("```").next().unwrap_or_default();
+        let arrows = diagram.lines().filter(|line| line.contains("-->") && !line.contains("[*]"));
+        let mut arrows: Vec<String> =
+            arrows.map(|line| line.split(':').next().unwrap_or_default().trim().to_owned()).collect();
+        arrows.sort();
+        arrows
+    };
+    fn told<S: std::fmt::Display>(table: &[(S, S)]) -> Vec<String> {
+        let mut arrows: Vec<String> = table.iter().map(|(from, to)| format!("{from} --> {to}")).collect();
+        arrows.sort();
+        arrows
+    }
+    assert_eq!(drawn("An item"), told(ITEM_TRANSITIONS));
+    assert_eq!(drawn("A job"), told(JOB_TRANSITIONS));
+    assert_eq!(drawn("A run"), told(RUN_TRANSITIONS));
+    assert_eq!(drawn("A phase"), told(PHASE_TRANSITIONS));
     Ok(())
 }

@@ -2,12 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
+mod adapters;
+mod campaigns;
 mod catalogue;
 mod cli;
 mod contract;
 mod crash;
 mod docs;
 mod embedded_mode;
+mod execution;
 mod http;
 mod jetstream;
 mod migrations;

@@ -8,8 +8,9 @@ use std::{
 use anyhow::Context;
 
 use crate::{
+    campaigns::stage::Stage,
     relay::publish,
-    world::{Process, Sim, World, eventually, postrider},
+    world::{MASTER_KEY, Process, Sim, World, eventually, postrider},
 };
 
 const SECRET: &str = "whsec_YmVoaW5kIGEgcG9vbGVyIHRoaXMga2V5IHNpZ25zIGFsbA==";
@@ -71,22 +72,50 @@ fn command(home: &tempfile::TempDir) -> Command {
     command
 }
 
+/// A server that reaches its database through the pooler, and listens for hints beside it.
+fn serve(world: &World, pooler: &Pooler, more: &str) -> anyhow::Result<(Process, tempfile::NamedTempFile)> {
+    let config = tempfile::NamedTempFile::new()?;
+    let text = format!(
+        "master_key = '{MASTER_KEY}'\n[database]\nurl = '{}'\napp_url = '{}'\nlisten_url = '{}'\n[http]\nlisten = '127.0.0.1:0'\n\
+         [log]\nformat = 'json'\n{more}",
+        pooler.url(world, "postrider_worker"),
+        pooler.url(world, "postrider_app"),
+        world.url("postrider_worker"),
+    );
+    std::fs::write(config.path(), text)?;
+    let server = Process::start(postrider().arg("--config").arg(config.path()).arg("serve"))?;
+    server.wait_for_line("postrider is serving at ")?;
+    Ok((server, config))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn campaigns_work_behind_a_pooler_in_transaction_mode() -> anyhow::Result<()> {
+    let (world, sim) =
+        (World::new().await?, Sim::start(&["--fault", "busy=0.05", "--fault", "refuse=0.05"])?);
+    let pooler = Pooler::start(&world)?;
+    let stage = Stage::with_sim(&world, &sim, 1500).await?;
+    let (server, _config) = serve(&world, &pooler, "[outbound]\nallow_private = true\n")?;
+
+    let run = stage.deploy_one("pooled", "email").await?;
+    assert_eq!(stage.ended(run).await?, "partial");
+    let acted = sim.receipts()?.into_iter().filter(|receipt| receipt["acted"] == true);
+    let keys: Vec<String> = acted.filter_map(|receipt| receipt["key"].as_str().map(str::to_owned)).collect();
+    assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len(), "a key was called twice");
+    let items = stage.items(run).await?;
+    assert_eq!(items.get("sent"), Some(&keys.len()), "{items:?}");
+    assert_eq!(items.values().sum::<usize>(), 1500, "{items:?}");
+    let complaints: Vec<String> =
+        server.lines().into_iter().filter(|line| line.contains("\"ERROR\"")).collect();
+    assert!(complaints.is_empty(), "{complaints:?}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_relay_works_behind_a_pooler_in_transaction_mode() -> anyhow::Result<()> {
     let (world, sim) = (World::new().await?, Sim::start(&["--secret", SECRET, "--fault", "fail=0.1"])?);
     let pooler = Pooler::start(&world)?;
     let admin = world.client("postgres").await?;
-    let config = tempfile::NamedTempFile::new()?;
-    let text = format!(
-        "[database]\nurl = '{}'\napp_url = '{}'\nlisten_url = '{}'\n[http]\nlisten = '127.0.0.1:0'\n[log]\nformat = 'json'\n{}",
-        pooler.url(&world, "postrider_worker"),
-        pooler.url(&world, "postrider_app"),
-        world.url("postrider_worker"),
-        sim.sink("pooled", SECRET),
-    );
-    std::fs::write(config.path(), text)?;
-    let server = Process::start(postrider().arg("--config").arg(config.path()).arg("serve"))?;
-    server.wait_for_line("postrider is serving at ")?;
+    let (server, _config) = serve(&world, &pooler, &sim.sink("pooled", SECRET))?;
 
     let published = publish(&world.client("postrider_app").await?, "order.placed", 500).await?;
     eventually("every event is processed", async || {

@@ -69,6 +69,11 @@ impl Postgres {
         self.end("INT")
     }
 
+    /// Stops it at once, as if it had crashed: the next start recovers what was committed.
+    pub fn crash(&mut self) -> anyhow::Result<()> {
+        self.end("QUIT")
+    }
+
     /// The way in as this role, the same after every start.
     pub fn url(&self, role: &str) -> String {
         format!("postgres:///postgres?host={}&user={role}", self.home.display())

@@ -65,7 +65,9 @@ async fn try_pair<S>(
     anyhow::ensure!(begun == from.name, "{table}: the row begins as {begun}, not as {}", from.name);
 
     let update = format!("update {table} set {} where ctid = '{at}' returning {state}", to.set);
-    match sqlx::query_scalar::<_, String>(AssertSqlSafe(update)).fetch_one(&mut *transaction).await {
+    let outcome = sqlx::query_scalar::<_, String>(AssertSqlSafe(update)).fetch_one(&mut *transaction).await;
+    transaction.rollback().await?;
+    match outcome {
         Ok(reached) => {
             anyhow::ensure!(reached == to.name, "{table}: the update led to {reached}, not to {}", to.name);
             Ok(true)

@@ -23,6 +23,9 @@ use sqlx::AssertSqlSafe;
 
 const TEMPLATE: &str = "postrider_template";
 
+/// The key that servers and accounts of tests share.
+pub const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
 /// How long a test waits for something that must happen. Only a failing test ever waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -102,7 +105,7 @@ impl World {
     pub fn config(&self, more: &str) -> anyhow::Result<tempfile::NamedTempFile> {
         let file = tempfile::NamedTempFile::new()?;
         let config = format!(
-            "[database]\nurl = '{}'\napp_url = '{}'\n[http]\nlisten = '127.0.0.1:0'\n[log]\nformat = 'json'\n{more}",
+            "master_key = '{MASTER_KEY}'\n[database]\nurl = '{}'\napp_url = '{}'\n[http]\nlisten = '127.0.0.1:0'\n[log]\nformat = 'json'\n{more}",
             self.url("postrider_worker"),
             self.url("postrider_app"),
         );

@@ -40,14 +40,15 @@ const RULES: &[(&str, &str)] = &[
             and polroles <> array['postrider_owner'::regrole::oid] and polname <> 'tenant_sees_its_own'",
     ),
     (
-        "nobody but the owner may write, empty or reference a table, a column or a sequence",
+        "nobody but the owner may write, empty or reference a table, a column or a sequence; only imports may add lines",
         "select object || ' ' || privilege_type || ' ' || coalesce(nullif(grantee, 0)::regrole::text, 'PUBLIC') \
            from (select oid::regclass::text as object, relowner, relacl as acl, relkind from pg_class where relnamespace in (ours) \
                  union all \
                  select class.oid::regclass || '.' || attname, relowner, attacl, relkind \
                    from pg_attribute join pg_class as class on class.oid = attrelid where relnamespace in (ours)) as object, \
                 aclexplode(acl) \
-          where grantee <> relowner and (privilege_type <> 'SELECT' or relkind = 'S')",
+          where grantee <> relowner and (privilege_type <> 'SELECT' or relkind = 'S') \
+            and (object, privilege_type, grantee) <> ('execution.lead_intake', 'INSERT', 'postrider_app'::regrole)",
     ),
     (
         "functions that act as the owner pin their search_path",
@@ -106,6 +107,17 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
     assert_eq!(
         texts(&admin, tables).await?,
         [
+            "execution.assets",
+            "execution.campaign_audit_log",
+            "execution.campaign_phases",
+            "execution.campaign_runs",
+            "execution.campaigns",
+            "execution.channel_outbox",
+            "execution.job_queue",
+            "execution.lead_list_members",
+            "execution.lead_lists",
+            "execution.leads",
+            "execution.turns",
             "m10_recovery.outbox",
             "tenancy.api_keys",
             "tenancy.audit_log",
@@ -121,6 +133,7 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
 const BREACHES: &[(&str, &str, &[&str])] = &[
     ("create table tenancy.t (id uuid, tenant_id uuid)", "tenant tables have row-level", &["drift", "row-level security"]),
     ("alter table m10_recovery.outbox disable row level security", "tenant tables have row-level", &["drift", "row-level security"]),
+    ("alter table execution.channel_outbox disable row level security", "tenant tables have row-level", &["drift", "row-level security"]),
     ("alter table tenancy.api_keys no force row level security", "tenant tables have row-level", &["drift", "row-level security"]),
     ("alter table tenancy.tenants no force row level security", "tenant tables have row-level", &["drift", "row-level security"]),
     ("drop policy tenant_sees_its_own on tenancy.audit_log", "tenant tables have a policy", &["drift", "row-level security"]),
@@ -151,8 +164,13 @@ const BREACHES: &[(&str, &str, &[&str])] = &[
     ("grant update (retry_count) on m10_recovery.outbox to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
     ("grant insert (name) on tenancy.tenants to public", "nobody but the owner may write", &["drift", "grants"]),
     ("grant references on tenancy.tenants to postrider_app", "nobody but the owner may write", &["drift", "grants"]),
+    ("grant insert on execution.channel_outbox to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
+    ("grant update on execution.campaign_runs to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
+    ("grant insert on execution.lead_intake to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
+    ("grant delete on execution.lead_intake to postrider_app", "nobody but the owner may write", &["drift", "grants"]),
     ("grant update on sequence m10_recovery.outbox_id_seq to postrider_app", "nobody but the owner may write", &["grants"]),
     ("alter function m10_recovery.publish_outbox reset all", "functions that act", &["drift", "definer functions"]),
+    ("alter function execution.begin_outbox_items reset all", "functions that act", &["drift", "definer functions"]),
     ("alter function tenancy.revoke_api_key set search_path = public", "functions that act", &["drift", "definer functions"]),
     (
         "alter function tenancy.revoke_api_key set search_path = pg_temp, pg_catalog",
@@ -224,6 +242,10 @@ async fn doctor_notices_a_dropped_guard_a_changed_body_and_a_role_too_powerful()
              set search_path = pg_catalog, pg_temp as 'select true'",
             "drift",
         ),
+        ("drop trigger channel_outbox_ends_are_final on execution.channel_outbox", "drift"),
+        ("drop trigger campaign_runs_change_as_the_table_says on execution.campaign_runs", "drift"),
+        ("alter table execution.job_queue disable trigger job_queue_is_never_removed_from", "drift"),
+        ("alter table execution.channel_outbox drop constraint channel_outbox_one_row_per_key", "drift"),
         ("alter role postrider_app superuser", "roles"),
         ("alter role postrider_worker bypassrls", "roles"),
         ("alter role postrider_owner login", "roles"),

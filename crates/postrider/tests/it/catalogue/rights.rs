@@ -7,12 +7,32 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
     let admin = World::new().await?.client("postgres").await?;
     let granted = "select oid::regprocedure || ': ' || string_agg(right(role, -10), ' ' order by role) \
           from pg_proc, unnest(array['postrider_app', 'postrider_worker', 'postrider_read']) as role \
-         where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery') \
+         where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution') \
            and has_function_privilege(role, oid, 'execute') \
          group by oid order by oid::regprocedure::text collate \"C\"";
     assert_eq!(
         texts(&admin, granted).await?,
         [
+            "execution.begin_outbox_items(text,uuid[],integer[],integer[],integer[],uuid[],text[],bytea[],text[],text[]): worker",
+            "execution.claim_queued_jobs(text,integer,uuid[]): worker",
+            "execution.complete_job(uuid,text,integer,interval): worker",
+            "execution.create_asset(uuid,uuid,text,text,jsonb,text): app",
+            "execution.create_campaign(uuid,uuid,text,boolean,jsonb,text): app",
+            "execution.deploy_campaign(uuid,text,text,uuid,integer): app",
+            "execution.doubted_since(execution.channel_outbox,text,text,timestamp with time zone,integer): app read worker",
+            "execution.fail_job(uuid,text,integer,text,interval): worker",
+            "execution.finalize_outbox_items(text,uuid[],text[],text[],text[]): worker",
+            "execution.heartbeat_jobs(text,uuid[],integer[]): worker",
+            "execution.key_time(timestamp with time zone): app read worker",
+            "execution.measure_jobs(): worker",
+            "execution.merge_leads(uuid,uuid,text,uuid): app",
+            "execution.outbox_key(uuid,uuid,text,timestamp with time zone): app read worker",
+            "execution.release_job(uuid,text,integer,interval): worker",
+            "execution.resolve_in_doubt(uuid,text,text,text,text): app",
+            "execution.run_progress(uuid[]): app read worker",
+            "execution.success_of(text): app read worker",
+            "execution.suppress_lead(uuid,text,text): app",
+            "execution.verify_launch(uuid): app read worker",
             "m10_recovery.claim_outbox_events(text,integer): worker",
             "m10_recovery.close_outbox_event(bigint,text,text): app",
             "m10_recovery.complete_outbox_event(bigint,text,boolean,text): worker",
@@ -48,12 +68,22 @@ async fn each_role_may_read_these_tables_and_not_the_secrets() -> anyhow::Result
                lateral (select string_agg(attname, ' ' order by attnum) as hidden from pg_attribute \
                          where attrelid = class.oid and attnum > 0 and not attisdropped \
                            and not has_column_privilege(role, class.oid, attnum, 'select')) as columns \
-         where relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery') and relkind = 'r' \
+         where relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution') and relkind = 'r' \
            and has_any_column_privilege(role, class.oid, 'select') \
          group by class.oid order by class.oid::regclass::text collate \"C\"";
     assert_eq!(
         texts(&admin, granted).await?,
         [
+            "execution.assets: app, read, worker",
+            "execution.campaign_audit_log: app, read, worker",
+            "execution.campaign_phases: app, read, worker",
+            "execution.campaign_runs: app, read, worker",
+            "execution.campaigns: app, read, worker",
+            "execution.channel_outbox: app, read, worker",
+            "execution.job_queue: app, read, worker",
+            "execution.lead_list_members: app, read, worker",
+            "execution.lead_lists: app, read, worker",
+            "execution.leads: app, read, worker",
             "m10_recovery.outbox: app, read, worker",
             "postrider.catalogue: app, read, worker",
             "postrider.migrations: app, read, worker",

@@ -18,9 +18,19 @@ pub struct Tenant {
     pub key: Uuid,
     pub account: Uuid,
     pub event: i64,
+    pub lead: Uuid,
+    pub campaign: Uuid,
+    pub run: Uuid,
+    pub item: Uuid,
 }
 
 impl Tenant {
+    /// A tenant of whose rows none exists.
+    pub fn unknown(id: Uuid) -> Self {
+        let [workspace, key, account, lead, campaign, run, item] = std::array::from_fn(|_| Uuid::now_v7());
+        Self { id, workspace, key, account, event: 999, lead, campaign, run, item }
+    }
+
     pub async fn create(admin: &PgPool, name: &str) -> anyhow::Result<Self> {
         let (id, workspace) = tenant(admin, name).await?;
         let (key, account) = (Uuid::now_v7(), Uuid::now_v7());
@@ -38,7 +48,27 @@ impl Tenant {
         .bind(id)
         .fetch_one(admin)
         .await?;
-        Ok(Self { id, workspace, key, account, event })
+        let [lead, campaign, run, item, list, asset] = std::array::from_fn(|_| Uuid::now_v7());
+        let phase = format!(
+            r#"[{{"id": "{list}", "phase": "first", "channel": "email", "asset_id": "{asset}", "list": "all", "provider_account": "{name}"}}]"#
+        );
+        let rows = format!(
+            "begin;
+             set local app.current_tenant_id = '{id}';
+             insert into execution.leads (id, tenant_id, workspace_id, identity, email) values ('{lead}', '{id}', '{workspace}', 'ann', 'a@b.c');
+             insert into execution.lead_lists (id, tenant_id, workspace_id, name) values ('{list}', '{id}', '{workspace}', 'all');
+             insert into execution.lead_list_members (tenant_id, list_id, lead_id) values ('{id}', '{list}', '{lead}');
+             select execution.create_asset('{asset}', '{workspace}', 'letter', 'email', '{{}}', 'a test');
+             select execution.create_campaign('{campaign}', '{workspace}', 'spring', true, '{phase}', 'a test');
+             select execution.deploy_campaign('{campaign}', 'first', 'a test', '{run}');
+             insert into execution.channel_outbox (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id,
+                                                   idempotency_key, in_doubt_since)
+             select '{item}', tenant_id, workspace_id, run_id, id, 'email', 'smtp', '{lead}', 'key', now() - interval '1 day'
+               from execution.job_queue where run_id = '{run}';
+             commit"
+        );
+        execute(admin, rows).await?;
+        Ok(Self { id, workspace, key, account, event, lead, campaign, run, item })
     }
 }
 
@@ -107,6 +137,7 @@ async fn each_role_sees_the_rows_of_the_tenant_in_its_context_and_no_others() ->
                 } else {
                     assert_eq!(refusal(seen)?.code, "42501", "{role} reads {table}");
                 }
+                transaction.rollback().await?;
             }
         }
     }

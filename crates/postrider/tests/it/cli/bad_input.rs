@@ -70,7 +70,7 @@ async fn arguments_that_are_missing_or_of_the_wrong_kind_show_how_to_use_the_com
         ),
         (&["keys", "create", "ci", "--expires-in-days", "0"], "0 is not in 1..=36500"),
         (&["keys", "revoke", "tenant_01890000-0000-7000-8000-000000000000"], "is not a key id"),
-        (&["serve", "--roles", "mailer"], "[possible values: api, relay]"),
+        (&["serve", "--roles", "mailer"], "[possible values: api, campaigns, relay]"),
         (&["serve", "--listen", "8080"], "invalid value '8080' for '--listen <ADDRESS>'"),
         (&["tenant", "list"], "a similar subcommand exists: 'tenants'"),
     ] {
@@ -127,7 +127,7 @@ async fn bad_secrets_settings_and_master_keys_are_refused_and_write_nothing() ->
     let long = "x".repeat(64 * 1024 + 1);
     let before = world.rows().await?;
     for (args, input, says) in [
-        (add(&twilio), "", "the secret is empty; pipe it in, or name a file"),
+        (add(&twilio), "", "the secret is empty; pipe it in, name a file"),
         (add(&twilio), "\n", "the secret is empty"),
         (add(&twilio), &long, "the secret is longer than 65536 bytes"),
         (

@@ -88,7 +88,7 @@ async fn what_somebody_broke_by_hand_is_found_and_comes_with_advice() -> anyhow:
             "set search_path",
         ),
         (
-            "delete from postrider.migrations where version = 4",
+            "delete from postrider.migrations where version = (select max(version) from postrider.migrations)",
             "schema",
             "1 migration behind",
             "postrider migrate",

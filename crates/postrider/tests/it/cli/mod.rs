@@ -1,10 +1,15 @@
 //! Every command as a new user would type it.
 
 mod bad_input;
+mod campaigns;
 mod commands;
 mod configuration;
 mod doctor;
+mod import;
+mod in_doubt;
 mod secrets;
+mod stage;
+mod trace;
 
 use std::collections::BTreeMap;
 

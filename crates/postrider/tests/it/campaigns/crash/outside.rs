@@ -1,0 +1,109 @@
+//! The provider of a run: a sim whose faults can be ended, and whose book is read as it grows.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    path::PathBuf,
+};
+
+use anyhow::Context;
+use serde_json::Value;
+
+use super::audit::Receipt;
+use crate::{
+    http::connect,
+    world::{Process, postrider},
+};
+
+pub struct Outside {
+    _process: Process,
+    pub http_url: String,
+    pub smtp_port: u16,
+    receipts: PathBuf,
+    _home: tempfile::TempDir,
+    book: File,
+    written: usize,
+}
+
+impl Outside {
+    pub fn start(seed: u64, rates: &[(String, f64)]) -> anyhow::Result<Self> {
+        let home = tempfile::tempdir()?;
+        let receipts = home.path().join("receipts.ndjson");
+        let mut command = postrider();
+        command
+            .args(["sim", "--stall-seconds", "1", "--seed", &seed.to_string(), "--receipts"])
+            .arg(&receipts);
+        for (name, rate) in rates {
+            command.args(["--fault", &format!("{name}={rate}")]);
+        }
+        let process = Process::start(&mut command)?;
+        let said: Value = serde_json::from_str(&process.wait_for_line("http_url")?)?;
+        let http_url = said["http_url"].as_str().context("no http_url")?.to_owned();
+        let smtp =
+            said["smtp_address"].as_str().and_then(|address| address.rsplit_once(':')).context("no smtp")?;
+        let smtp_port = smtp.1.parse()?;
+        let book = File::open(&receipts)?;
+        Ok(Self { _process: process, http_url, smtp_port, receipts, _home: home, book, written: 0 })
+    }
+
+    /// How many receipts there are.
+    pub fn written(&mut self) -> anyhow::Result<usize> {
+        let mut new = Vec::new();
+        self.book.read_to_end(&mut new)?;
+        self.written += new.iter().filter(|byte| **byte == b'\n').count();
+        Ok(self.written)
+    }
+
+    /// From now on everything is answered well.
+    pub fn end_faults(&self) -> anyhow::Result<()> {
+        let answer = send(&self.http_url, "PUT", "/faults", &[], "{}")?;
+        anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        Ok(())
+    }
+
+    /// The whole book, as the auditor needs it, and which faults struck.
+    pub fn book(&self) -> anyhow::Result<Vec<(Receipt, Option<String>)>> {
+        let text = std::fs::read_to_string(&self.receipts)?;
+        text.lines().map(|line| Ok(read(&serde_json::from_str(line)?))).collect()
+    }
+}
+
+fn read(line: &Value) -> (Receipt, Option<String>) {
+    let text = |name: &str| line[name].as_str().map(str::to_owned);
+    let is_mail = line["path"] == "smtp";
+    let key = if is_mail {
+        // The key is the first part of the Message-ID.
+        text("message_id").and_then(|id| Some(id.strip_prefix('<')?.split_once('@')?.0.to_owned()))
+    } else {
+        text("key")
+    };
+    let fault = text("fault");
+    let left_in_doubt = match fault.as_deref() {
+        // To a mail, "something broke here" is an answer: it was not taken.
+        Some("fail") => !is_mail,
+        Some("stall" | "fail_after" | "reset" | "reset_before" | "half") => true,
+        _ => false,
+    };
+    (Receipt { key, acted: line["acted"] == true, left_in_doubt }, fault)
+}
+
+/// One request with a body, and the whole answer as it came. An answer that breaks off comes as far as it came.
+pub fn send(
+    http_url: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> anyhow::Result<String> {
+    let (mut stream, address) = connect(http_url)?;
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+    )?;
+    let mut answer = Vec::new();
+    // A reset is an end like another here.
+    let _ = stream.read_to_end(&mut answer);
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}

@@ -1,0 +1,243 @@
+//! What a run works on: a Postgres of its own, a provider, tenants with lists, and campaigns that are deployed as long as
+//! there is something to break.
+
+use std::{io::Write, sync::Arc};
+
+use postrider_store::pool;
+use serde_json::json;
+use sqlx::PgPool;
+
+use super::{
+    crew::Start,
+    outside::Outside,
+    plan::{Dice, Plan},
+};
+use crate::{
+    campaigns::stage::Stage,
+    postgres::Postgres,
+    sql::{execute, number, tenant, texts},
+    world::{MASTER_KEY, postrider, run},
+};
+
+/// Items of one run. Small jobs, so that a blow hits many of them at different points.
+const RUN_ITEMS: usize = 1000;
+const JOB_ITEMS: usize = 50;
+/// What a worker may hold: at most so many items are reserved and not settled.
+const JOBS: usize = 6;
+const WINDOW: usize = 8;
+pub const IN_FLIGHT_MAX: usize = JOBS * WINDOW;
+
+pub struct Rig {
+    pub postgres: Postgres,
+    pub outside: Outside,
+    pub admin: PgPool,
+    config: tempfile::NamedTempFile,
+    stages: Vec<Stage>,
+    runs: usize,
+    pub intended: usize,
+}
+
+impl Rig {
+    pub async fn new(plan: &Plan) -> anyhow::Result<Self> {
+        let postgres = Postgres::start().await?;
+        let url = postgres.url("postgres");
+        let migrated = run(postrider().args(["--database-url", &url, "migrate"]))?;
+        anyhow::ensure!(migrated.code == 0, "{}", migrated.stderr);
+        let options = sqlx::postgres::PgPoolOptions::new().max_connections(4);
+        let admin = options.connect(&url).await?;
+        // Attempts are for jobs that kill their workers. Here somebody else does, hundreds of times.
+        execute(&admin, "alter table execution.job_queue alter column max_attempts set default 100000")
+            .await?;
+        let outside = Outside::start(plan.seed, &plan.rates)?;
+        let config = config(&postgres)?;
+        let mut rig = Self { postgres, outside, admin, config, stages: Vec::new(), runs: 0, intended: 0 };
+        for name in ["north", "south"] {
+            rig.stages.push(rig.stage(name).await?);
+        }
+        Ok(rig)
+    }
+
+    async fn stage(&self, name: &str) -> anyhow::Result<Stage> {
+        let (tenant, workspace) = tenant(&self.admin, name).await?;
+        let stage = Stage { admin: self.admin.clone(), tenant, workspace };
+        let app = pool::connect(&self.postgres.url("postrider_app"), pool::Settings::default()).await?;
+        let sim = json!({ "url": self.outside.http_url });
+        stage.account_through(&app, "sim", "sim", &sim, "").await?;
+        let smtp = json!({
+            "host": "127.0.0.1", "port": self.outside.smtp_port, "security": "none", "from": "news@example.com",
+        });
+        stage.account_through(&app, "smtp", "smtp", &smtp, "").await?;
+        app.close().await;
+        stage.leads("all", RUN_ITEMS).await?;
+        Ok(stage)
+    }
+
+    /// How the workers are started.
+    pub fn server(&self) -> Start {
+        let config = self.config.path().to_owned();
+        Arc::new(move || {
+            let mut command = postrider();
+            command.arg("--config").arg(&config).args(["serve", "--roles", "campaigns"]);
+            command
+        })
+    }
+
+    /// Deploys until so many items have no row yet.
+    pub async fn keep_busy(&mut self, waiting_min: usize) -> anyhow::Result<()> {
+        while self.waiting().await? < waiting_min {
+            self.deploy().await?;
+        }
+        Ok(())
+    }
+
+    /// One run, of the next tenant, on the next channel.
+    pub async fn deploy(&mut self) -> anyhow::Result<()> {
+        let (channel, account) = [("email", "sim"), ("voice", "sim"), ("email", "smtp")][self.runs % 3];
+        let stage = &self.stages[self.runs % self.stages.len()];
+        let name = format!("run {}", self.runs);
+        let campaign = stage.campaign(&name, &[("only", channel, Some("all"), account)]).await?;
+        stage
+            .ask(&format!("select execution.deploy_campaign('{campaign}', p_job_size => {JOB_ITEMS})::text"))
+            .await?;
+        self.runs += 1;
+        self.intended += RUN_ITEMS;
+        Ok(())
+    }
+
+    /// Items without a row.
+    pub async fn waiting(&self) -> anyhow::Result<usize> {
+        let rows = number(&self.admin, "select count(*) from execution.channel_outbox").await?;
+        Ok(self.intended.saturating_sub(rows as usize))
+    }
+
+    /// Who holds jobs.
+    pub async fn holders(&self) -> anyhow::Result<Vec<String>> {
+        Ok(texts(&self.admin, "select distinct locked_by from execution.job_queue where status = 'locked'")
+            .await?)
+    }
+
+    /// Rows that a worker has reserved and not settled.
+    pub async fn left_by(&self, worker: &str) -> anyhow::Result<usize> {
+        let sql = format!(
+            "select count(*) from execution.channel_outbox
+              where status = 'queued' and in_doubt_since is null and reserved_by = '{worker}'"
+        );
+        Ok(number(&self.admin, sql).await? as usize)
+    }
+
+    /// What five minutes would do to the locks of those who are silent. One that is being used at this moment is left
+    /// alone, as the sweep would.
+    pub async fn age_locks_of(&self, silent: &[String]) -> anyhow::Result<()> {
+        self.age_locks("locked_by = any ($1)", silent).await
+    }
+
+    /// The same for whoever did not keep a lock fresh although it beats every second: a claim whose answer was lost.
+    pub async fn age_forgotten_locks(&self) -> anyhow::Result<()> {
+        self.age_locks("locked_at < now() - interval '10 seconds' or locked_by = any ($1)", &[]).await
+    }
+
+    async fn age_locks(&self, whose: &str, names: &[String]) -> anyhow::Result<()> {
+        let sql = format!(
+            "update execution.job_queue set locked_at = locked_at - interval '6 minutes'
+              where id in (select id from execution.job_queue
+                            where status = 'locked' and locked_at > now() - interval '5 minutes' and ({whose})
+                              for update skip locked)"
+        );
+        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(names).execute(&self.admin).await?;
+        Ok(())
+    }
+
+    /// How often a job was taken away from this worker.
+    pub async fn taken_from(&self, worker: &str) -> anyhow::Result<usize> {
+        let sql = format!(
+            "select count(*) from execution.campaign_audit_log where action = 'job.requeued' and note like '%: {worker}'"
+        );
+        Ok(number(&self.admin, sql).await? as usize)
+    }
+
+    /// Ends one connection of a worker, and says whether there was one.
+    pub async fn cut(&self, dice: &mut Dice) -> anyhow::Result<bool> {
+        let sql = "select pid::text from pg_stat_activity
+                    where application_name = 'postrider' and usename = 'postrider_worker' order by pid";
+        let pids = texts(&self.admin, sql).await?;
+        if pids.is_empty() {
+            return Ok(false);
+        }
+        let pid = &pids[dice.below(pids.len())];
+        let ended =
+            format!("select count(*) from (select pg_terminate_backend({pid}) as ended) as cut where ended");
+        Ok(number(&self.admin, ended).await? == 1)
+    }
+
+    /// Stops Postgres at once and starts it again.
+    pub async fn crash(&mut self) -> anyhow::Result<()> {
+        self.postgres.crash()?;
+        self.postgres.start_again().await
+    }
+
+    /// Jobs that are not at rest: at work, about to be, or put off although items are missing.
+    pub async fn restless(&self) -> anyhow::Result<i64> {
+        let sql = "select count(*) from execution.job_queue as job
+                    where status in ('queued', 'locked')
+                       or status = 'failed'
+                          and cardinality(item_ids) > (select count(*) from execution.channel_outbox where job_id = job.id)";
+        Ok(number(&self.admin, sql).await?)
+    }
+
+    /// Jobs that were put off come at once where items are missing or this is the last time, and not again where they
+    /// wait for evidence.
+    pub async fn make_due(&self) -> anyhow::Result<()> {
+        let sql = "update execution.job_queue as job
+                      set run_after = case
+                              when cardinality(item_ids) > (select count(*) from execution.channel_outbox where job_id = job.id)
+                                   or attempts + 1 >= max_attempts
+                              then now()
+                              else now() + interval '1 day'
+                          end
+                    where id in (select id from execution.job_queue where status = 'failed' for update skip locked)";
+        Ok(execute(&self.admin, sql).await?)
+    }
+
+    /// The next attempt of every job is its last. Nobody else could say so: what was intended stays as it was.
+    pub async fn make_the_next_attempt_the_last(&self) -> anyhow::Result<()> {
+        let sql = "begin;
+                   set local session_replication_role = replica;
+                   update execution.job_queue set max_attempts = attempts + 1, run_after = now()
+                    where status not in ('completed', 'dead');
+                   commit";
+        Ok(execute(&self.admin, sql).await?)
+    }
+
+    pub async fn open_runs(&self) -> anyhow::Result<i64> {
+        let sql = "select count(*) from execution.campaign_runs where status in ('queued', 'running')";
+        Ok(number(&self.admin, sql).await?)
+    }
+}
+
+fn config(postgres: &Postgres) -> anyhow::Result<tempfile::NamedTempFile> {
+    let mut file = tempfile::NamedTempFile::new()?;
+    write!(
+        file,
+        "master_key = '{MASTER_KEY}'
+         [database]
+         url = '{}'
+         app_url = '{}'
+         [http]
+         listen = '127.0.0.1:0'
+         [log]
+         format = 'json'
+         [outbound]
+         allow_private = true
+         [campaigns]
+         jobs_max = {JOBS}
+         jobs_per_tenant_max = {}
+         window = {WINDOW}
+         retry_pause_seconds = 30
+         heartbeat_interval_seconds = 1
+         poll_interval_ms = 50",
+        postgres.url("postrider_worker"),
+        postgres.url("postrider_app"),
+        JOBS - 2,
+    )?;
+    Ok(file)
+}

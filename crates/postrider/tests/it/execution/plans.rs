@@ -1,0 +1,117 @@
+//! The statements of a job's life find what they need through indexes, whatever lies in the tables and whatever the
+//! statistics say: what the functions read is counted while they run.
+
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::{Stage, Windows, claim, complete, finalize};
+use crate::sql::{execute, number, texts};
+
+/// What this session has counted so far: whole tables read, and rows fetched through indexes where there are many.
+async fn counted(client: &mut PgConnection) -> Result<(Vec<String>, i64), sqlx::Error> {
+    let whole = "select relname || ' ' || seq_scan from pg_stat_xact_user_tables where schemaname = 'execution' order by 1";
+    let fetched = "select coalesce(sum(idx_tup_fetch), 0)::bigint from pg_stat_xact_user_tables \
+                    where schemaname = 'execution' and relname in ('job_queue', 'channel_outbox')";
+    Ok((texts(&mut *client, whole).await?, number(&mut *client, fetched).await?))
+}
+
+/// The whole life of a job of one item, as the worker; leaves no trace.
+async fn live(client: &mut PgConnection, expect_a_job: bool) -> anyhow::Result<()> {
+    execute(&mut *client, "begin").await?;
+    let (whole_before, fetched_before) = counted(&mut *client).await?;
+    execute(&mut *client, "set local role postrider_worker").await?;
+    let jobs = claim(&mut *client, "w", 1).await?;
+    anyhow::ensure!(jobs.len() == usize::from(expect_a_job), "the claim took {jobs:?}");
+    let unknown = super::Job {
+        job_id: Uuid::now_v7(),
+        tenant_id: Uuid::nil(),
+        run_id: Uuid::nil(),
+        attempts: 1,
+        item_ids: vec![Uuid::nil()],
+    };
+    let job = jobs.first().unwrap_or(&unknown);
+    let windows = Windows::of(job, 1, 1);
+    let begun = windows.begin(&mut *client, "w").await?;
+    anyhow::ensure!(begun[0].verdict == if expect_a_job { "reserved" } else { "lost" }, "{begun:?}");
+    Windows::of(job, 1, 1).begin(&mut *client, "w").await?; // and once more, where the key exists
+    sqlx::query("select execution.heartbeat_jobs('w', array[$1], array[1])")
+        .bind(job.job_id)
+        .execute(&mut *client)
+        .await?;
+    finalize(&mut *client, "w", &[(windows.ids[0], "in_doubt")]).await?;
+    finalize(&mut *client, "w", &[(windows.ids[0], "sent")]).await?;
+    finalize(&mut *client, "w", &[(windows.ids[0], "failed")]).await?;
+    if expect_a_job {
+        assert_eq!(complete(&mut *client, "w", job).await?, "completed");
+    }
+    execute(&mut *client, "reset role").await?;
+    let (whole, fetched) = counted(&mut *client).await?;
+    assert_eq!(whole, whole_before, "tables that were read from end to end, and how often");
+    // A handful per step; thousands lie beside them.
+    let fetched = fetched - fetched_before;
+    assert!(fetched <= 60, "{fetched} rows were fetched for one item");
+    execute(&mut *client, "rollback").await?;
+    Ok(())
+}
+
+/// Other jobs' items, which have ended.
+async fn fill_outbox(admin: &PgPool, items: usize) -> Result<(), sqlx::Error> {
+    let sql = format!(
+        "insert into execution.channel_outbox (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id,
+                                               idempotency_key, status, reserved_by, attempt)
+         select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 'email', 'sim', gen_random_uuid(),
+                gen_random_uuid()::text, 'sent', 'w', 1
+           from generate_series(1, {items})"
+    );
+    execute(admin, sql).await
+}
+
+const NO_AUTOVACUUM: &str = "alter table execution.job_queue set (autovacuum_enabled = off);
+    alter table execution.channel_outbox set (autovacuum_enabled = off);
+    alter table execution.campaign_runs set (autovacuum_enabled = off);
+    alter table execution.leads set (autovacuum_enabled = off)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_lives_by_indexes_on_empty_and_on_never_analyzed_tables() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    execute(&stage.admin, NO_AUTOVACUUM).await?;
+    let mut session = stage.admin.acquire().await?;
+    // Often enough that the session keeps its plans, which were made for empty tables.
+    for _ in 0..8 {
+        live(&mut session, false).await?;
+    }
+    stage.run(3_000, 1).await?;
+    fill_outbox(&stage.admin, 20_000).await?;
+    let never = "select count(*) from pg_class where reltuples = -1 \
+                   and oid in ('execution.job_queue'::regclass, 'execution.channel_outbox'::regclass)";
+    assert_eq!(number(&stage.admin, never).await?, 2);
+    for _ in 0..8 {
+        live(&mut session, true).await?;
+    }
+    let mut new_session = stage.admin.acquire().await?;
+    live(&mut new_session, true).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_lives_by_indexes_beside_many_and_on_tables_that_were_drained() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    execute(&stage.admin, NO_AUTOVACUUM).await?;
+    stage.run(3_000, 1).await?;
+    fill_outbox(&stage.admin, 20_000).await?;
+    execute(&stage.admin, "vacuum analyze").await?;
+    let mut session = stage.admin.acquire().await?;
+    for _ in 0..8 {
+        live(&mut session, true).await?;
+    }
+    // All jobs end, and the statistics are of the fullest hour.
+    let drain = "update execution.job_queue set status = 'locked', locked_by = 'w', locked_at = now();
+        update execution.job_queue set status = 'completed', outcome = 'completed', locked_by = null, locked_at = null";
+    execute(&stage.admin, drain).await?;
+    for _ in 0..8 {
+        live(&mut session, false).await?;
+    }
+    stage.run(1, 1).await?;
+    live(&mut session, true).await?;
+    let mut new_session = stage.admin.acquire().await?;
+    live(&mut new_session, true).await
+}
