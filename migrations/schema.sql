@@ -45,6 +45,14 @@ declare
     v_wanted integer := 0;
     v_inserted integer;
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
+    -- A reservation that a crash may take back is none, whatever the login is set to.
+    if current_setting('synchronous_commit') in ('off', 'local') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
     if not array_remove(p_verdicts, null) <@ array['failed', 'skipped'] then
         raise exception 'an item that is not called is failed or skipped' using errcode = 'invalid_parameter_value';
     end if;
@@ -159,6 +167,7 @@ CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DE
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 #variable_conflict use_column
 declare
@@ -171,6 +180,10 @@ declare
     v_found uuid[];
     v_ids uuid[] := '{}';
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
     if coalesce(btrim(p_worker_id), '') = '' then
         raise exception 'a worker must name itself to claim jobs'
             using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
@@ -232,7 +245,7 @@ begin
         update execution.job_queue as job
            set status = 'queued'
           from due
-         where job.id = due.id
+         where job.id = any (array[due.id])
      returning job.tenant_id, job.run_id, job.id
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
@@ -330,7 +343,7 @@ begin
                run.channel, run.asset_id, run.provider_account_id, run.provider, run.scheduled_for, run.key_part,
                run.correlation_id
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.campaign_runs as run on run.id = any (array[job.run_id])
          where job.id = any (v_ids);
 end
 $$;
@@ -811,6 +824,10 @@ declare
     v_changed integer;
     v_doubted integer := 0;
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
     if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
        or cardinality(p_statuses) <> cardinality(p_outbox_ids)
     then
@@ -1070,6 +1087,10 @@ CREATE FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attemp
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
     perform
        from execution.job_queue as job
       where job.id = p_job_id
@@ -1105,6 +1126,14 @@ begin
         raise exception 'a resolution needs a note that says how it is known, and who says so'
             using errcode = 'invalid_parameter_value';
     end if;
+    -- The job before its item, as everybody does; and so the later of two that settle its last items sees both.
+    perform
+       from execution.job_queue as job
+      where job.id = (select item.job_id
+                        from execution.channel_outbox as item
+                       where item.tenant_id = v_tenant_id
+                         and item.id = p_outbox_id)
+        for no key update;
     select item.*, run.quiet_time, job.status as job_status,
            execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
       into v_item

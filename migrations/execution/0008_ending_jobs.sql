@@ -237,6 +237,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
     perform
        from execution.job_queue as job
       where job.id = p_job_id

@@ -7,6 +7,11 @@
 -- not come for ever.
 --
 -- `p_except` are tenants that have enough of this worker's attention already.
+--
+-- Here and below, rows are looked up with `= any (array[…])` instead of `=`. An equality lets the planner read the whole table
+-- in the order of its ids and compare, and that is what it does when it plans while the table looks empty, for as long as the
+-- session keeps the plan. This way a look-up per row is the only plan there is, and a claim need not plan
+-- anew every time.
 create function execution.claim_queued_jobs(p_worker_id text, p_limit integer default 10, p_except uuid[] default '{}')
 returns table (
     job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer,
@@ -19,6 +24,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -31,6 +37,10 @@ declare
     v_found uuid[];
     v_ids uuid[] := '{}';
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
     if coalesce(btrim(p_worker_id), '') = '' then
         raise exception 'a worker must name itself to claim jobs'
             using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
@@ -92,7 +102,7 @@ begin
         update execution.job_queue as job
            set status = 'queued'
           from due
-         where job.id = due.id
+         where job.id = any (array[due.id])
      returning job.tenant_id, job.run_id, job.id
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
@@ -190,16 +200,12 @@ begin
                run.channel, run.asset_id, run.provider_account_id, run.provider, run.scheduled_for, run.key_part,
                run.correlation_id
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.campaign_runs as run on run.id = any (array[job.run_id])
          where job.id = any (v_ids);
 end
 $$;
 
 -- Keeps locks fresh. Answers with those that the worker still holds.
---
--- Here and below, rows are looked up with `= any (array[…])` instead of `=`. An equality lets the planner read the whole table
--- in the order of its ids and compare, and that is what it does when it plans while the table looks empty, for as long as the
--- session keeps the plan. This way a look-up per row is the only plan there is.
 create function execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[])
 returns setof uuid
 language sql

@@ -47,6 +47,14 @@ declare
     v_wanted integer := 0;
     v_inserted integer;
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
+    -- A reservation that a crash may take back is none, whatever the login is set to.
+    if current_setting('synchronous_commit') in ('off', 'local') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
     if not array_remove(p_verdicts, null) <@ array['failed', 'skipped'] then
         raise exception 'an item that is not called is failed or skipped' using errcode = 'invalid_parameter_value';
     end if;
@@ -172,6 +180,10 @@ declare
     v_changed integer;
     v_doubted integer := 0;
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
     if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
        or cardinality(p_statuses) <> cardinality(p_outbox_ids)
     then

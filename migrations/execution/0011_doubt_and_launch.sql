@@ -43,6 +43,14 @@ begin
         raise exception 'a resolution needs a note that says how it is known, and who says so'
             using errcode = 'invalid_parameter_value';
     end if;
+    -- The job before its item, as everybody does; and so the later of two that settle its last items sees both.
+    perform
+       from execution.job_queue as job
+      where job.id = (select item.job_id
+                        from execution.channel_outbox as item
+                       where item.tenant_id = v_tenant_id
+                         and item.id = p_outbox_id)
+        for no key update;
     select item.*, run.quiet_time, job.status as job_status,
            execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
       into v_item

@@ -109,8 +109,16 @@ impl Template {
             "html" => minijinja::AutoEscape::Html,
             _ => minijinja::AutoEscape::None,
         });
+        // What can grow without taking steps. Many tenants share one worker, and its memory.
+        environment.remove_filter("indent");
+        environment.add_filter("replace", replace);
         for (part, source) in parts {
             let Some(source) = source else { continue };
+            if let Some(line) = line_of_assignment(&source) {
+                let problem =
+                    "templates fill in and do not compute: `set` and `with` are not available".to_owned();
+                return Err(RenderError::Template { part, line, problem });
+            }
             if source.trim().is_empty() {
                 return Err(unfit(format!("`{part}` is empty")));
             }
@@ -194,6 +202,29 @@ impl Template {
         };
         Err(RenderError::Lead { part, problem: wrong })
     }
+}
+
+/// `{{ text | replace("a", "b") }}`, as long as the result is not too long.
+fn replace(text: &str, from: &str, to: &str) -> Result<String, minijinja::Error> {
+    if text.len() + text.matches(from).count() * to.len() > PART_BYTES_MAX {
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "the text becomes too long"));
+    }
+    Ok(text.replace(from, to))
+}
+
+/// Where a template gives a name to a value. Doing so again and again, each value made of two of the last, takes few steps
+/// and all the memory there is.
+fn line_of_assignment(source: &str) -> Option<usize> {
+    let mut at = 0;
+    while let Some(found) = source[at..].find("{%") {
+        at += found + 2;
+        let statement = source[at..].trim_start_matches(['-', '+']).trim_start();
+        let word: String = statement.chars().take_while(char::is_ascii_alphabetic).collect();
+        if word == "set" || word == "with" {
+            return Some(source[..at].lines().count());
+        }
+    }
+    None
 }
 
 fn context(lead: Option<&Lead>) -> Value {
@@ -308,6 +339,21 @@ mod tests {
                 json!({ "subject": "s", "text": "{{ name | nosuch }}" }),
                 "the text has an error",
             ),
+            (
+                Channel::Email,
+                json!({ "subject": "s", "text": "a\n{%- set a = 'x' %}" }),
+                "error in line 2: templates fill in",
+            ),
+            (
+                Channel::Email,
+                json!({ "subject": "s", "text": "{% with a = 'x' %}{% endwith %}" }),
+                "templates fill in",
+            ),
+            (
+                Channel::Email,
+                json!({ "subject": "s", "text": "{{ 'x' | indent(9) }}" }),
+                "the text has an error",
+            ),
             (Channel::Voice, json!({ "text": "t" }), "unknown field `text`"),
             (Channel::Social, json!("text"), "the content is not fit for social"),
         ];
@@ -326,5 +372,8 @@ mod tests {
         let error =
             email(json!({ "subject": "s", "text": grows }), json!({ "big": "x".repeat(1000) })).unwrap_err();
         assert!(error.to_string().contains("the limit is"), "{error}");
+        let replaces = format!("{{{{ 'x' {} }}}}", r#"| replace("x", "xxxxxxxxxx")"#.repeat(12));
+        let error = email(json!({ "subject": "s", "text": replaces }), json!({})).unwrap_err();
+        assert!(error.to_string().contains("too long"), "{error}");
     }
 }

@@ -190,7 +190,13 @@ pub async fn remove(
     sqlx::query_scalar!(r#"select tenancy.remove_provider_account($1, $2) as "known!""#, id.0, actor)
         .fetch_one(unnamed(connection))
         .await
-        .map_err(StoreError::on("removing the provider account"))
+        .map_err(|error| match StoreError::constraint(&error) {
+            Some("campaign_phases_use_an_account") => refused(
+                "a campaign uses this account, and its record is kept; `accounts rotate` takes its secret out of use"
+                    .to_owned(),
+            ),
+            _ => StoreError::on("removing the provider account")(error),
+        })
 }
 
 fn seal(key: &MasterKey, place: Place, secret: &SecretString) -> Result<Vec<u8>, StoreError> {

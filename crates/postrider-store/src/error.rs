@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// SQLSTATE that `complete_outbox_event` raises when the caller does not hold the claim.
+/// SQLSTATE of a function whose caller does not hold the event or the job it speaks of.
 pub const CLAIM_NOT_HELD: &str = "PR001";
 
 /// An error of the store. Each variant is something a caller can act on.
@@ -25,7 +25,7 @@ pub enum StoreError {
     /// Somebody else holds the claim now, or nobody does.
     #[error("{message}")]
     ClaimNotHeld {
-        /// Which event, and who asked.
+        /// What, and who asked.
         message: String,
     },
     /// This cannot be served as it is; the sentence says why and what to do.
@@ -86,12 +86,15 @@ impl StoreError {
     /// Whether the same again may do: the database was away, or had no room, or somebody was in the way.
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        // Deadlocks and the like; no space, memory or connection left; trouble with files; lock and statement timeouts.
+        // Deadlocks and the like; no space, memory or connection left; trouble with files; lock, statement and idle timeouts;
+        // a standby that is about to become the server.
         let passes = |code: String| {
             ["40", "53", "58"].iter().any(|class| code.starts_with(class))
-                || code == "55P03"
-                || code == "57014"
+                || ["55P03", "57014", "25P03", "25P04", "25006"].contains(&code.as_str())
         };
+        if let Self::Failed { source: sqlx::Error::Protocol(_), .. } = self {
+            return true;
+        }
         self.is_outage() || self.sqlstate().is_some_and(passes)
     }
 

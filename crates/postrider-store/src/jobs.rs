@@ -86,16 +86,14 @@ pub async fn claim(
     if !rows.is_empty() {
         crash_point!("claim.after_commit");
     }
-    rows.into_iter()
-        .map(|row| {
-            let channel: Channel = row.channel.parse().map_err(|_| {
-                // Left alone: its lock goes stale and a worker that knows the channel takes it.
-                StoreError::Unfit(format!(
-                    "job {} is for a channel that this version does not know",
-                    row.job_id
-                ))
-            })?;
-            Ok(ClaimedJob {
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| {
+            let Ok(channel) = row.channel.parse::<Channel>() else {
+                tracing::error!(job.id = %row.job_id, channel = row.channel, "a job is for a channel that this version does not know");
+                return None;
+            };
+            Some(ClaimedJob {
                 hold: JobHold {
                     job_id: JobId(row.job_id),
                     tenant_id: TenantId(row.tenant_id),
@@ -113,7 +111,7 @@ pub async fn claim(
                 correlation_id: row.correlation_id,
             })
         })
-        .collect()
+        .collect())
 }
 
 /// Keeps locks fresh, and says which of them are still held.

@@ -3,7 +3,7 @@
 //! This is the only place where a [`Reservation`] comes into being, and it does so after the COMMIT of its row was seen, on a
 //! connection that was idle before.
 
-use std::{borrow::Cow, collections::HashMap, time::Instant};
+use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
 
 use postrider_model::{
     Channel, IdempotencyKey, Outcome,
@@ -14,7 +14,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    Pool, Reservation, Settlement, StoreError, crash, crash_point, pool, pool::Transaction, unnamed::unnamed,
+    Pool, Reservation, Settlement, StoreError, crash, crash_point, pool, pool::Transaction,
+    reservation::Asked, unnamed::unnamed,
 };
 
 /// A job as its holder knows it. Every write names the attempt it acts under.
@@ -39,6 +40,15 @@ pub struct Window {
     pub first: usize,
     /// The items, in the job's order.
     pub items: Vec<PlannedItem>,
+    asked: Asked,
+}
+
+impl Window {
+    /// Asks for the items of a job from `first` on. Whatever is reserved is as old as this.
+    #[must_use]
+    pub fn new(job: JobHold, first: usize, items: Vec<PlannedItem>) -> Self {
+        Self { job, first, items, asked: Asked::now() }
+    }
 }
 
 /// An item that is about to be reserved.
@@ -94,8 +104,6 @@ pub async fn settle_and_reserve(
     settlements: &[&Settlement],
     windows: &[&Window],
 ) -> Result<Vec<WindowAnswer>, StoreError> {
-    // A reservation is as old as its transaction, which is what its row says, and not as young as the answer to its commit.
-    let begun = Instant::now();
     let mut transaction = pool::begin(pool).await?;
     if !settlements.is_empty() {
         crash_point!("finalize.before");
@@ -117,7 +125,7 @@ pub async fn settle_and_reserve(
     if !windows.is_empty() {
         crash_point!("reserve.after_commit");
     }
-    Ok(answers(windows, rows, begun))
+    Ok(answers(windows, rows))
 }
 
 /// Commits. A test can have the process die between the COMMIT and its acknowledgement.
@@ -248,32 +256,36 @@ async fn begin(
     .map_err(StoreError::on("reserving items"))
 }
 
-/// Puts the rows back into the order of the windows. What was not mentioned is not ours.
-fn answers(windows: &[&Window], rows: Vec<Row>, begun: Instant) -> Vec<WindowAnswer> {
-    let mut by_item: HashMap<(Uuid, Option<Uuid>), Row> =
-        rows.into_iter().map(|row| ((row.job_id, row.item_id), row)).collect();
-    windows
-        .iter()
-        .map(|window| {
-            let job = window.job;
-            if by_item.contains_key(&(job.job_id.0, None)) {
-                return None;
-            }
-            let answer = |item: &PlannedItem| {
-                let row = by_item.remove(&(job.job_id.0, Some(item.item_id)))?;
-                Some(match (row.verdict.as_str(), row.outbox_id, row.idempotency_key) {
-                    ("reserved", Some(id), Some(key)) => Reserved::Yours(Reservation::committed(
-                        OutboxId(id),
-                        job.tenant_id,
-                        job.job_id,
-                        job.channel,
-                        IdempotencyKey::from_row(key),
-                        begun,
-                    )),
-                    (state, _, _) => Reserved::Already(state.parse().unwrap_or(ItemStatus::Queued)),
-                })
-            };
-            window.items.iter().map(answer).collect()
-        })
-        .collect()
+/// Puts the rows back into the order of the windows. A window that was not answered item by item is not ours any more.
+fn answers(windows: &[&Window], rows: Vec<Row>) -> Vec<WindowAnswer> {
+    let mut by_item: HashMap<(Uuid, Uuid), Row> =
+        rows.into_iter().filter_map(|row| Some(((row.job_id, row.item_id?), row))).collect();
+    let mut answers: Vec<WindowAnswer> = windows.iter().map(|_| None).collect();
+    // A job may be here twice, when this worker took over from itself. Then the rows are those of the later attempt.
+    let mut order: Vec<usize> = (0..windows.len()).collect();
+    order.sort_by_key(|n| Reverse(windows[*n].job.attempt));
+    for n in order {
+        let window = windows[n];
+        let mut answer = |item: &PlannedItem| {
+            let row = by_item.remove(&(window.job.job_id.0, item.item_id))?;
+            Some(reserved(window, row))
+        };
+        answers[n] = window.items.iter().map(&mut answer).collect();
+    }
+    answers
+}
+
+fn reserved(window: &Window, row: Row) -> Reserved {
+    let job = window.job;
+    match (row.verdict.as_str(), row.outbox_id, row.idempotency_key) {
+        ("reserved", Some(id), Some(key)) => Reserved::Yours(Reservation::committed(
+            OutboxId(id),
+            job.tenant_id,
+            job.job_id,
+            job.channel,
+            IdempotencyKey::from_row(key),
+            window.asked,
+        )),
+        (state, _, _) => Reserved::Already(state.parse().unwrap_or(ItemStatus::Queued)),
+    }
 }

@@ -59,7 +59,10 @@ pub async fn connect(url: &str, settings: Settings) -> Result<Pool, StoreError> 
 
 /// Begins a transaction that acts for nobody in particular.
 pub async fn begin(pool: &Pool) -> Result<Transaction, StoreError> {
-    pool.begin().await.map_err(StoreError::on("beginning a transaction"))
+    // Whatever the login's default is: the functions look again at what others have committed in the meantime.
+    pool.begin_with("begin isolation level read committed")
+        .await
+        .map_err(StoreError::on("beginning a transaction"))
 }
 
 /// Begins a transaction that sees and changes the rows of one tenant.

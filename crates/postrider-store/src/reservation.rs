@@ -24,8 +24,20 @@ pub struct Reservation {
     job_id: JobId,
     channel: Channel,
     key: IdempotencyKey,
-    committed: Instant,
-    committed_at: SystemTime,
+    asked: Asked,
+}
+
+/// When a reservation was first asked for. Its row cannot be older, however often the asking had to be repeated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    by_the_machine: Instant,
+    by_the_calendar: SystemTime,
+}
+
+impl Asked {
+    pub(crate) fn now() -> Self {
+        Self { by_the_machine: Instant::now(), by_the_calendar: SystemTime::now() }
+    }
 }
 
 impl Reservation {
@@ -36,9 +48,9 @@ impl Reservation {
         job_id: JobId,
         channel: Channel,
         key: IdempotencyKey,
-        committed: Instant,
+        asked: Asked,
     ) -> Self {
-        Self { outbox_id, tenant_id, job_id, channel, key, committed, committed_at: SystemTime::now() }
+        Self { outbox_id, tenant_id, job_id, channel, key, asked }
     }
 
     /// The row that this is evidence of.
@@ -71,12 +83,13 @@ impl Reservation {
         &self.key
     }
 
-    /// How long ago the row was committed. A worker that was held up must not call any more: others may already take
-    /// the provider's silence for an answer.
+    /// How long ago it was first asked for. A worker that was held up must not call any more: others may already take the
+    /// provider's silence for an answer.
     #[must_use]
     pub fn age(&self) -> Duration {
         // One clock stands still while the machine sleeps, the other can be set back: the larger one is believed.
-        self.committed.elapsed().max(self.committed_at.elapsed().unwrap_or_default())
+        let by_the_calendar = self.asked.by_the_calendar.elapsed().unwrap_or_default();
+        self.asked.by_the_machine.elapsed().max(by_the_calendar)
     }
 
     /// Ends the item with what the provider answered. [`Outcome::Unknown`] leaves the row `queued`, in doubt.

@@ -146,7 +146,7 @@ impl Default for Campaigns {
             commit_connections: 2,
             call_timeout_seconds: 60,
             call_within_seconds: 120,
-            tries_max: 5,
+            tries_max: 8,
             wait_max_seconds: 60,
             retry_pause_seconds: 60,
             heartbeat_interval_seconds: 20,

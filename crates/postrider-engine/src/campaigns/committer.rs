@@ -15,8 +15,10 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 const ITEMS_MAX: usize = 2048;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How often something that is not the database's absence may go wrong with one submission.
-const TRIES_MAX: u32 = 10;
+/// How often one submission is refused before it is believed.
+const REFUSALS_MAX: u32 = 10;
+/// How often a batch is tried as a whole.
+const SPLIT_AFTER: u32 = 4;
 
 /// What one job wants written down.
 pub(super) struct Submission {
@@ -71,10 +73,16 @@ impl Committer {
     /// Writes a batch. While the database is away it waits: an outcome is never dropped.
     async fn write(&self, batch: Vec<Submission>) {
         let mut pause = PAUSE_MIN;
+        let mut tries = 0;
         loop {
+            tries += 1;
             match self.commit(&batch).await {
                 Ok(answers) => return answer(batch, answers),
-                Err(error) if error.is_passing() => {
+                // What takes too long together may do in parts.
+                Err(error)
+                    if !is_refusal(&error)
+                        && (tries < SPLIT_AFTER || error.is_outage() || batch.len() == 1) =>
+                {
                     metrics::counter!("postrider_commits_retried_total").increment(1);
                     tracing::warn!(error = ?error, "outcomes wait for the database: {error}");
                     tokio::time::sleep(pause).await;
@@ -92,18 +100,20 @@ impl Committer {
         }
     }
 
-    /// A submission that the database refuses by itself. Its window is given up; its outcomes are tried some more, and
-    /// if they are refused for good, their rows stay as they are and are in doubt.
+    /// A submission that the database refuses by itself, which is a mistake of ours. Its window is given up; its outcomes
+    /// are tried without it, and if they are refused as well, their rows stay as they are and are in doubt.
     async fn write_alone(&self, mut batch: Vec<Submission>, mut error: StoreError) {
         for submission in &mut batch {
             submission.window = None;
         }
-        for _ in 0..TRIES_MAX {
+        let mut refusals = 0;
+        while refusals < REFUSALS_MAX {
             tracing::error!(error = ?error, "outcomes were refused: {error}");
             match self.commit(&batch).await {
                 Ok(_) => break,
                 Err(again) => error = again,
             }
+            refusals += u32::from(is_refusal(&error));
             tokio::time::sleep(PAUSE_MAX / 10).await;
         }
         // Dropping the replies tells the jobs that they cannot go on.
@@ -130,4 +140,9 @@ fn answer(batch: Vec<Submission>, answers: Vec<WindowAnswer>) {
         // A job that is gone does not need it; its reservations are in doubt then.
         let _ = submission.reply.send(answer);
     }
+}
+
+/// Whether the database understood, and said no. Everything else passes, and is waited for.
+fn is_refusal(error: &StoreError) -> bool {
+    matches!(error, StoreError::Refused { .. } | StoreError::ClaimNotHeld { .. } | StoreError::Unfit(_))
 }

@@ -17,7 +17,7 @@ pub struct RetryPolicy {
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { tries_max: 5, pause: Duration::from_millis(500), wait_max: Duration::from_secs(60) }
+        Self { tries_max: 8, pause: Duration::from_millis(500), wait_max: Duration::from_secs(60) }
     }
 }
 

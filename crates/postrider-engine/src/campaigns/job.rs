@@ -27,15 +27,18 @@ use super::{
 };
 use crate::render::Template;
 
+/// A job that this worker cannot do stays away as long as after so many attempts: another one shall find it first.
+const NOT_OURS_PAUSE: i32 = 4;
+
 /// How an attempt ended.
 enum Ended {
     /// Every item was tried.
     Done,
     /// The worker is stopping; some items were not begun.
     Interrupted,
-    /// Somebody else holds the job now, or the database refuses us.
+    /// Somebody else holds the job now.
     Lost,
-    /// This worker does not know the vendor. Another may.
+    /// This worker cannot do it: it does not have the vendor, or the key to the account. Another may.
     NotOurs(String),
     /// It cannot be done as it is set up.
     Failed(String),
@@ -63,8 +66,9 @@ pub(super) async fn work(shared: &Shared, job: ClaimedJob, lost: CancellationTok
                 tracing::info!(job.id = %id, "{id} was handed back");
                 postrider_model::campaign::JobStatus::Queued
             }),
-        Ended::NotOurs(provider) => {
-            tracing::error!(job.id = %id, provider, "{id} is for provider {provider}, which this worker does not have; another must take it");
+        Ended::NotOurs(reason) => {
+            tracing::error!(job.id = %id, "{id} must be done by another worker: {reason}");
+            let pause = job_pause(shared.settings.retry_pause, NOT_OURS_PAUSE);
             shared
                 .while_away(|pool, worker| jobs::release(pool, worker, hold, pause))
                 .await
@@ -84,7 +88,8 @@ pub(super) async fn work(shared: &Shared, job: ClaimedJob, lost: CancellationTok
             );
         }
         Err(StoreError::ClaimNotHeld { .. }) => {
-            tracing::warn!(job.id = %id, "{id} was taken over before its end");
+            // Or it had ended, and only the answer was lost.
+            tracing::warn!(job.id = %id, "{id} is not held any more");
         }
         Err(error) => {
             tracing::error!(error = ?error, job.id = %id, "the end of {id} was not recorded: {error}");
@@ -103,12 +108,16 @@ struct Prepared {
 impl Prepared {
     async fn new(shared: &Shared, job: &ClaimedJob) -> Result<Self, Ended> {
         let Some(adapter) = shared.adapters.get(&job.provider) else {
-            return Err(Ended::NotOurs(job.provider.clone()));
+            return Err(Ended::NotOurs(format!("this one has no provider `{}`", job.provider)));
         };
         let material = shared
             .while_away(|pool, _| jobs::material(pool, &shared.master_key, job))
             .await
-            .map_err(|error| Ended::Failed(describe(&error)))?;
+            .map_err(|error| match error {
+                // The secret does not open: this worker was started with another master key.
+                StoreError::Unfit(why) => Ended::NotOurs(why),
+                error => Ended::Failed(describe(&error)),
+            })?;
         let template = Template::compile(job.hold.channel, &material.content)
             .map_err(|error| Ended::Failed(error.to_string()))?;
         let Some((settings, secret)) = &material.account else {
@@ -136,9 +145,11 @@ impl Prepared {
             }
             (Channel::Email, _) if address.is_none() => skip("the lead has no e-mail address"),
             (Channel::Voice, _) if address.is_none() => skip("the lead has no phone number"),
-            _ => match self.template.render(lead, address) {
-                Ok(message) => (Plan::Call { message_hash: message.hash() }, Some(message)),
-                Err(error) => (Plan::Fail { reason: error.to_string() }, None),
+            _ => match std::panic::catch_unwind(AssertUnwindSafe(|| self.template.render(lead, address))) {
+                Ok(Ok(message)) => (Plan::Call { message_hash: message.hash() }, Some(message)),
+                Ok(Err(error)) => (Plan::Fail { reason: error.to_string() }, None),
+                // A template can ask for more than there is. That is the end of its item, and of no other.
+                Err(_) => (Plan::Fail { reason: "the template could not be filled in".to_owned() }, None),
             },
         };
         let recipient = address.map(str::to_owned);
@@ -158,6 +169,10 @@ struct Execution<'a> {
     settled: Vec<Settlement>,
     /// The window that is being reserved: messages and turns of its items, in order.
     reserving: Option<Reserving>,
+    /// A turn that was waited for, until it is used.
+    turn: Option<OwnedSemaphorePermit>,
+    /// The database does not take this job's items.
+    refused: bool,
 }
 
 struct Reserving {
@@ -177,6 +192,8 @@ impl<'a> Execution<'a> {
             calls: FuturesUnordered::new(),
             settled: Vec::new(),
             reserving: None,
+            turn: None,
+            refused: false,
         }
     }
 
@@ -198,20 +215,25 @@ impl<'a> Execution<'a> {
             let waiting_for_a_turn = self.reserving.is_none() && self.room() > 0;
             tokio::select! {
                 biased;
-                answer = async { self.reserving.as_mut().map(|reserving| &mut reserving.answer)?.await.ok()? },
-                    if self.reserving.is_some() => self.reserved(answer),
+                answer = async { Some(self.reserving.as_mut().map(|reserving| &mut reserving.answer)?.await) },
+                    if self.reserving.is_some() => match answer {
+                        Some(Ok(answer)) => self.reserved(answer),
+                        _ => self.reserving_was_refused(),
+                    },
                 Some(settlement) = self.calls.next(), if !self.calls.is_empty() => self.settled.push(settlement),
-                // Taken again, with as many others as there are, at the top of the loop.
-                _ = Arc::clone(&self.prepared.turns).acquire_owned(), if waiting_for_a_turn => {}
+                // Used at the top of the loop, with as many others as there are.
+                turn = Arc::clone(&self.prepared.turns).acquire_owned(), if waiting_for_a_turn => self.turn = turn.ok(),
                 () = self.shared.stopping.cancelled(), if waiting_for_a_turn => {}
                 () = self.lost.cancelled(), if waiting_for_a_turn => {}
+                // The worker began to stop a moment ago: there is nothing left to wait for.
+                else => {}
             }
         }
     }
 
     /// How many more items may be reserved now.
     fn room(&self) -> usize {
-        if self.shared.stopping.is_cancelled() || self.lost.is_cancelled() {
+        if self.shared.stopping.is_cancelled() || self.lost.is_cancelled() || self.refused {
             return 0;
         }
         let left = self.job.item_ids.len() - self.next;
@@ -220,13 +242,20 @@ impl<'a> Execution<'a> {
 
     /// Turns at the account for up to `room` calls, or none. A turn is taken before the reservation: what is reserved is
     /// about to be called.
-    fn take_turns(&self, room: usize) -> Option<OwnedSemaphorePermit> {
+    fn take_turns(&mut self, room: usize) -> Option<OwnedSemaphorePermit> {
         let turns = &self.prepared.turns;
-        let wanted = u32::try_from(room.min(turns.available_permits())).unwrap_or(u32::MAX);
-        if wanted == 0 {
-            return None;
+        let mut taken = self.turn.take();
+        let room = room - usize::from(taken.is_some());
+        let more = u32::try_from(room.min(turns.available_permits())).unwrap_or(u32::MAX);
+        if more > 0
+            && let Ok(more) = Arc::clone(turns).try_acquire_many_owned(more)
+        {
+            match &mut taken {
+                Some(taken) => taken.merge(more),
+                None => taken = Some(more),
+            }
         }
-        Arc::clone(turns).try_acquire_many_owned(wanted).ok()
+        taken
     }
 
     /// Hands over what is settled, and the next window if there are turns for it.
@@ -240,7 +269,7 @@ impl<'a> Execution<'a> {
                 stretch.iter().map(|item| self.prepared.plan(self.job.hold.channel, *item)).unzip();
             messages = rendered;
             self.next += stretch.len();
-            Window { job: self.job.hold, first, items }
+            Window::new(self.job.hold, first, items)
         });
         let submission = Submission { settlements: std::mem::take(&mut self.settled), window, reply };
         // The committer outlives every job.
@@ -281,8 +310,15 @@ impl<'a> Execution<'a> {
         }
     }
 
+    fn reserving_was_refused(&mut self) {
+        self.reserving = None;
+        self.refused = true;
+    }
+
     fn ended(&self) -> Ended {
-        if self.lost.is_cancelled() {
+        if self.refused {
+            Ended::Failed("the database does not take its items; the log says why".to_owned())
+        } else if self.lost.is_cancelled() {
             Ended::Lost
         } else if self.next < self.job.item_ids.len() {
             Ended::Interrupted

@@ -177,11 +177,16 @@ impl CampaignWorker {
         background.spawn(heartbeats(Arc::clone(&shared), ended.clone()));
         background.spawn(measure(Arc::clone(&shared), ended.clone()));
         let jobs = TaskTracker::new();
+        let mut was_away = false;
 
         while !shutdown.is_cancelled() {
             // Before the claim, so that a hint during the claim is not lost.
             wakeups.mark_unchanged();
             let job_ended = shared.job_ended.notified();
+            if was_away {
+                // Before the claim, which would take our own jobs for those of a worker that died.
+                shared.beat().await;
+            }
             match shared.claim().await {
                 Ok(claimed) if !claimed.is_empty() => {
                     for job in claimed {
@@ -191,8 +196,11 @@ impl CampaignWorker {
                     }
                     continue;
                 }
-                Ok(_) => {}
-                Err(error) => tracing::error!(error = ?error, "no jobs were claimed: {error}"),
+                Ok(_) => was_away = false,
+                Err(error) => {
+                    was_away = true;
+                    tracing::error!(error = ?error, "no jobs were claimed: {error}");
+                }
             }
             // A notification is a hint; the poll is the guarantee.
             tokio::select! {
@@ -253,7 +261,10 @@ impl Shared {
 
     fn hold(&self, hold: JobHold) -> CancellationToken {
         let lost = CancellationToken::new();
-        self.held().insert(hold.job_id, Held { hold, lost: lost.clone() });
+        if let Some(before) = self.held().insert(hold.job_id, Held { hold, lost: lost.clone() }) {
+            // We were away so long that we took over from ourselves.
+            before.lost.cancel();
+        }
         lost
     }
 
@@ -278,6 +289,26 @@ impl Shared {
         Arc::clone(turns.entry(account).or_insert_with(new))
     }
 
+    /// Keeps the locks fresh, and tells jobs whose lock is gone.
+    async fn beat(&self) {
+        let holds: Vec<JobHold> = self.held().values().map(|held| held.hold).collect();
+        if holds.is_empty() {
+            return;
+        }
+        match jobs::heartbeat(&self.pool, &self.worker, &holds).await {
+            Ok(kept) => {
+                let held = self.held();
+                for hold in holds.iter().filter(|hold| !kept.contains(&hold.job_id)) {
+                    // A job that ended a moment ago is not held either; then nobody listens.
+                    if let Some(held) = held.get(&hold.job_id).filter(|held| held.hold == *hold) {
+                        held.lost.cancel();
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(error = ?error, "locks could not be kept fresh: {error}"),
+        }
+    }
+
     /// Does something again for as long as the database is away: an outage burns no attempt.
     async fn while_away<'a, T, F, Fut>(&'a self, mut ask: F) -> Result<T, StoreError>
     where
@@ -296,29 +327,14 @@ impl Shared {
     }
 }
 
-/// Keeps the locks fresh until the last job has ended, and tells jobs whose lock is gone.
+/// Keeps the locks fresh until the last job has ended.
 async fn heartbeats(shared: Arc<Shared>, ended: CancellationToken) {
     loop {
         tokio::select! {
             () = ended.cancelled() => return,
             () = tokio::time::sleep(shared.settings.heartbeat_interval) => {}
         }
-        let holds: Vec<JobHold> = shared.held().values().map(|held| held.hold).collect();
-        if holds.is_empty() {
-            continue;
-        }
-        match jobs::heartbeat(&shared.pool, &shared.worker, &holds).await {
-            Ok(kept) => {
-                let held = shared.held();
-                for hold in holds.iter().filter(|hold| !kept.contains(&hold.job_id)) {
-                    // A job that ended a moment ago is not held either; then nobody listens.
-                    if let Some(held) = held.get(&hold.job_id).filter(|held| held.hold == *hold) {
-                        held.lost.cancel();
-                    }
-                }
-            }
-            Err(error) => tracing::warn!(error = ?error, "locks could not be kept fresh: {error}"),
-        }
+        shared.beat().await;
     }
 }
 

@@ -26,7 +26,7 @@ mod wire;
 
 use std::{
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
@@ -53,9 +53,9 @@ use crate::{
 const MANIFEST: Manifest =
     Manifest { name: "smtp", channels: &[Channel::Email], doubt: DoubtClass::Person, key_lifetime: None };
 
-/// How much longer than a whole HTTP call the answer to a mail may take. Servers look for spam and viruses before they
-/// answer, and to give up too early is to put a mail in doubt that was taken.
-const ANSWER_PATIENCE: u32 = 3;
+/// The share of a call's time in which the mail must be handed over; the rest is for the answer. Servers look for spam and
+/// viruses before they answer, and to give up too early is to put a mail in doubt that was taken.
+const HAND_OVER_SHARE: u32 = 3;
 /// How long a server may take to say goodbye. Nobody needs to hear it.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -220,21 +220,34 @@ impl Server {
             Err(reason) => return Outcome::Rejected { reason },
         };
         let total = self.client.limits().total;
-        let deadline = Instant::now() + total;
-        let late = || not_sent(format!("{} did not ask for the mail within {total:?}", self.host));
+        let patience = total / HAND_OVER_SHARE;
+        let (begun, begun_at) = (Instant::now(), SystemTime::now());
+        let deadline = begun + patience;
+        let late = || not_sent(format!("{} did not ask for the mail within {patience:?}", self.host));
         let (mut wire, features) = match timeout_at(deadline, self.begin()).await {
             Ok(Ok(begun)) => begun,
             Ok(Err(outcome)) => return outcome,
             Err(_) => return late(),
         };
         match timeout_at(deadline, self.address(&mut wire, &features, &mail)).await {
-            Ok(Ok(())) => self.hand_over(wire, &mail).await,
+            Ok(Ok(())) => {}
             Ok(Err(outcome)) => {
                 say_goodbye(wire);
-                outcome
+                return outcome;
             }
-            Err(_) => late(),
+            Err(_) => return late(),
         }
+        match timeout_at(deadline, wire.write_text(&mail.bytes)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(lost)) => return not_sent(self.lost(&lost)),
+            Err(_) => return not_sent(format!("{} did not read the mail within {patience:?}", self.host)),
+        }
+        // A process that stood still wakes up here. By now somebody may have concluded that the mail was never sent, so the
+        // dot that would send it stays unsaid. One clock stands still with the machine, the other can be set back.
+        if begun.elapsed().max(begun_at.elapsed().unwrap_or_default()) > total {
+            return not_sent("the worker was held up before the end of the mail".to_owned());
+        }
+        self.end(wire, &mail, begun + total).await
     }
 
     /// The envelope, up to the point where the server waits for the text.
@@ -249,19 +262,14 @@ impl Server {
         Ok(())
     }
 
-    /// The text, the dot and the answer.
-    async fn hand_over(&self, mut wire: Wire, mail: &Mail) -> Outcome {
-        let total = self.client.limits().total;
-        match timeout(total, wire.write_text(&mail.bytes)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(lost)) => return not_sent(self.lost(&lost)),
-            Err(_) => return not_sent(format!("{} did not read the mail within {total:?}", self.host)),
+    /// The dot and the answer.
+    async fn end(&self, mut wire: Wire, mail: &Mail, deadline: Instant) -> Outcome {
+        if let Err(lost) = wire.is_silent() {
+            return not_sent(self.lost(&lost));
         }
         // From here on the server may have all of it.
-        let patience = total * ANSWER_PATIENCE;
-        let Ok(answer) = timeout(patience, wire.end_text()).await else {
-            let reason =
-                format!("{} did not answer within {patience:?}; the mail may have been taken", self.host);
+        let Ok(answer) = timeout_at(deadline, wire.end_text()).await else {
+            let reason = format!("{} did not answer in time; the mail may have been taken", self.host);
             return Outcome::Unknown { reason };
         };
         say_goodbye(wire);

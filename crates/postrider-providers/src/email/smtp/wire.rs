@@ -99,6 +99,14 @@ impl Wire {
         self.write(&stuffed(message)).await
     }
 
+    /// Whether the server has said nothing that was not asked for: it would be taken for the answer to the next question.
+    pub fn is_silent(&self) -> Result<(), Lost> {
+        match self.0.buffer() {
+            [] => Ok(()),
+            _ => Err(Lost::Garbage("it spoke before it was asked".to_owned())),
+        }
+    }
+
     /// Ends a message, and hears what became of it.
     pub async fn end_text(&mut self) -> Result<Reply, Lost> {
         self.write(b"\r\n.\r\n").await?;

@@ -54,7 +54,7 @@ async fn reservations(stage: &Stage, count: usize) -> anyhow::Result<Vec<Reserva
         recipient: None,
         plan: Plan::Call { message_hash: [7; 32] },
     };
-    let window = Window { job: hold, first: 0, items: job.item_ids.iter().map(plan).collect() };
+    let window = Window::new(hold, 0, job.item_ids.iter().map(plan).collect());
     let pool = stage.world.pool("postrider_worker").await?;
     let answers = outbox::settle_and_reserve(&pool, "adapter test", &[], &[&window]).await?;
     let reserved = answers.into_iter().next().flatten().context("the job is not ours")?;

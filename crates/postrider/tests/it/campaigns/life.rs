@@ -55,6 +55,7 @@ async fn an_item_reserved_by_a_dead_worker_is_never_called_again() -> anyhow::Re
     eventually("all ten calls are under way", || async { Ok(keys(&sim)?.len() == 10) }).await?;
     dead.process.signal("KILL")?;
     drop(dead);
+    stage.nobody_works().await?;
     stage.age_locks("6 minutes").await?;
 
     let _alive = worker(&world, "")?;
@@ -97,5 +98,21 @@ async fn who_unsubscribed_is_not_addressed_under_another_name_either() -> anyhow
             .await?;
         assert_eq!(skipped, format!("{left_out} suppressed: unsubscribed"));
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_jobs_share_few_turns_at_one_account() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let sim = Sim::start(&["--fault", "latency=1", "--latency-ms", "20"])?;
+    let stage = Stage::with_sim(&world, &sim, 120).await?;
+    let campaign = stage.campaign("narrow", &[("only", "email", Some("all"), "sim")]).await?;
+    let run: uuid::Uuid = stage
+        .ask(&format!("select execution.deploy_campaign('{campaign}', 'only', null, null, 10)::text"))
+        .await?
+        .parse()?;
+    let _worker = worker(&world, "account_concurrency = 2")?;
+    assert_eq!(stage.ended(run).await?, "completed");
+    assert_eq!(stage.items(run).await?, [("sent".to_owned(), 120)].into());
     Ok(())
 }

@@ -139,6 +139,7 @@ async fn finish(
     run: Uuid,
     acted: &(dyn Fn(&str) -> anyhow::Result<usize> + Sync),
 ) -> anyhow::Result<([End; 2], i64)> {
+    stage.nobody_works().await?;
     stage.age_locks("6 minutes").await?;
     let _alive = tokio::task::block_in_place(|| worker(world, ONE_AT_A_TIME))?;
     let attempts = rested(stage, run, 1).await?;

@@ -178,6 +178,15 @@ impl Stage {
         self.run_status(run).await
     }
 
+    /// Waits until the server has noticed that every worker is gone: a COMMIT may still be on its way.
+    pub async fn nobody_works(&self) -> anyhow::Result<()> {
+        eventually("every worker's connection is gone", || async {
+            let sql = "select count(*)::text from pg_stat_activity where datname = current_database() and usename = 'postrider_worker'";
+            Ok(self.ask(sql).await? == "0")
+        })
+        .await
+    }
+
     /// Makes locks look so much older, as if time had passed.
     pub async fn age_locks(&self, by: &str) -> anyhow::Result<()> {
         let sql = format!(
