@@ -629,7 +629,11 @@ begin
            updated_at = now()
      where tenant_id = v_tenant_id
        and id = v_phase.id;
-    insert into execution.turns (tenant_id) values (v_tenant_id) on conflict do nothing;
+    -- Looked for first: an insert alone would wait for a worker that is just noting this tenant's turn.
+    insert into execution.turns (tenant_id)
+    select v_tenant_id
+     where not exists (select from execution.turns where tenant_id = v_tenant_id)
+        on conflict do nothing;
     perform execution.audit(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, null, null, v_actor, 'run.deployed',
                             cardinality(v_audience) || ' items');
     perform execution.audit(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, null, null, v_actor, 'phase.in_progress',

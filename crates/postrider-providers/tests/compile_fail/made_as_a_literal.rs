@@ -1,21 +1,8 @@
-use std::time::{Instant, SystemTime};
-
-use postrider_model::{
-    Channel, IdempotencyKey, Outcome,
-    ids::{JobId, OutboxId, TenantId},
-};
+use postrider_model::{Channel, Outcome, ids::OutboxId};
 use postrider_store::{Reservation, Settlement};
 
-fn a_reservation_of_nothing() -> Reservation {
-    Reservation {
-        outbox_id: OutboxId::new(),
-        tenant_id: TenantId::new(),
-        job_id: JobId::new(),
-        channel: Channel::Email,
-        key: IdempotencyKey::from_row("key".to_owned()),
-        committed: Instant::now(),
-        committed_at: SystemTime::now(),
-    }
+fn another_reservation(of: Reservation) -> Reservation {
+    Reservation { outbox_id: OutboxId::new(), ..of }
 }
 
 fn a_settlement_of_nothing() -> Settlement {

@@ -32,8 +32,8 @@ enum Only {
 pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if let Some(url) = args.null_worker {
         // A server counts what it does, so this worker does too.
-        let _metrics = postrider_api::collect_metrics()?;
-        postrider_bench::null_worker(&url, args.commit_connections).await?;
+        let metrics = postrider_api::collect_metrics()?;
+        postrider_bench::null_worker(&url, args.commit_connections, move || metrics.render()).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let part = match args.only {

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use serde_json::Value;
 
-use super::audit::Receipt;
+use super::{audit::Receipt, rig::RIG};
 use crate::{
     http::connect,
     world::{Process, postrider},
@@ -26,10 +26,11 @@ pub struct Outside {
 }
 
 impl Outside {
-    pub fn start(seed: u64, rates: &[(String, f64)]) -> anyhow::Result<Self> {
+    pub fn start(seed: u64, rates: &[(String, f64)], rig: &str) -> anyhow::Result<Self> {
         let home = tempfile::tempdir()?;
         let receipts = home.path().join("receipts.ndjson");
         let mut command = postrider();
+        command.env(RIG, rig);
         command
             .args(["sim", "--stall-seconds", "1", "--seed", &seed.to_string(), "--receipts"])
             .arg(&receipts);

@@ -1,8 +1,13 @@
 //! What a run works on: a Postgres of its own, a provider, tenants with lists, and campaigns that are deployed as long as
 //! there is something to break.
 
-use std::{io::Write, sync::Arc};
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+    sync::Arc,
+};
 
+use anyhow::Context;
 use postrider_store::pool;
 use serde_json::json;
 use sqlx::PgPool;
@@ -27,6 +32,9 @@ const JOBS: usize = 6;
 const WINDOW: usize = 8;
 pub const IN_FLIGHT_MAX: usize = JOBS * WINDOW;
 
+/// Tells a process which rig it belongs to.
+pub const RIG: &str = "CRASH_RIG";
+
 pub struct Rig {
     pub postgres: Postgres,
     pub outside: Outside,
@@ -48,7 +56,8 @@ impl Rig {
         // Attempts are for jobs that kill their workers. Here somebody else does, hundreds of times.
         execute(&admin, "alter table execution.job_queue alter column max_attempts set default 100000")
             .await?;
-        let outside = Outside::start(plan.seed, &plan.rates)?;
+        watch(&url)?;
+        let outside = Outside::start(plan.seed, &plan.rates, &url)?;
         let config = config(&postgres)?;
         let mut rig = Self { postgres, outside, admin, config, stages: Vec::new(), runs: 0, intended: 0 };
         for name in ["north", "south"] {
@@ -74,9 +83,10 @@ impl Rig {
 
     /// How the workers are started.
     pub fn server(&self) -> Start {
-        let config = self.config.path().to_owned();
+        let (config, url) = (self.config.path().to_owned(), self.postgres.url("postgres"));
         Arc::new(move || {
             let mut command = postrider();
+            command.env(RIG, &url);
             command.arg("--config").arg(&config).args(["serve", "--roles", "campaigns"]);
             command
         })
@@ -212,6 +222,23 @@ impl Rig {
         let sql = "select count(*) from execution.campaign_runs where status in ('queued', 'running')";
         Ok(number(&self.admin, sql).await?)
     }
+}
+
+/// Kills the processes of a rig when this one is gone, however it ended: a worker without its database waits for ever.
+/// They are known by the place of that database in their environment, which no other rig has.
+fn watch(url: &str) -> anyhow::Result<()> {
+    let place =
+        url.split(['?', '&']).find(|part| part.starts_with("host=")).context("the URL names no place")?;
+    let script = r#"
+        while kill -0 "$1" 2>/dev/null; do sleep 0.3; done
+        for process in /proc/[0-9]*; do
+            grep -qsaF "$2" "$process/environ" && kill -KILL "${process#/proc/}"
+        done
+    "#;
+    let mut watchdog = Command::new("setsid");
+    watchdog.args(["sh", "-c", script, "watchdog", &std::process::id().to_string(), place]);
+    watchdog.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    Ok(())
 }
 
 fn config(postgres: &Postgres) -> anyhow::Result<tempfile::NamedTempFile> {
