@@ -9,7 +9,7 @@ use sqlx::{Connection, PgConnection, Row};
 use crate::place::{Database, connect};
 
 /// Holds the planner of the raw side to the plan that our functions pin for themselves.
-const RAW_PLAN: &str = "
+pub(crate) const RAW_PLAN: &str = "
     set enable_seqscan = off;
     set enable_bitmapscan = off;
     set enable_hashjoin = off;

@@ -9,7 +9,9 @@
 //! | [`publish`] | publishing in batches and one by one |
 //! | [`drain`] | claim + complete: batch sizes, two connections, many processed rows, a held snapshot |
 //! | [`relay`] | the relay into a sink that does nothing, and its memory with many events waiting |
+//! | [`campaigns`] | deploying; whole campaigns: one and two processes, many finished items, a held snapshot, memory |
 
+mod campaigns;
 mod drain;
 mod drive;
 mod machine;
@@ -37,8 +39,25 @@ pub(crate) struct Scale {
     pub(crate) processed: i64,
     /// Events that wait while the relay's memory is watched.
     pub(crate) waiting: i64,
+    /// Items of a campaign, and people on its list.
+    pub(crate) items: i64,
+    /// People on the list of a campaign whose deployment is watched.
+    pub(crate) audience: i64,
+    /// Finished items that lie beside.
+    pub(crate) finished: i64,
     /// How long a snapshot is held.
     pub(crate) hold: Duration,
+}
+
+/// What to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Everything.
+    All,
+    /// The outbox of domain events, and the relay.
+    Events,
+    /// Campaigns.
+    Campaigns,
 }
 
 impl Scale {
@@ -48,6 +67,9 @@ impl Scale {
         single_events: 16_000,
         processed: 5_000_000,
         waiting: 1_000_000,
+        items: 200_000,
+        audience: 1_000_000,
+        finished: 5_000_000,
         hold: Duration::from_secs(40),
     };
     const QUICK: Self = Self {
@@ -56,12 +78,15 @@ impl Scale {
         single_events: 4_000,
         processed: 200_000,
         waiting: 50_000,
+        items: 40_000,
+        audience: 200_000,
+        finished: 200_000,
         hold: Duration::from_secs(5),
     };
 }
 
 /// Measures everything on a private cluster, prints it, and removes the cluster. An error when a bar is missed.
-pub async fn run(quick: bool) -> anyhow::Result<()> {
+pub async fn run(quick: bool, part: Part) -> anyhow::Result<()> {
     let scale = if quick { Scale::QUICK } else { Scale::FULL };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -69,7 +94,7 @@ pub async fn run(quick: bool) -> anyhow::Result<()> {
     let place = Place::make().await?;
     let mut report = Report::default();
     let measured = tokio::select! {
-        measured = measure(&place, scale, &mut report) => measured,
+        measured = measure(&place, scale, part, &mut report) => measured,
         _ = terminate.recv() => Err(anyhow::anyhow!("stopped by a signal")),
         _ = interrupt.recv() => Err(anyhow::anyhow!("stopped by a signal")),
     };
@@ -80,12 +105,27 @@ pub async fn run(quick: bool) -> anyhow::Result<()> {
     report.verdict()
 }
 
-async fn measure(place: &Place, scale: Scale, report: &mut Report) -> anyhow::Result<()> {
+async fn measure(place: &Place, scale: Scale, part: Part, report: &mut Report) -> anyhow::Result<()> {
     report.machine = machine::facts(place).await?;
-    publish::measure(place, scale, report).await?;
-    drain::measure(place, scale, report).await?;
-    relay::measure(place, scale, report).await?;
-    drain::measure_beside_processed(place, scale, report).await?;
-    drain::measure_with_snapshot(place, scale, report).await?;
+    if part != Part::Campaigns {
+        publish::measure(place, scale, report).await?;
+        drain::measure(place, scale, report).await?;
+        relay::measure(place, scale, report).await?;
+        drain::measure_beside_processed(place, scale, report).await?;
+        drain::measure_with_snapshot(place, scale, report).await?;
+    }
+    if part != Part::Events {
+        campaigns::measure(place, scale, report).await?;
+    }
     Ok(())
+}
+
+/// Works on campaigns with a provider that does nothing, until standard input ends. This is what the benchmark runs in
+/// processes of their own. `metrics` are the process's, as text.
+pub async fn null_worker(
+    url: &str,
+    commit_connections: u32,
+    metrics: impl Fn() -> String + Send + 'static,
+) -> anyhow::Result<()> {
+    campaigns::work(url, commit_connections, metrics).await
 }

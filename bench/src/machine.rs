@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context;
+
 use crate::place::Place;
 
 const SYNCS: usize = 200;
@@ -56,4 +58,56 @@ fn fdatasync(dir: &Path) -> std::io::Result<Duration> {
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("unknown").to_owned()
+}
+
+/// What a process has used of the processor, without its children.
+pub(crate) fn processor_time(pid: u32) -> anyhow::Result<Duration> {
+    Ok(Stat::read(&pid.to_string())?.own)
+}
+
+/// What a server has used of the processor: its first process, those that it started, and those of them that have ended.
+pub(crate) fn server_processor_time(postmaster: u32) -> anyhow::Result<Duration> {
+    let first = Stat::read(&postmaster.to_string())?;
+    let mut sum = first.own + first.ended_children;
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        // A process may end while it is looked at.
+        let Ok(stat) = Stat::read(&name.to_string_lossy()) else { continue };
+        if stat.parent == postmaster {
+            sum += stat.own;
+        }
+    }
+    Ok(sum)
+}
+
+/// The most memory that a process has had.
+pub(crate) fn peak_memory_mb(pid: u32) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+}
+
+/// `/proc/PID/stat`, as far as it is read here.
+struct Stat {
+    parent: u32,
+    own: Duration,
+    ended_children: Duration,
+}
+
+impl Stat {
+    fn read(pid: &str) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // The name of the program, in brackets, may hold anything; what follows it does not.
+        let (_, text) = text.rsplit_once(") ").context("no name in stat")?;
+        let fields: Vec<&str> = text.split(' ').collect();
+        let number =
+            |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).context("a short stat");
+        // Linux counts in hundredths here, whatever its clock does.
+        let ticks = |at: usize| anyhow::Ok(Duration::from_millis(number(at)? * 10));
+        Ok(Self {
+            parent: u32::try_from(number(1)?)?,
+            own: ticks(11)? + ticks(12)?,
+            ended_children: ticks(13)? + ticks(14)?,
+        })
+    }
 }

@@ -63,6 +63,7 @@ impl Place {
         migrate::run(&url).await?;
         let mut connection = connect(&url).await?;
         sqlx::raw_sql(include_str!("../sql/raw_schema.sql")).execute(&mut connection).await?;
+        sqlx::raw_sql(include_str!("../sql/campaigns/raw_schema.sql")).execute(&mut connection).await?;
         connection.close().await?;
         Ok(())
     }
@@ -72,9 +73,18 @@ impl Place {
         &self.dir
     }
 
-    /// A migrated database with nothing in it, beside an empty raw table.
+    /// The server's first process.
+    pub(crate) fn postmaster_pid(&self) -> u32 {
+        self.cluster.postmaster_pid()
+    }
+
+    /// A migrated database with nothing in it, beside empty raw tables.
     pub(crate) async fn fresh(&self, name: &str) -> anyhow::Result<Database<'_>> {
-        self.maintain(&format!("create database {name} template {TEMPLATE}")).await?;
+        self.make_like(TEMPLATE, name).await
+    }
+
+    async fn make_like(&self, template: &str, name: &str) -> anyhow::Result<Database<'_>> {
+        self.maintain(&format!("create database {name} template {template} strategy file_copy")).await?;
         // What was written so far is not to be written during the measurement.
         self.maintain("checkpoint").await?;
         Ok(Database { place: self, name: name.to_owned() })
@@ -111,7 +121,16 @@ pub(crate) struct Database<'a> {
     name: String,
 }
 
-impl Database<'_> {
+impl<'a> Database<'a> {
+    /// Another one with the same content. Nobody may be connected to this one.
+    pub(crate) async fn copy(&self, name: &str) -> anyhow::Result<Database<'a>> {
+        self.place.make_like(&self.name, name).await
+    }
+
+    pub(crate) fn place(&self) -> &'a Place {
+        self.place
+    }
+
     pub(crate) fn url(&self, role: &str) -> String {
         self.place.cluster.url(role, &self.name)
     }

@@ -27,6 +27,7 @@ use crate::{
     Scale,
     drain::{BATCH, drain},
     drive::Side,
+    machine,
     place::{Database, Place},
     report::{Report, count},
 };
@@ -204,10 +205,7 @@ impl Served {
     }
 
     fn peak_memory_mb(&self) -> anyhow::Result<f64> {
-        let pid = self.child.id().context("the relay's process is gone")?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+        machine::peak_memory_mb(self.child.id().context("the relay's process is gone")?)
     }
 
     /// How many events it says it has completed; nothing while it does not serve yet.

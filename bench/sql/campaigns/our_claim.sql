@@ -1,0 +1,3 @@
+select job_id, item_ids
+  from execution.claim_queued_jobs($1, $2)
+ order by job_id

@@ -1,0 +1,93 @@
+//! What a measurement costs: WAL, commits, and time of the processor on either side.
+
+use std::time::Duration;
+
+use sqlx::Connection;
+
+use crate::{
+    machine,
+    place::Database,
+    report::{count, median},
+};
+
+/// The counters at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Meter {
+    wal: i64,
+    /// Transactions that wrote something: only those are given a number.
+    commits: i64,
+    server: Duration,
+    client: Duration,
+}
+
+impl Meter {
+    /// Where this process is the client.
+    pub(super) async fn of_this_process(database: &Database<'_>) -> anyhow::Result<Self> {
+        Self::read(database, machine::processor_time(std::process::id())?).await
+    }
+
+    /// `client` is what the clients have used of the processor so far.
+    pub(super) async fn read(database: &Database<'_>, client: Duration) -> anyhow::Result<Self> {
+        let mut admin = database.admin().await?;
+        let (wal, commits) = sqlx::query_as(
+            "select (pg_current_wal_insert_lsn() - '0/0')::bigint,
+                    pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
+        )
+        .fetch_one(&mut admin)
+        .await?;
+        admin.close().await?;
+        let server = machine::server_processor_time(database.place().postmaster_pid())?;
+        Ok(Self { wal, commits, server, client })
+    }
+
+    /// What happened since another reading.
+    pub(super) fn since(self, before: Self, items: i64, took: Duration) -> Cost {
+        let items = items as f64;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let (server, client) =
+            (self.server.saturating_sub(before.server), self.client.saturating_sub(before.client));
+        Cost {
+            wal: (self.wal - before.wal) as f64 / items * 1000.0,
+            commits: (self.commits - before.commits) as f64 / items * 1000.0,
+            server: server.as_secs_f64() / items * 1e6,
+            client: client.as_secs_f64() / items * 1e6,
+            busy: (server + client).as_secs_f64() / took.as_secs_f64() / cores,
+        }
+    }
+}
+
+/// Bytes of WAL and commits per 1,000 items, microseconds of the processor per item, and the share of it that was used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cost {
+    pub(super) wal: f64,
+    pub(super) commits: f64,
+    pub(super) server: f64,
+    pub(super) client: f64,
+    pub(super) busy: f64,
+}
+
+impl Cost {
+    /// The middle of several, figure by figure.
+    pub(super) fn median(costs: &[Self]) -> Self {
+        let middle = |what: fn(&Self) -> f64| median(costs.iter().map(what));
+        Self {
+            wal: middle(|cost| cost.wal),
+            commits: middle(|cost| cost.commits),
+            server: middle(|cost| cost.server),
+            client: middle(|cost| cost.client),
+            busy: middle(|cost| cost.busy),
+        }
+    }
+
+    pub(super) fn words(self) -> String {
+        format!(
+            "per 1,000 items {} kB of WAL and {:.1} commits; per item {:.1} µs of the processor in the server and {:.1} µs in \
+             the client, {:.0} % of all cores",
+            count(self.wal / 1000.0),
+            self.commits,
+            self.server,
+            self.client,
+            self.busy * 100.0,
+        )
+    }
+}

@@ -1,0 +1,136 @@
+//! What a campaign needs: a tenant with an account at the null provider, people on a list, content.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use postrider_model::{
+    Channel,
+    campaign::PhaseKind,
+    ids::{ListId, RunId, TenantId, WorkspaceId},
+};
+use postrider_store::{
+    accounts, assets,
+    campaigns::{self, JOB_SIZE, NewCampaign, NewPhase},
+    pool, tenants,
+};
+use sqlx::{Connection, PgConnection};
+
+use super::null;
+use crate::place::{Database, connect};
+
+const LIST: &str = "everybody";
+const ACCOUNT: &str = "nowhere";
+const ACTOR: &str = "bench";
+const TEXT: &str = "Hello {{ first_name }},\n\nthis is the news from {{ city }}, as every week. You have {{ points }} points \
+                    by now.\nWe write to you at {{ lead.email }} because you asked for it.\n";
+const HTML: &str = "<p>Hello {{ first_name }},</p><p>this is the news from {{ city }}, as every week. You have <b>{{ points }}</b> \
+                    points by now.</p><p>We write to you at {{ lead.email }} because you asked for it.</p>";
+
+/// Whom a database's campaigns belong to and address. It holds for every copy of the database.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stage {
+    pub(super) tenant: TenantId,
+    pub(super) workspace: WorkspaceId,
+    pub(super) list: ListId,
+}
+
+impl Stage {
+    /// Sets the stage, with so many people on the list.
+    pub(super) async fn set(database: &Database<'_>, people: i64) -> anyhow::Result<Self> {
+        let mut admin = database.admin().await?;
+        let (tenant, workspace) = tenants::create(&mut admin, "bench", ACTOR).await?;
+        let stage = Self { tenant, workspace, list: ListId::new() };
+        let mut transaction = admin.begin().await?;
+        pool::act_as(&mut transaction, tenant).await?;
+        let account = accounts::NewAccount {
+            tenant,
+            workspace,
+            name: ACCOUNT,
+            provider: null::MANIFEST.name,
+            settings: &serde_json::json!({}),
+            secret: &"".into(),
+        };
+        accounts::create(&mut transaction, &null::master_key()?, &account, ACTOR).await?;
+        transaction.commit().await?;
+        stage.invite(&mut admin, people).await?;
+        admin.close().await?;
+        Ok(stage)
+    }
+
+    /// Puts people on the list, without asking for each whether the tenant and the list exist.
+    async fn invite(&self, admin: &mut PgConnection, people: i64) -> anyhow::Result<()> {
+        sqlx::query("set session_replication_role = replica").execute(&mut *admin).await?;
+        sqlx::query(
+            "insert into execution.lead_lists (id, tenant_id, workspace_id, name) values ($1, $2, $3, $4)",
+        )
+        .bind(self.list.0)
+        .bind(self.tenant.0)
+        .bind(self.workspace.0)
+        .bind(LIST)
+        .execute(&mut *admin)
+        .await?;
+        sqlx::query(include_str!("../../sql/campaigns/leads.sql"))
+            .bind(self.tenant.0)
+            .bind(self.workspace.0)
+            .bind(self.list.0)
+            .bind(people)
+            .execute(&mut *admin)
+            .await
+            .context("making leads")?;
+        sqlx::raw_sql("vacuum analyze").execute(admin).await?;
+        Ok(())
+    }
+
+    /// Adds items of runs that have ended.
+    pub(super) async fn add_finished(&self, database: &Database<'_>, items: i64) -> anyhow::Result<()> {
+        let mut admin = database.admin().await?;
+        sqlx::query(include_str!("../../sql/campaigns/finished.sql"))
+            .bind(self.tenant.0)
+            .bind(self.workspace.0)
+            .bind(items)
+            .execute(&mut admin)
+            .await
+            .context("making finished items")?;
+        sqlx::raw_sql("vacuum analyze").execute(&mut admin).await?;
+        admin.close().await?;
+        Ok(())
+    }
+
+    /// Makes a campaign to everybody and deploys it, and says how long the deployment took. The workers are not woken.
+    pub(super) async fn deploy(
+        &self,
+        database: &Database<'_>,
+        name: &str,
+    ) -> anyhow::Result<(RunId, Duration)> {
+        let mut app = connect(&database.url("postrider_app")).await?;
+        let mut transaction = app.begin().await?;
+        pool::act_as(&mut transaction, self.tenant).await?;
+        let content =
+            serde_json::json!({ "subject": "News for {{ first_name }}", "text": TEXT, "html": HTML });
+        let (asset_id, _) =
+            assets::create(&mut transaction, self.workspace, "news", Channel::Email, &content, ACTOR).await?;
+        let phase = NewPhase {
+            phase: "only".to_owned(),
+            kind: PhaseKind::Delivery,
+            channel: Some(Channel::Email),
+            asset_id: Some(asset_id),
+            list: Some(LIST.to_owned()),
+            provider_account: Some(ACCOUNT.to_owned()),
+            failure_tolerance: None,
+            scheduled_for: None,
+            quiet_time_seconds: None,
+        };
+        let campaign = NewCampaign { name: name.to_owned(), auto_advance: true, phases: vec![phase] };
+        let campaign = campaigns::create(&mut transaction, self.workspace, &campaign, ACTOR).await?;
+        transaction.commit().await?;
+
+        let begun = Instant::now();
+        let mut transaction = app.begin().await?;
+        pool::act_as(&mut transaction, self.tenant).await?;
+        let deployed = campaigns::deploy(&mut transaction, campaign, None, JOB_SIZE, ACTOR).await?;
+        transaction.commit().await?;
+        let took = begun.elapsed();
+        app.close().await?;
+        Ok((deployed.run_id, took))
+    }
+}
