@@ -57,7 +57,7 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     let large = place.fresh("bench_audience").await?;
     let stage = Stage::set(&large, scale.audience).await?;
     measure_deploying(&large, stage, scale, report).await?;
-    measure_with_snapshot(&large, scale, report, &mut memory).await?;
+    measure_with_snapshot(&large, stage, scale, report, &mut memory).await?;
     large.remove().await?;
 
     let peak = memory.into_iter().fold(0.0, f64::max);
@@ -225,17 +225,22 @@ async fn raw_deploy(database: &Database<'_>, stage: Stage) -> anyhow::Result<Dur
     Ok(took)
 }
 
-/// Ours before and while another session holds a snapshot, which keeps dead rows and index entries in place. There are
-/// campaigns deployed for longer than this takes.
+/// Ours before and while another session holds a snapshot, which keeps dead rows and index entries in place.
 async fn measure_with_snapshot(
     database: &Database<'_>,
+    stage: Stage,
     scale: Scale,
     report: &mut Report,
     memory: &mut Vec<f64>,
 ) -> anyhow::Result<()> {
     let window = scale.hold / 8;
     let mut worker = Worker::start(database, CONNECTIONS)?;
-    rate_for(&mut worker, window).await?; // until it is warm
+    let warm = rate_for(&mut worker, window).await?;
+    // Half as much again, in case it becomes faster.
+    let needed = warm * (scale.hold + window).as_secs_f64() * 1.5;
+    while items_waiting(database).await? < needed {
+        stage.deploy(database, &format!("bench {}", Uuid::now_v7())).await?;
+    }
     let before = rate_for(&mut worker, window).await?;
     let mut holder = database.admin().await?;
     sqlx::raw_sql("begin isolation level repeatable read; select count(*) from pg_class")
@@ -243,7 +248,7 @@ async fn measure_with_snapshot(
         .await?;
     rate_for(&mut worker, scale.hold - window).await?; // while dead rows gather
     let during = rate_for(&mut worker, window).await?;
-    anyhow::ensure!(during > 0.0, "there were not enough items for so long");
+    anyhow::ensure!(items_waiting(database).await? > 0.0, "there were not enough items for so long");
     holder.close().await?;
     memory.push(worker.peak_memory_mb()?);
     worker.stop().await?;
@@ -253,6 +258,15 @@ async fn measure_with_snapshot(
         Some(BAR_WITH_SNAPSHOT),
     );
     Ok(())
+}
+
+/// How many items nobody has begun with.
+async fn items_waiting(database: &Database<'_>) -> anyhow::Result<f64> {
+    let mut admin = database.admin().await?;
+    let waiting = "select coalesce(sum(cardinality(item_ids)), 0)::float8 from execution.job_queue where status = 'queued'";
+    let waiting = sqlx::query_scalar(waiting).fetch_one(&mut admin).await?;
+    admin.close().await?;
+    Ok(waiting)
 }
 
 /// Calls per second of a worker, watched for so long.
