@@ -2368,9 +2368,9 @@ CREATE INDEX lead_intake_by_intake ON execution.lead_intake USING btree (intake)
 
 CREATE INDEX leads_suppressed ON execution.leads USING btree (tenant_id, id) WHERE (suppressed_at IS NOT NULL);
 
-CREATE INDEX leads_suppressed_by_email ON execution.leads USING btree (tenant_id, workspace_id, lower(email)) WHERE (suppressed_at IS NOT NULL);
+CREATE INDEX leads_suppressed_by_email ON execution.leads USING btree (lower(email), tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
 
-CREATE INDEX leads_suppressed_by_phone ON execution.leads USING btree (tenant_id, workspace_id, phone) WHERE (suppressed_at IS NOT NULL);
+CREATE INDEX leads_suppressed_by_phone ON execution.leads USING btree (phone, tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
 
 CREATE INDEX outbox_by_tenant ON m10_recovery.outbox USING btree (tenant_id, id) WHERE (tenant_id IS NOT NULL);
 

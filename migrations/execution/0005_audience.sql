@@ -37,10 +37,11 @@ select tenancy.protect('execution.leads');
 
 -- For reservations, which ask every time whether somebody has unsubscribed in the meantime.
 create index leads_suppressed on execution.leads (tenant_id, id) where suppressed_at is not null;
--- For jobs: somebody who unsubscribed is not addressed as another lead with the same address either.
-create index leads_suppressed_by_email on execution.leads (tenant_id, workspace_id, lower(email))
+-- For jobs: somebody who unsubscribed is not addressed as another lead with the same address either. The address comes first,
+-- so that neither can be taken for the other.
+create index leads_suppressed_by_email on execution.leads (lower(email), tenant_id, workspace_id)
     where suppressed_at is not null;
-create index leads_suppressed_by_phone on execution.leads (tenant_id, workspace_id, phone)
+create index leads_suppressed_by_phone on execution.leads (phone, tenant_id, workspace_id)
     where suppressed_at is not null;
 
 create trigger leads_stay_where_they_are
