@@ -375,7 +375,7 @@ impl Sim {
     /// Every receipt so far, from its own file.
     pub fn receipts(&self) -> anyhow::Result<Vec<Value>> {
         let text = std::fs::read_to_string(&self.receipts)?;
-        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+        whole_lines(&text).map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
     /// Part of a relay's configuration that sends everything here.
@@ -385,6 +385,11 @@ impl Sim {
             self.http_url
         )
     }
+}
+
+/// The lines of a file that somebody is writing: the last one may be half there at this moment.
+pub fn whole_lines(text: &str) -> std::str::Lines<'_> {
+    text.rsplit_once('\n').map_or("", |(whole, _)| whole).lines()
 }
 
 /// Waits until something is true.

@@ -93,6 +93,6 @@ impl Sim {
     /// Every receipt so far, from its own file.
     fn receipts(&self) -> anyhow::Result<Vec<Value>> {
         let text = std::fs::read_to_string(&self.receipts)?;
-        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+        crate::world::whole_lines(&text).map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 }

@@ -65,7 +65,7 @@ impl Outside {
     /// The whole book, as the auditor needs it, and which faults struck.
     pub fn book(&self) -> anyhow::Result<Vec<(Receipt, Option<String>)>> {
         let text = std::fs::read_to_string(&self.receipts)?;
-        text.lines().map(|line| Ok(read(&serde_json::from_str(line)?))).collect()
+        crate::world::whole_lines(&text).map(|line| Ok(read(&serde_json::from_str(line)?))).collect()
     }
 }
 
