@@ -31,19 +31,23 @@ CREATE FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[],
 #variable_conflict use_column
 declare
     v_job record;
-    v_windows integer[] := '{}';
-    v_items uuid[] := '{}';
-    -- The places of suppressed leads among them: another tenant may know a lead by the same id.
-    v_suppressed integer[] := '{}';
+    v_prefix text;
+    v_suffix text;
+    v_suppressed uuid[];
+    v_end integer := 0;
+    -- One entry per window that is still held: its number, where its items end, and what they have in common.
+    v_held integer[] := '{}';
+    v_ends integer[] := '{}';
     v_tenant_ids uuid[] := '{}';
     v_workspace_ids uuid[] := '{}';
     v_run_ids uuid[] := '{}';
     v_channels text[] := '{}';
     v_providers text[] := '{}';
-    v_prefixes text[] := '{}';
-    v_suffixes text[] := '{}';
-    v_wanted integer := 0;
-    v_inserted integer;
+    -- One entry per item.
+    v_items uuid[] := '{}';
+    v_keys text[] := '{}';
+    v_verdicts text[] := p_verdicts;
+    v_reasons text[] := p_reasons;
 begin
     -- Who stands still in the middle of this holds up others; the server ends such a transaction.
     if current_setting('idle_in_transaction_session_timeout') = '0' then
@@ -70,93 +74,104 @@ begin
            for share of job;
         if not found then
             v_items := v_items || array_fill(null::uuid, array[p_counts[n]]);
+            v_keys := v_keys || array_fill(null::text, array[p_counts[n]]);
+            v_end := v_end + p_counts[n];
             return query select p_job_ids[n], null::uuid, null::uuid, null::text, 'lost'::text;
-        elsif cardinality(v_job.items) is distinct from p_counts[n] then
+            continue;
+        end if;
+        if cardinality(v_job.items) is distinct from p_counts[n] then
             raise exception 'job % has no items % to %', p_job_ids[n], p_first[n], p_first[n] + p_counts[n] - 1
                 using errcode = 'invalid_parameter_value';
-        else
-            v_suppressed := v_suppressed || array(
-                select cardinality(v_items) + array_position(v_job.items, lead.id)
-                  from execution.leads as lead
-                 where lead.tenant_id = v_job.tenant_id
-                   and lead.id = any (v_job.items)
-                   and lead.suppressed_at is not null);
-            v_items := v_items || v_job.items;
-            v_wanted := v_wanted + p_counts[n];
         end if;
-        v_windows := v_windows || array_fill(n, array[p_counts[n]]);
+        v_suppressed := array(
+            select lead.id
+              from execution.leads as lead
+             where lead.tenant_id = v_job.tenant_id
+               and lead.id = any (v_job.items)
+               and lead.suppressed_at is not null);
+        for i in 1..p_counts[n] * least(cardinality(v_suppressed), 1) loop
+            if v_job.items[i] = any (v_suppressed) and v_verdicts[v_end + i] is null then
+                v_verdicts[v_end + i] := 'skipped';
+                v_reasons[v_end + i] := 'the lead is suppressed';
+            end if;
+        end loop;
+        v_end := v_end + p_counts[n];
+        v_held := v_held || n;
+        v_ends := v_ends || v_end;
         v_tenant_ids := v_tenant_ids || v_job.tenant_id;
         v_workspace_ids := v_workspace_ids || v_job.workspace_id;
         v_run_ids := v_run_ids || v_job.run_id;
         v_channels := v_channels || v_job.channel;
         v_providers := v_providers || v_job.provider;
-        v_prefixes := v_prefixes || (v_job.run_id::text || '|');
-        v_suffixes := v_suffixes || ('|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for));
+        v_items := v_items || v_job.items;
+        -- outbox_key, with what a window has in common worked out once.
+        v_prefix := v_job.run_id::text || '|';
+        v_suffix := '|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for);
+        v_keys := v_keys || array(
+            select encode(sha256(convert_to(v_prefix || item.id::text || v_suffix, 'UTF8')), 'hex')
+              from unnest(v_job.items) as item (id));
     end loop;
 
-    return query
-        insert into execution.channel_outbox as item
+    begin
+        insert into execution.channel_outbox
                (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
                 status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
-        select wanted.id,
-               v_tenant_ids[wanted.n],
-               v_workspace_ids[wanted.n],
-               v_run_ids[wanted.n],
-               p_job_ids[wanted.n],
-               v_channels[wanted.n],
-               v_providers[wanted.n],
-               wanted.item_id,
-               wanted.recipient,
-               -- outbox_key, with what a window has in common worked out once.
-               encode(sha256(convert_to(v_prefixes[wanted.n] || wanted.item_id::text || v_suffixes[wanted.n], 'UTF8')), 'hex'),
-               wanted.status,
-               wanted.status = 'skipped',
-               wanted.reason,
-               p_worker_id,
-               p_attempts[wanted.n],
-               wanted.message_hash,
-               case when wanted.status <> 'queued' then now() end
-          from (select unnested.id, unnested.n, unnested.item_id, unnested.recipient, unnested.message_hash,
-                       case
-                           when unnested.verdict is not null then unnested.verdict
-                           when unnested.place = any (v_suppressed) then 'skipped'
-                           else 'queued'
-                       end as status,
-                       case
-                           when unnested.verdict is not null then left(unnested.reason, 2000)
-                           when unnested.place = any (v_suppressed) then 'the lead is suppressed'
-                       end as reason
-                  from unnest(p_outbox_ids, v_windows, v_items, p_recipients, p_message_hashes, p_verdicts, p_reasons)
-                       with ordinality as unnested (id, n, item_id, recipient, message_hash, verdict, reason, place)
-                 where unnested.item_id is not null) as wanted
-            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
-     returning item.job_id, item.id, item.recipient_id, item.idempotency_key,
-               case item.status when 'queued' then 'reserved' else item.status end;
-    get diagnostics v_inserted = row_count;
-    if v_inserted = v_wanted then
+        select item.id, held.tenant_id, held.workspace_id, held.run_id, p_job_ids[held.n], held.channel, held.provider,
+               item.item_id, item.recipient, item.key, coalesce(item.verdict, 'queued'),
+               item.verdict is not distinct from 'skipped', left(item.reason, 2000), p_worker_id, p_attempts[held.n],
+               item.message_hash, case when item.verdict is not null then now() end
+          from unnest(v_held, v_ends, v_tenant_ids, v_workspace_ids, v_run_ids, v_channels, v_providers)
+                   as held (n, last, tenant_id, workspace_id, run_id, channel, provider)
+               cross join lateral (select held.last - p_counts[held.n] + 1 as first offset 0) as place
+               cross join lateral unnest(
+                   p_outbox_ids[first : last], v_items[first : last], v_keys[first : last], p_recipients[first : last],
+                   p_message_hashes[first : last], v_verdicts[first : last], v_reasons[first : last])
+                   as item (id, item_id, key, recipient, message_hash, verdict, reason);
+        return query
+            select p_job_ids[held.n], item.id, item.item_id, item.key, coalesce(item.verdict, 'reserved')
+              from unnest(v_held, v_ends) as held (n, last)
+                   cross join lateral (select held.last - p_counts[held.n] + 1 as first offset 0) as place
+                   cross join lateral unnest(
+                       p_outbox_ids[first : last], v_items[first : last], v_keys[first : last], v_verdicts[first : last])
+                       as item (id, item_id, key, verdict);
         return;
-    end if;
+    exception when unique_violation then
+        -- Nothing was inserted, and nothing answered.
+    end;
 
-    -- Keys that exist. A row under the very id that this caller made up is its own: it has asked before, its commit went
-    -- through, and the answer was lost on the way. Nobody can have called for it, because nobody was told.
+    insert into execution.channel_outbox
+           (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
+            status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+    select item.id, held.tenant_id, held.workspace_id, held.run_id, p_job_ids[held.n], held.channel, held.provider,
+           item.item_id, item.recipient, item.key, coalesce(item.verdict, 'queued'),
+           item.verdict is not distinct from 'skipped', left(item.reason, 2000), p_worker_id, p_attempts[held.n],
+           item.message_hash, case when item.verdict is not null then now() end
+      from unnest(v_held, v_ends, v_tenant_ids, v_workspace_ids, v_run_ids, v_channels, v_providers)
+               as held (n, last, tenant_id, workspace_id, run_id, channel, provider)
+           cross join lateral (select held.last - p_counts[held.n] + 1 as first offset 0) as place
+           cross join lateral unnest(
+               p_outbox_ids[first : last], v_items[first : last], v_keys[first : last], p_recipients[first : last],
+               p_message_hashes[first : last], v_verdicts[first : last], v_reasons[first : last])
+               as item (id, item_id, key, recipient, message_hash, verdict, reason)
+        on conflict (tenant_id, workspace_id, idempotency_key) do nothing;
+
+    -- Whose row is it? One under the very id that this caller made up is its own: from a moment ago, or it has asked before,
+    -- its commit went through, and the answer was lost on the way. Nobody can have called for it, because nobody was told.
     return query
         select item.job_id, item.id, item.recipient_id, item.idempotency_key,
                case
                    when item.status = 'queued' and item.id = wanted.id and item.reserved_by = p_worker_id
-                        and item.attempt = p_attempts[wanted.n] and item.in_doubt_since is null
+                        and item.attempt = p_attempts[held.n] and item.in_doubt_since is null
                         then 'reserved'
                    else item.status
                end
-          from unnest(p_outbox_ids, v_windows, v_items) as wanted (id, n, item_id)
+          from unnest(v_held, v_ends, v_tenant_ids, v_workspace_ids) as held (n, last, tenant_id, workspace_id)
+               cross join lateral (select held.last - p_counts[held.n] + 1 as first offset 0) as place
+               cross join lateral unnest(p_outbox_ids[first : last], v_keys[first : last]) as wanted (id, key)
                join execution.channel_outbox as item
-                 on item.tenant_id = any (array[v_tenant_ids[wanted.n]])
-                and item.workspace_id = any (array[v_workspace_ids[wanted.n]])
-                and item.idempotency_key = any (array[encode(sha256(convert_to(
-                        v_prefixes[wanted.n] || wanted.item_id::text || v_suffixes[wanted.n], 'UTF8')), 'hex')])
-         where wanted.item_id is not null
-           -- What was inserted a moment ago by this very statement's sibling is not a conflict. What was settled in this
-           -- transaction under another id is one.
-           and (item.xmin <> pg_current_xact_id()::xid or item.id <> wanted.id);
+                 on item.tenant_id = any (array[held.tenant_id])
+                and item.workspace_id = any (array[held.workspace_id])
+                and item.idempotency_key = any (array[wanted.key]);
 end
 $$;
 
@@ -1062,6 +1077,82 @@ $$;
 CREATE FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN encode(sha256(convert_to((((((((p_run_id)::text || '|'::text) || (p_item_id)::text) || '|'::text) || p_key_part) || '|'::text) || execution.key_time(p_scheduled_for)), 'UTF8'::name)), 'hex'::text);
+
+CREATE FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    return query
+        select asset.content, account.settings, account.sealed_secret
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.assets as asset on asset.tenant_id = run.tenant_id and asset.id = run.asset_id
+               left join tenancy.provider_accounts as account
+                      on account.tenant_id = run.tenant_id
+                     and account.id = run.provider_account_id
+         where job.id = p_job_id
+           and job.status = 'locked'
+           and job.locked_by = p_worker_id
+           and job.attempts = p_attempt;
+end
+$$;
+
+CREATE FUNCTION execution.read_leads(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(id uuid, external_id text, email text, phone text, timezone text, attributes jsonb, suppression_reason text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+declare
+    v_job record;
+begin
+    select job.tenant_id, job.item_ids, run.channel
+      into v_job
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+     where job.id = p_job_id
+       and job.status = 'locked'
+       and job.locked_by = p_worker_id
+       and job.attempts = p_attempt;
+    if v_job.channel = 'email' then
+        return query
+            select lead.id, lead.external_id, lead.email, lead.phone, lead.timezone, lead.attributes,
+                   coalesce(lead.suppression_reason,
+                            (select other.suppression_reason
+                               from execution.leads as other
+                              where other.tenant_id = lead.tenant_id
+                                and other.workspace_id = lead.workspace_id
+                                and lower(other.email) = lower(lead.email)
+                                and other.suppressed_at is not null
+                              limit 1))
+              from execution.leads as lead
+             where lead.tenant_id = v_job.tenant_id
+               and lead.id = any (v_job.item_ids);
+    else
+        return query
+            select lead.id, lead.external_id, lead.email, lead.phone, lead.timezone, lead.attributes,
+                   coalesce(lead.suppression_reason,
+                            (select other.suppression_reason
+                               from execution.leads as other
+                              where other.tenant_id = lead.tenant_id
+                                and other.workspace_id = lead.workspace_id
+                                and other.phone = lead.phone
+                                and other.suppressed_at is not null
+                                and v_job.channel = 'voice'
+                              limit 1))
+              from execution.leads as lead
+             where lead.tenant_id = v_job.tenant_id
+               and lead.id = any (v_job.item_ids);
+    end if;
+end
+$$;
 
 CREATE FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:00:00'::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2690,6 +2781,12 @@ REVOKE ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_app;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.read_leads(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_leads(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;

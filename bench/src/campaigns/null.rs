@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use async_trait::async_trait;
 use postrider_engine::{CampaignSettings, CampaignWorker};
-use postrider_model::{Channel, DoubtClass, Manifest, Message, Outcome, seal::MasterKey};
+use postrider_model::{Channel, Manifest, Message, Outcome, seal::MasterKey};
 use postrider_providers::{Account, Adapter, Adapters, InvalidAccount, Provider};
 use postrider_store::{Reservation, jobs, pool, wakeups};
 use tokio::{
@@ -21,8 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{machine, place::Database};
 
-pub(super) const MANIFEST: Manifest =
-    Manifest { name: "null", channels: &[Channel::Email], doubt: DoubtClass::Person, key_lifetime: None };
+pub(super) const MANIFEST: Manifest = Manifest::new("null", &[Channel::Email]);
 
 /// Enough that each of the two writers finds about a thousand items whenever it looks.
 const JOBS: usize = 32;
@@ -109,8 +108,10 @@ impl Told {
             let line = metrics.lines().find(|line| line.starts_with(name));
             line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_default()
         };
-        // Every call has the same answer, so there is one line of them.
-        Self { calls: value("postrider_calls_total{"), commits: value("postrider_commits_total ") }
+        Self {
+            calls: value("postrider_calls_total{provider=\"null\",outcome=\"delivered\"}"),
+            commits: value("postrider_commits_total "),
+        }
     }
 
     fn to_line(self) -> String {

@@ -6,7 +6,12 @@
 //! A template sees the attributes of the lead by their names (`{{ first_name }}`), and what every lead has as
 //! `lead.id`, `lead.external_id`, `lead.email`, `lead.phone` and `lead.timezone`.
 
-use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value, value::Serde};
+use std::sync::Arc;
+
+use minijinja::{
+    Environment, ErrorKind, UndefinedBehavior, Value,
+    value::{Enumerator, Object, Serde},
+};
 use postrider_model::{Channel, Message};
 use postrider_store::jobs::Lead;
 use serde::Deserialize;
@@ -157,7 +162,7 @@ impl Template {
     }
 
     /// The message to one lead, or the post for nobody in particular. `address` is where it goes.
-    pub fn render(&self, lead: Option<&Lead>, address: Option<&str>) -> Result<Message, RenderError> {
+    pub fn render(&self, lead: Option<&Arc<Lead>>, address: Option<&str>) -> Result<Message, RenderError> {
         let context = context(lead);
         let to = || address.unwrap_or_default().to_owned();
         Ok(match self.channel {
@@ -227,21 +232,51 @@ fn line_of_assignment(source: &str) -> Option<usize> {
     None
 }
 
-fn context(lead: Option<&Lead>) -> Value {
-    let Some(lead) = lead else { return Value::from(Serde(serde_json::Map::new())) };
-    let mut names = lead.attributes.as_object().cloned().unwrap_or_default();
-    // Last, so that no attribute can pass itself off as the lead.
-    names.insert(
-        "lead".to_owned(),
-        serde_json::json!({
-            "id": lead.id.0,
-            "external_id": lead.external_id,
-            "email": lead.email,
-            "phone": lead.phone,
-            "timezone": lead.timezone,
-        }),
-    );
-    Value::from(Serde(names))
+fn context(lead: Option<&Arc<Lead>>) -> Value {
+    match lead {
+        Some(lead) => Value::from_object(Names(Arc::clone(lead))),
+        None => Value::from(Serde(serde_json::Map::new())),
+    }
+}
+
+/// What a template sees. A value is made when it is asked for: a lead has many attributes, and a template uses few.
+#[derive(Debug)]
+struct Names(Arc<Lead>);
+
+impl Object for Names {
+    fn get_value(self: &Arc<Self>, name: &Value) -> Option<Value> {
+        let name = name.as_str()?;
+        // First, so that no attribute can pass itself off as the lead.
+        if name == "lead" {
+            return Some(Value::from_object(Fields(Arc::clone(&self.0))));
+        }
+        self.0.attributes.get(name).map(|attribute| match attribute {
+            serde_json::Value::String(text) => Value::from(text.as_str()),
+            other => Value::from(Serde(other)),
+        })
+    }
+}
+
+/// What every lead has.
+#[derive(Debug)]
+struct Fields(Arc<Lead>);
+
+impl Object for Fields {
+    fn get_value(self: &Arc<Self>, name: &Value) -> Option<Value> {
+        let lead = &self.0;
+        Some(match name.as_str()? {
+            "id" => Value::from(lead.id.0.to_string()),
+            "external_id" => Value::from(lead.external_id.as_deref()),
+            "email" => Value::from(lead.email.as_deref()),
+            "phone" => Value::from(lead.phone.as_deref()),
+            "timezone" => Value::from(lead.timezone.as_deref()),
+            _ => return None,
+        })
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Str(&["email", "external_id", "id", "phone", "timezone"])
+    }
 }
 
 /// The template engine's words, without the file name that it made up.
@@ -260,8 +295,8 @@ mod tests {
 
     use super::*;
 
-    fn lead(attributes: serde_json::Value) -> Lead {
-        Lead {
+    fn lead(attributes: serde_json::Value) -> Arc<Lead> {
+        Arc::new(Lead {
             id: LeadId::new(),
             external_id: None,
             email: Some("ann@example.com".to_owned()),
@@ -269,7 +304,7 @@ mod tests {
             timezone: None,
             attributes,
             suppression_reason: None,
-        }
+        })
     }
 
     fn email(content: serde_json::Value, attributes: serde_json::Value) -> Result<Message, RenderError> {

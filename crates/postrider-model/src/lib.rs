@@ -31,5 +31,5 @@ pub use event::{Event, NewEvent};
 pub use key::IdempotencyKey;
 pub use message::Message;
 pub use pattern::Pattern;
-pub use provider::{DoubtClass, Manifest, Outcome};
+pub use provider::{DoubtClass, Finding, Manifest, Outcome, Rate};
 pub use sink::{EventSink, SinkError};

@@ -34,6 +34,9 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Every word that [`kind`](Self::kind) can say.
+    pub const KINDS: [&'static str; 4] = ["delivered", "rejected", "not_sent", "unknown"];
+
     /// A word for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -72,6 +75,37 @@ pub enum DoubtClass {
     Person,
 }
 
+/// What a vendor says about an item in doubt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// It was done: this counts at any time.
+    Done {
+        /// The provider's own name for it.
+        message_id: String,
+        /// How it is known, for the audit log.
+        evidence: String,
+    },
+    /// The vendor does not know it, or has refused it. This counts only when the quiet time is over.
+    Absent {
+        /// How it is known.
+        evidence: String,
+    },
+    /// Nothing was learned: to be asked again later.
+    Unclear {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// So many calls in so much time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Rate {
+    /// How many.
+    pub calls: u32,
+    /// In how long.
+    pub per: Duration,
+}
+
 /// What an adapter says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Manifest {
@@ -83,4 +117,24 @@ pub struct Manifest {
     pub doubt: DoubtClass,
     /// For how long the provider recognises a key, where it does.
     pub key_lifetime: Option<Duration>,
+    /// What the provider allows an account, where it says so. An account's own limits come before it.
+    pub rate: Option<Rate>,
+    /// Most calls at a time that the provider allows an account, where it says so.
+    pub concurrency: Option<u32>,
+}
+
+impl Manifest {
+    /// The least that a manifest says: doubts are for a person, and nothing is limited. Complete it with `..`.
+    #[must_use]
+    pub const fn new(name: &'static str, channels: &'static [Channel]) -> Self {
+        Self { name, channels, doubt: DoubtClass::Person, key_lifetime: None, rate: None, concurrency: None }
+    }
+
+    /// Until how long after the first call a repeat under the same key is harmless: the key's life less a tenth of it, and
+    /// less five minutes at least.
+    #[must_use]
+    pub fn repeat_within(&self) -> Option<Duration> {
+        let margin = |life: Duration| (life / 10).max(Duration::from_secs(300));
+        self.key_lifetime.map(|life| life.saturating_sub(margin(life)))
+    }
 }

@@ -17,7 +17,7 @@ mod text;
 mod tls;
 
 pub use guard::{GuardedClient, Limits, Policy, Reuse, UrlRefused, check_url};
-pub use provider::{Account, Adapter, Adapters, InvalidAccount, Provider};
+pub use provider::{Account, Adapter, Adapters, Callback, CallbackRefused, Echo, InvalidAccount, Provider};
 pub use sinks::{HttpSink, HttpSinkConfig, InvalidSink};
 #[cfg(feature = "nats")]
 pub use sinks::{NatsCredentials, NatsSink, NatsSinkConfig};

@@ -27,8 +27,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
-use postrider_model::{Manifest, Message, Outcome};
-use postrider_store::Reservation;
+use postrider_model::{Finding, Manifest, Message, Outcome, ids::ProviderAccountId};
+use postrider_store::{HeldDoubt, Reservation};
 use secrecy::SecretString;
 
 use crate::{GuardedClient, email::SmtpAdapter, sim::SimAdapter};
@@ -41,11 +41,29 @@ pub trait Provider: Send + Sync {
     ///
     /// The worker bounds the time of this call; when the time is up the future is dropped and the item is in doubt.
     async fn call(&self, reservation: &Reservation, message: &Message) -> Outcome;
+
+    /// Sends the very same message under the very same key once more, because the vendor guarantees that this is harmless.
+    /// The resolver asks for it only where the manifest says [`DoubtClass::Key`](postrider_model::DoubtClass::Key), inside
+    /// the key's life and after the quiet time, or [`DoubtClass::Natural`](postrider_model::DoubtClass::Natural).
+    ///
+    /// [`Finding::Done`]: it has been done by now, once. [`Finding::Absent`]: the vendor refuses this very message, so it
+    /// refused it the first time too; a refusal of the account, of the moment or of the rate says nothing about that.
+    async fn repeat(&self, _doubt: &HeldDoubt, _message: &Message) -> Finding {
+        Finding::Unclear { reason: "this provider takes no repeats".to_owned() }
+    }
+
+    /// Asks the vendor what became of an item. Nothing is sent to anybody. `message` is there when it could be rendered as it
+    /// was the first time.
+    async fn look_up(&self, _doubt: &HeldDoubt, _message: Option<&Message>) -> Finding {
+        Finding::Unclear { reason: "this provider cannot be asked".to_owned() }
+    }
 }
 
 /// An account of a tenant, with its secret open.
 #[derive(Debug)]
 pub struct Account<'a> {
+    /// Which one, for addresses under which a vendor calls back.
+    pub id: ProviderAccountId,
     /// What is not secret.
     pub settings: &'a serde_json::Value,
     /// What is.
@@ -64,6 +82,53 @@ pub trait Adapter: Send + Sync {
 
     /// Checks an account, and makes it callable. Unknown settings are refused; nothing is sent.
     fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount>;
+
+    /// Reads a status callback, once it is proven that the vendor sent it.
+    fn read_callback(
+        &self,
+        _account: &Account<'_>,
+        _callback: &Callback<'_>,
+    ) -> Result<Echo, CallbackRefused> {
+        Err(CallbackRefused::NotTaken)
+    }
+}
+
+/// A request that came in and says that it is from a vendor.
+#[derive(Debug)]
+pub struct Callback<'a> {
+    /// Everything after the host, as it came: path and query.
+    pub path_and_query: &'a str,
+    /// The key at the end of the path.
+    pub key: &'a str,
+    /// Headers by lower-case name.
+    pub headers: &'a [(String, String)],
+    /// The body, as it came.
+    pub body: &'a [u8],
+}
+
+/// What a vendor says about an item without being asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Echo {
+    /// The vendor's own name for what it did.
+    pub message_id: String,
+    /// How that goes, in the vendor's word.
+    pub status: String,
+    /// Whether it proves that the vendor acted.
+    pub proves_action: bool,
+}
+
+/// Why a callback is not believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallbackRefused {
+    /// This vendor has none.
+    #[error("this provider does not call back")]
+    NotTaken,
+    /// The signature is missing or wrong.
+    #[error("{0}")]
+    Forged(String),
+    /// It is the vendor's, and makes no sense.
+    #[error("{0}")]
+    Malformed(String),
 }
 
 /// Every vendor there is, by name.

@@ -33,10 +33,8 @@ use crate::{
 };
 
 const MANIFEST: Manifest = Manifest {
-    name: "sim",
-    channels: &[Channel::Email, Channel::Voice, Channel::Social],
-    doubt: DoubtClass::Person,
-    key_lifetime: None,
+    doubt: DoubtClass::Lookup,
+    ..Manifest::new("sim", &[Channel::Email, Channel::Voice, Channel::Social])
 };
 
 /// See the [module](self).

@@ -125,22 +125,6 @@ pub async fn list(
         .collect())
 }
 
-/// What is not secret about an account. `None` when there is no such account.
-pub async fn settings(
-    connection: &mut PgConnection,
-    tenant: TenantId,
-    account: ProviderAccountId,
-) -> Result<Option<serde_json::Value>, StoreError> {
-    sqlx::query_scalar!(
-        "select settings from tenancy.provider_accounts where tenant_id = $1 and id = $2",
-        tenant.0,
-        account.0,
-    )
-    .fetch_optional(unnamed(connection))
-    .await
-    .map_err(StoreError::on("reading the provider account"))
-}
-
 /// The secret of an account, for the loop that calls the provider. `None` when there is no such account.
 pub async fn open_secret(
     connection: &mut PgConnection,
@@ -155,10 +139,14 @@ pub async fn open_secret(
     .fetch_optional(unnamed(connection))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
-    let Some(sealed) = sealed else { return Ok(None) };
-    let plain = key.open(place, &sealed).map_err(unfit)?;
+    sealed.map(|sealed| open(key, place, &sealed)).transpose()
+}
+
+/// Opens a secret that was read already.
+pub(crate) fn open(key: &MasterKey, place: Place, sealed: &[u8]) -> Result<SecretString, StoreError> {
+    let plain = key.open(place, sealed).map_err(unfit)?;
     let text = str::from_utf8(&plain).map_err(|_| unfit(SealError::Damaged))?;
-    Ok(Some(text.into()))
+    Ok(text.into())
 }
 
 /// Sets a new secret. False when the tenant of the transaction has no such account.

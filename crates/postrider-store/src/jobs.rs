@@ -270,65 +270,58 @@ pub struct Lead {
     pub suppression_reason: Option<String>,
 }
 
-/// Reads what a job needs, in the tenant of the job.
-pub async fn material(pool: &Pool, key: &MasterKey, job: &ClaimedJob) -> Result<Material, StoreError> {
-    let tenant = job.hold.tenant_id;
-    let mut transaction = pool::begin_as(pool, tenant).await?;
-    let content = sqlx::query_scalar!(
-        "select content from execution.assets where tenant_id = $1 and id = $2",
-        tenant.0,
-        job.asset_id.0,
+/// Reads what a job needs. `None` when it is not held any more.
+pub async fn material(
+    pool: &Pool,
+    worker: &str,
+    key: &MasterKey,
+    job: &ClaimedJob,
+) -> Result<Option<Material>, StoreError> {
+    let hold = job.hold;
+    let mut transaction = pool::begin(pool).await?;
+    let common = sqlx::query!(
+        r#"
+        select content as "content!",
+               settings,
+               sealed_secret
+          from execution.read_job($1, $2, $3)
+        "#,
+        worker,
+        hold.job_id.0,
+        hold.attempt,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_optional(unnamed(&mut transaction))
     .await
-    .map_err(StoreError::on("reading the asset"))?;
-    let settings = accounts::settings(&mut transaction, tenant, job.account_id).await?;
-    let place = Place { tenant, account: job.account_id };
-    let secret = accounts::open_secret(&mut transaction, key, place).await?;
-    let leads = leads(&mut transaction, tenant, job.hold.channel, &job.item_ids).await?;
+    .map_err(StoreError::on("reading the job"))?;
+    let leads = leads(&mut transaction, worker, hold).await?;
     pool::commit(transaction).await?;
-    Ok(Material { content, account: settings.zip(secret), leads })
+    let Some(common) = common else { return Ok(None) };
+    let account = match common.settings.zip(common.sealed_secret) {
+        Some((settings, sealed)) => {
+            let place = Place { tenant: hold.tenant_id, account: job.account_id };
+            Some((settings, accounts::open(key, place, &sealed)?))
+        }
+        None => None,
+    };
+    Ok(Some(Material { content: common.content, account, leads }))
 }
 
 /// A lead counts as suppressed when anybody with its address is.
-async fn leads(
-    connection: &mut PgConnection,
-    tenant: TenantId,
-    channel: Channel,
-    ids: &[Uuid],
-) -> Result<Vec<Lead>, StoreError> {
+async fn leads(connection: &mut PgConnection, worker: &str, hold: JobHold) -> Result<Vec<Lead>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        select lead.id,
-               lead.external_id,
-               lead.email,
-               lead.phone,
-               lead.timezone,
-               lead.attributes,
-               coalesce(lead.suppression_reason,
-                        case $3::text
-                            when 'email' then (select other.suppression_reason
-                                                 from execution.leads as other
-                                                where other.tenant_id = lead.tenant_id
-                                                  and other.workspace_id = lead.workspace_id
-                                                  and lower(other.email) = lower(lead.email)
-                                                  and other.suppressed_at is not null
-                                                limit 1)
-                            when 'voice' then (select other.suppression_reason
-                                                 from execution.leads as other
-                                                where other.tenant_id = lead.tenant_id
-                                                  and other.workspace_id = lead.workspace_id
-                                                  and other.phone = lead.phone
-                                                  and other.suppressed_at is not null
-                                                limit 1)
-                        end) as suppression_reason
-          from execution.leads as lead
-         where lead.tenant_id = $1
-           and lead.id = any ($2)
+        select id as "id!",
+               external_id,
+               email,
+               phone,
+               timezone,
+               attributes as "attributes!",
+               suppression_reason
+          from execution.read_leads($1, $2, $3)
         "#,
-        tenant.0,
-        ids,
-        channel.as_str(),
+        worker,
+        hold.job_id.0,
+        hold.attempt,
     )
     .fetch_all(unnamed(connection))
     .await

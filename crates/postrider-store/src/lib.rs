@@ -12,7 +12,7 @@
 //! | [`events`] | domain events: publish, claim, complete, operate, retain |
 //! | [`campaigns`], [`assets`] | what is sent to whom: create, deploy, and how it stands |
 //! | [`runs`], [`trace`] | how far a run is, whether it is launched, its whole story |
-//! | [`doubts`] | items of which nobody knows: list and resolve |
+//! | [`doubts`], [`resolving`] | items of which nobody knows: list and resolve, by a person and by the resolver |
 //! | [`jobs`], [`outbox`] | campaigns at work: claim jobs, reserve and settle items, end jobs |
 //! | [`wakeups`] | hints that there is work; the poll is the guarantee |
 //!
@@ -36,6 +36,7 @@ pub mod outbox;
 pub mod pool;
 pub mod provision;
 mod reservation;
+pub mod resolving;
 pub mod runs;
 pub mod tenants;
 pub mod trace;
@@ -45,4 +46,5 @@ pub mod wakeups;
 pub use error::StoreError;
 pub use pool::{Pool, Transaction};
 pub use reservation::{Reservation, Settlement};
+pub use resolving::HeldDoubt;
 pub use sqlx::PgConnection;

@@ -45,6 +45,7 @@ pub const MIGRATIONS: &[Migration] = steps![
     9 => "execution/0009_claiming_jobs.sql",
     10 => "execution/0010_reserving_and_settling.sql",
     11 => "execution/0011_doubt_and_launch.sql",
+    12 => "execution/0012_lighter_reservations.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");

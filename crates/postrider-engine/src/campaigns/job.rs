@@ -9,6 +9,7 @@
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use metrics::Counter;
 use postrider_model::{Channel, Message, Outcome, ids::OutboxId};
 use postrider_providers::{Account, Provider};
 use postrider_store::{
@@ -101,8 +102,27 @@ pub(super) async fn work(shared: &Shared, job: ClaimedJob, lost: CancellationTok
 struct Prepared {
     template: Template,
     provider: Arc<dyn Provider>,
-    leads: HashMap<Uuid, Lead>,
+    leads: HashMap<Uuid, Arc<Lead>>,
     turns: Arc<Semaphore>,
+    calls: Calls,
+}
+
+/// The counters of a vendor's calls, by outcome. Looking one up takes longer than counting.
+struct Calls([(&'static str, Counter); 4]);
+
+impl Calls {
+    fn of(provider: &str) -> Self {
+        Self(Outcome::KINDS.map(|kind| {
+            let counter = metrics::counter!("postrider_calls_total", "provider" => provider.to_owned(), "outcome" => kind);
+            (kind, counter)
+        }))
+    }
+
+    fn count(&self, outcome: &Outcome) {
+        for (_, counter) in self.0.iter().filter(|(kind, _)| *kind == outcome.kind()) {
+            counter.increment(1);
+        }
+    }
 }
 
 impl Prepared {
@@ -111,23 +131,25 @@ impl Prepared {
             return Err(Ended::NotOurs(format!("this one has no provider `{}`", job.provider)));
         };
         let material = shared
-            .while_away(|pool, _| jobs::material(pool, &shared.master_key, job))
+            .while_away(|pool, worker| jobs::material(pool, worker, &shared.master_key, job))
             .await
             .map_err(|error| match error {
                 // The secret does not open: this worker was started with another master key.
                 StoreError::Unfit(why) => Ended::NotOurs(why),
                 error => Ended::Failed(describe(&error)),
-            })?;
+            })?
+            .ok_or(Ended::Lost)?;
         let template = Template::compile(job.hold.channel, &material.content)
             .map_err(|error| Ended::Failed(error.to_string()))?;
         let Some((settings, secret)) = &material.account else {
             return Err(Ended::Failed(format!("the provider account {} was removed", job.account_id)));
         };
         let provider = adapter
-            .open(&Account { settings, secret })
+            .open(&Account { id: job.account_id, settings, secret })
             .map_err(|error| Ended::Failed(format!("the provider account {}: {error}", job.account_id)))?;
-        let leads = material.leads.into_iter().map(|lead| (lead.id.0, lead)).collect();
-        Ok(Self { template, provider, leads, turns: shared.turns_of(job.account_id) })
+        let leads = material.leads.into_iter().map(|lead| (lead.id.0, Arc::new(lead))).collect();
+        let turns = shared.turns_of(job.account_id);
+        Ok(Self { template, provider, leads, turns, calls: Calls::of(&job.provider) })
     }
 
     /// What is going to happen to one item, and the message if it is a call.
@@ -139,7 +161,7 @@ impl Prepared {
             Channel::Social => None,
         });
         let skip = |reason: &str| (Plan::Skip { reason: reason.to_owned() }, None);
-        let (plan, message) = match (channel, lead) {
+        let (plan, message) = match (channel, lead.map(|lead| &**lead)) {
             (_, Some(Lead { suppression_reason: Some(reason), .. })) => {
                 skip(&format!("suppressed: {reason}"))
             }
@@ -290,10 +312,8 @@ impl<'a> Execution<'a> {
             let turn = turns.split(1);
             match (reserved, message) {
                 (Reserved::Yours(reservation), Some(message)) => {
-                    self.calls.push(
-                        call(self.shared, &*self.prepared.provider, self.job, reservation, message, turn)
-                            .boxed(),
-                    );
+                    self.calls
+                        .push(call(self.shared, self.prepared, self.job, reservation, message, turn).boxed());
                 }
                 (Reserved::Yours(reservation), None) => {
                     // The database reserves only what was planned as a call, and those have messages.
@@ -340,7 +360,7 @@ fn nothing(turns: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 /// One item's call, tried again in place only where provably nothing was sent. Time and panics become outcomes here.
 async fn call(
     shared: &Shared,
-    provider: &dyn Provider,
+    prepared: &Prepared,
     job: &ClaimedJob,
     reservation: Reservation,
     message: Message,
@@ -358,15 +378,14 @@ async fn call(
         }
         crash_point!("call.before");
         tries += 1;
-        let called = AssertUnwindSafe(provider.call(&reservation, &message)).catch_unwind();
+        let called = AssertUnwindSafe(prepared.provider.call(&reservation, &message)).catch_unwind();
         let outcome = match tokio::time::timeout(settings.call_timeout, called).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Outcome::Unknown { reason: "the adapter panicked".to_owned() },
             Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
         };
         crash_point!("call.after");
-        metrics::counter!("postrider_calls_total", "provider" => job.provider.clone(), "outcome" => outcome.kind())
-            .increment(1);
+        prepared.calls.count(&outcome);
         match decide(outcome, tries, waited, spread(reservation.outbox_id()), &settings.retry) {
             Verdict::Settle(outcome) => break outcome,
             Verdict::CallAgainIn(pause) => {

@@ -8,6 +8,8 @@ use tokio::{
     net::TcpListener,
 };
 
+use postrider_model::ids::ProviderAccountId;
+
 use super::*;
 use crate::guard::{Limits, Policy};
 
@@ -81,7 +83,7 @@ fn an_account_has_a_url_and_perhaps_a_token_and_nothing_else() {
     let client = |allow_private| GuardedClient::new(Policy { allow_private }, Limits::default()).unwrap();
     let open = |client: &GuardedClient, settings: Value, token: &str| {
         let secret = SecretString::from(token);
-        Sim::new(client, &Account { settings: &settings, secret: &secret })
+        Sim::new(client, &Account { id: ProviderAccountId::new(), settings: &settings, secret: &secret })
     };
     let development = client(true);
     for (url, messages) in [
@@ -132,8 +134,12 @@ async fn every_call_has_a_connection_of_its_own() {
         }
     });
     let client = GuardedClient::new(Policy { allow_private: true }, Limits::default()).unwrap();
-    let sim =
-        Sim::new(&client, &Account { settings: &settings, secret: &SecretString::from("") }).ok().unwrap();
+    let sim = Sim::new(
+        &client,
+        &Account { id: ProviderAccountId::new(), settings: &settings, secret: &SecretString::from("") },
+    )
+    .ok()
+    .unwrap();
     let key = IdempotencyKey::from_row("key".to_owned());
     for _ in 0..3 {
         let outcome = sim.send(&key, &Message::Social { text: "Hello.".to_owned() }).await;

@@ -137,7 +137,7 @@ fn check(provider: &str, input: &Input, adapters: &Adapters) -> anyhow::Result<O
         let known = adapters.names();
         return Ok(Some(format!("this program cannot call provider `{provider}` itself; it knows {known}")));
     };
-    let account = Account { settings: &input.settings, secret: &input.secret };
+    let account = Account { id: ProviderAccountId::new(), settings: &input.settings, secret: &input.secret };
     adapter
         .open(&account)
         .map(|_| None)

@@ -31,7 +31,7 @@ use std::{
 
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
-use postrider_model::{Channel, DoubtClass, IdempotencyKey, Manifest, Message, Outcome};
+use postrider_model::{Channel, IdempotencyKey, Manifest, Message, Outcome};
 use postrider_store::Reservation;
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
@@ -50,8 +50,7 @@ use crate::{
     text,
 };
 
-const MANIFEST: Manifest =
-    Manifest { name: "smtp", channels: &[Channel::Email], doubt: DoubtClass::Person, key_lifetime: None };
+const MANIFEST: Manifest = Manifest::new("smtp", &[Channel::Email]);
 
 /// The share of a call's time in which the mail must be handed over; the rest is for the answer. Servers look for spam and
 /// viruses before they answer, and to give up too early is to put a mail in doubt that was taken.

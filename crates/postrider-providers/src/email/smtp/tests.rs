@@ -7,7 +7,7 @@ mod tls;
 use std::{net::Ipv4Addr, sync::LazyLock};
 
 use postrider_model::{
-    ids::{AssetId, RunId},
+    ids::{AssetId, ProviderAccountId, RunId},
     key::KeyPart,
 };
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ fn email(to: &str) -> Message {
 
 fn open(client: &GuardedClient, settings: &Value, password: &str) -> Result<Server, InvalidAccount> {
     let secret = SecretString::from(password);
-    SmtpAdapter::new(client).server(&Account { settings, secret: &secret })
+    SmtpAdapter::new(client).server(&Account { id: ProviderAccountId::new(), settings, secret: &secret })
 }
 
 /// An account at a server of this test.

@@ -224,7 +224,7 @@ async fn unfit_accounts(
         let place = Place { tenant: tenant.id, account: account.id };
         let opened = match accounts::open_secret(connection, key, place).await {
             Ok(Some(secret)) => adapter
-                .open(&Account { settings: &account.settings, secret: &secret })
+                .open(&Account { id: account.id, settings: &account.settings, secret: &secret })
                 .map(drop)
                 .map_err(|error| error.to_string()),
             Ok(None) => Ok(()),

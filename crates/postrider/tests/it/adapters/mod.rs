@@ -10,7 +10,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context;
 use postrider_model::{
     Channel, Message,
-    ids::{JobId, OutboxId, TenantId},
+    ids::{JobId, OutboxId, ProviderAccountId, TenantId},
 };
 use postrider_providers::{Account, Adapters, GuardedClient, Limits, Policy, Provider};
 use postrider_store::{
@@ -36,7 +36,7 @@ fn open(vendor: &str, limits: Limits, settings: &Value, secret: &str) -> anyhow:
     let adapters = Adapters::standard(&client);
     let adapter =
         adapters.get(vendor).with_context(|| format!("no `{vendor}` among {}", adapters.names()))?;
-    Ok(adapter.open(&Account { settings, secret: &secret })?)
+    Ok(adapter.open(&Account { id: ProviderAccountId::new(), settings, secret: &secret })?)
 }
 
 /// Reservations, made the only way there is.

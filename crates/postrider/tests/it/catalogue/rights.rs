@@ -27,6 +27,8 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "execution.measure_jobs(): worker",
             "execution.merge_leads(uuid,uuid,text,uuid): app",
             "execution.outbox_key(uuid,uuid,text,timestamp with time zone): app read worker",
+            "execution.read_job(text,uuid,integer): worker",
+            "execution.read_leads(text,uuid,integer): worker",
             "execution.release_job(uuid,text,integer,interval): worker",
             "execution.resolve_in_doubt(uuid,text,text,text,text): app",
             "execution.run_progress(uuid[]): app read worker",
