@@ -175,7 +175,80 @@ begin
 end
 $$;
 
-CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DEFAULT 10, p_except uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer, item_ids uuid[], channel text, asset_id uuid, provider_account_id uuid, provider text, scheduled_for timestamp with time zone, key_part text, correlation_id uuid)
+CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, lead jsonb, echo text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
+    if coalesce(btrim(p_resolver_id), '') = '' then
+        raise exception 'a resolver must name itself to claim doubts'
+            using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
+    end if;
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'the limit must lie between 1 and 1000, not %', coalesce(p_limit::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    return query
+        with due as (
+            select doubt.tenant_id, doubt.outbox_id
+              from execution.doubts as doubt
+             where not doubt.is_for_person
+               and doubt.next_look_at <= now()
+               and (doubt.held_until is null or doubt.held_until < now())
+               and doubt.provider = any (p_providers)
+             order by doubt.next_look_at
+             limit p_limit
+               for update skip locked
+        ), held as (
+            update execution.doubts as doubt
+               set looks = doubt.looks + 1,
+                   held_by = p_resolver_id,
+                   held_until = now() + p_lease
+              from due
+             where doubt.tenant_id = any (array[due.tenant_id])
+               and doubt.outbox_id = any (array[due.outbox_id])
+         returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks
+        )
+        select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
+               held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, now(), asset.content, account.settings,
+               account.sealed_secret,
+               case
+                   when lead.id is not null
+                       then jsonb_build_object('id', lead.id, 'external_id', lead.external_id, 'email', lead.email,
+                                               'phone', lead.phone, 'timezone', lead.timezone,
+                                               'attributes', lead.attributes)
+               end,
+               (select callback.message_id
+                  from execution.provider_callbacks as callback
+                 where callback.tenant_id = item.tenant_id
+                   and callback.account_id = held.account_id
+                   and callback.idempotency_key = item.idempotency_key
+                   and callback.proves_action
+                 order by callback.received_at
+                 limit 1)
+          from held
+               join execution.channel_outbox as item on item.id = any (array[held.outbox_id])
+               join execution.campaign_runs as run on run.id = any (array[item.run_id])
+               join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
+               left join tenancy.provider_accounts as account
+                      on account.tenant_id = held.tenant_id
+                     and account.id = held.account_id
+               left join execution.leads as lead on lead.tenant_id = item.tenant_id and lead.id = item.recipient_id
+         where item.in_doubt_since is not null;
+end
+$$;
+
+CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DEFAULT 10, p_except uuid[] DEFAULT '{}'::uuid[], p_except_runs uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer, item_ids uuid[], channel text, asset_id uuid, provider_account_id uuid, provider text, scheduled_for timestamp with time zone, key_part text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -305,6 +378,8 @@ begin
                    and job.status = 'queued'
                    and job.run_after <= now()
                    and job.id <> all (v_ids)
+                   -- In a form of which the planner expects nothing: it shall read them in their order, and stop.
+                   and case when cardinality(p_except_runs) = 0 then true else job.run_id <> all (p_except_runs) end
                  order by job.run_after, job.id
                  limit least(v_share, p_limit - cardinality(v_ids))
                    for update skip locked);
@@ -320,7 +395,8 @@ begin
        set status = 'locked',
            attempts = job.attempts + 1,
            locked_by = p_worker_id,
-           locked_at = now()
+           locked_at = now(),
+           waits_for = null
      where job.id = any (v_ids);
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
     select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.locked', 'attempt ' || job.attempts
@@ -360,6 +436,49 @@ begin
           from execution.job_queue as job
                join execution.campaign_runs as run on run.id = any (array[job.run_id])
          where job.id = any (v_ids);
+end
+$$;
+
+CREATE FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_held record;
+begin
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    update execution.account_states as state
+       set circuit_open_until = null,
+           circuit_reason = null,
+           circuit_openings = 0,
+           probe_job_id = null,
+           probe_until = null
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       and state.circuit_open_until is not null;
+    if not found then
+        return;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_held.tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_held.account_id);
+    -- In the order of their ids, and without those that somebody is just taking.
+    with waiting as (
+        select job.id
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+         where job.tenant_id = v_held.tenant_id
+           and job.status = 'queued'
+           and job.waits_for = 'circuit'
+           and job.run_after > now()
+           and run.provider_account_id = v_held.account_id
+         order by job.id
+           for no key update of job skip locked
+    )
+    update execution.job_queue as job
+       set run_after = now()
+      from waiting
+     where job.id = waiting.id;
 end
 $$;
 
@@ -447,6 +566,7 @@ declare
     v_asset_channel text;
     v_list_id uuid;
     v_account_id uuid;
+    v_failover_id uuid;
 begin
     if jsonb_typeof(p_phases) is distinct from 'array' or jsonb_array_length(p_phases) not between 1 and 100 then
         raise exception 'a campaign has between 1 and 100 phases' using errcode = 'invalid_parameter_value';
@@ -462,6 +582,7 @@ begin
         v_asset_id := null;
         v_list_id := null;
         v_account_id := null;
+        v_failover_id := null;
         if v_kind = 'delivery' then
             select asset.id, asset.channel
               into v_asset_id, v_asset_channel
@@ -504,12 +625,29 @@ begin
                                 coalesce(v_phase ->> 'provider_account', '(none)')
                     using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
             end if;
+            if v_phase ->> 'failover_account' is not null then
+                select account.id
+                  into v_failover_id
+                  from tenancy.provider_accounts as account
+                 where account.tenant_id = v_tenant_id
+                   and account.workspace_id = p_workspace_id
+                   and account.name = v_phase ->> 'failover_account';
+                if not found then
+                    raise exception 'phase `%`: there is no provider account `%` to fail over to', v_phase ->> 'phase',
+                                    v_phase ->> 'failover_account'
+                        using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
+                end if;
+                if v_failover_id = v_account_id then
+                    raise exception 'phase `%` fails over to the account that it uses anyway', v_phase ->> 'phase'
+                        using errcode = 'invalid_parameter_value', hint = 'Name another account, or none.';
+                end if;
+            end if;
         end if;
         insert into execution.campaign_phases
                (id, tenant_id, workspace_id, campaign_id, position, phase, kind, channel, asset_id, list_id,
-                provider_account_id, failure_tolerance, scheduled_for, quiet_time)
+                provider_account_id, failover_account_id, failure_tolerance, scheduled_for, quiet_time)
         values ((v_phase ->> 'id')::uuid, v_tenant_id, p_workspace_id, p_id, v_position, v_phase ->> 'phase', v_kind,
-                v_channel, v_asset_id, v_list_id, v_account_id,
+                v_channel, v_asset_id, v_list_id, v_account_id, v_failover_id,
                 coalesce((v_phase ->> 'failure_tolerance')::numeric, 0.05),
                 (v_phase ->> 'scheduled_for')::timestamptz,
                 coalesce(make_interval(secs => (v_phase ->> 'quiet_time_seconds')::double precision),
@@ -618,9 +756,9 @@ begin
 
     insert into execution.campaign_runs
            (id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider,
-            scheduled_for, quiet_time, key_part, intended, same_address, correlation_id)
+            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id)
     values (v_run_id, v_tenant_id, v_phase.workspace_id, p_campaign_id, v_phase.id, v_phase.channel, v_phase.asset_id,
-            v_phase.provider_account_id, v_phase.provider, v_phase.scheduled_for, v_phase.quiet_time,
+            v_phase.provider_account_id, v_phase.provider, v_phase.failover_account_id, v_phase.scheduled_for, v_phase.quiet_time,
             case v_phase.channel
                 when 'email' then v_phase.asset_id::text
                 when 'voice' then v_phase.asset_version::text
@@ -713,6 +851,7 @@ CREATE TABLE execution.channel_outbox (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     finalized_at timestamp with time zone,
     in_doubt_since timestamp with time zone,
+    moved_to_account_id uuid,
     CONSTRAINT channel_outbox_only_queued_is_in_doubt CHECK (((in_doubt_since IS NULL) OR (status = 'queued'::text))),
     CONSTRAINT channel_outbox_skipped_status_check CHECK (((skipped = false) OR (status = 'skipped'::text))),
     CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, 'posted'::text, 'failed'::text, 'skipped'::text])))
@@ -972,6 +1111,27 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.follow_doubt() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if new.in_doubt_since is null then
+        delete from execution.doubts where tenant_id = new.tenant_id and outbox_id = new.id;
+    else
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
+        select new.id, new.tenant_id, account.id, account.provider
+          from execution.campaign_runs as run
+               join tenancy.provider_accounts as account
+                 on account.tenant_id = run.tenant_id
+                and account.id = coalesce(new.moved_to_account_id, run.provider_account_id)
+         where run.id = new.run_id
+            on conflict do nothing;
+    end if;
+    return null;
+end
+$$;
+
 CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) RETURNS SETOF uuid
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -989,9 +1149,76 @@ CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_a
  returning job.id
 $$;
 
+CREATE FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
+    select job.tenant_id, case when p_failover then run.failover_account_id else run.provider_account_id end
+      into tenant_id, account_id
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+     where job.id = p_job_id
+       and job.status = 'locked'
+       and job.locked_by = p_worker_id
+       and job.attempts = p_attempt;
+    if not found or account_id is null then
+        raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
+                        coalesce(p_attempt::text, 'null')
+            using errcode = 'PR001',
+                  hint = 'A lock lasts five minutes without a heartbeat; it may have gone stale and been taken over.';
+    end if;
+    -- Looked for first: an insert alone would wait for whoever is just making it.
+    if not exists (select
+                     from execution.account_states as state
+                    where state.tenant_id = held_account.tenant_id
+                      and state.account_id = held_account.account_id)
+    then
+        insert into execution.account_states (tenant_id, account_id)
+        values (held_account.tenant_id, held_account.account_id)
+            on conflict do nothing;
+    end if;
+end
+$$;
+
+CREATE FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_held record;
+begin
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    update execution.account_states as state
+       set wait_until = now() + least(p_seconds, 3600) * interval '1 second',
+           wait_reason = left(p_reason, 500)
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       and (state.wait_until is null or state.wait_until < now() + least(p_seconds, 3600) * interval '1 second');
+end
+$$;
+
 CREATE FUNCTION execution.key_time(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN COALESCE(to_char((p_at AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text), '-'::text);
+
+CREATE FUNCTION execution.measure_circuits() RETURNS TABLE(provider text, open bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select account.provider, count(*)
+      from execution.account_states as state
+           join tenancy.provider_accounts as account
+             on account.tenant_id = state.tenant_id and account.id = state.account_id
+     where state.circuit_open_until is not null
+     group by account.provider
+$$;
 
 CREATE FUNCTION execution.measure_jobs() RETURNS TABLE(jobs_waiting bigint, jobs_locked bigint, oldest_lock_seconds double precision, items_in_doubt bigint, oldest_doubt_seconds double precision)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1074,9 +1301,247 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) RETURNS SETOF uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
+    -- A move that a crash may take back is none, whatever the login is set to.
+    if current_setting('synchronous_commit') in ('off', 'local') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    return query
+        with moving as (
+            select item.id, run.failover_account_id
+              from unnest(p_outbox_ids) as wanted (id)
+                   join execution.channel_outbox as item on item.id = any (array[wanted.id])
+                   join execution.campaign_runs as run on run.id = any (array[item.run_id])
+             where item.status = 'queued'
+               and item.in_doubt_since is null
+               and item.reserved_by = p_worker_id
+               and item.moved_to_account_id is null
+               and run.failover_account_id is not null
+             order by item.id
+               for no key update of item
+        ), moved as (
+            update execution.channel_outbox as item
+               set moved_to_account_id = moving.failover_account_id
+              from moving
+             where item.id = any (array[moving.id])
+               and item.status = 'queued'
+               and item.in_doubt_since is null
+               and item.moved_to_account_id is null
+         returning item.id, item.tenant_id, item.run_id, item.job_id, item.moved_to_account_id
+        ), logged as (
+            insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+            select moved.tenant_id, moved.run_id, moved.job_id, moved.id, p_worker_id, 'item.moved',
+                   'to account ' || moved.moved_to_account_id
+              from moved
+        )
+        select moved.id from moved;
+end
+$$;
+
+CREATE FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_held record;
+    v_until timestamptz;
+begin
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    update execution.account_states as state
+       set circuit_open_until = now() + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
+           circuit_openings = state.circuit_openings + 1,
+           circuit_reason = left(p_reason, 500),
+           probe_job_id = null,
+           probe_until = null
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       and (state.circuit_open_until is null or state.circuit_open_until <= now())
+ returning state.circuit_open_until
+      into v_until;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        values (v_held.tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_held.account_id,
+                'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_reason, 500));
+    else
+        select state.circuit_open_until
+          into v_until
+          from execution.account_states as state
+         where state.tenant_id = v_held.tenant_id
+           and state.account_id = v_held.account_id;
+    end if;
+    return extract(epoch from v_until - now());
+end
+$$;
+
 CREATE FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN encode(sha256(convert_to((((((((p_run_id)::text || '|'::text) || (p_item_id)::text) || '|'::text) || p_key_part) || '|'::text) || execution.key_time(p_scheduled_for)), 'UTF8'::name)), 'hex'::text);
+
+CREATE FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
+    perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
+    update execution.doubts as doubt
+       set held_by = null,
+           held_until = null,
+           next_look_at = coalesce(p_next_look_at, doubt.next_look_at),
+           is_for_person = p_is_for_person,
+           note = left(p_note, 2000)
+     where doubt.tenant_id = p_tenant_id
+       and doubt.outbox_id = p_outbox_id;
+    if p_is_for_person then
+        insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+        select item.tenant_id, item.run_id, item.job_id, item.id, p_resolver_id, 'item.left_to_a_person', left(p_note, 2000)
+          from execution.channel_outbox as item
+         where item.tenant_id = p_tenant_id
+           and item.id = p_outbox_id;
+    end if;
+end
+$$;
+
+CREATE FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb DEFAULT NULL::jsonb) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_until timestamptz := now() + p_wait;
+    v_limits jsonb;
+    v_job record;
+    v_others integer := 0;
+begin
+    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    -- Locked before it is looked at: a change that is being made is waited for.
+    select account.limits
+      into v_limits
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+           join tenancy.provider_accounts as account
+             on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
+     where job.id = p_job_id
+       for share of account;
+    if p_why in ('rate', 'daily', 'hours') and v_limits <> p_limits then
+        v_until := now();
+    end if;
+    perform execution.doubt_leftovers(p_job_id, p_worker_id);
+    update execution.job_queue as job
+       set status = 'queued',
+           attempts = job.attempts - 1,
+           locked_by = null,
+           locked_at = null,
+           run_after = greatest(job.run_after, v_until),
+           waits_for = p_why
+     where job.id = p_job_id
+ returning job.tenant_id, job.run_id
+      into v_job;
+    if p_whole_run then
+        with waiting as (
+            select job.id
+              from execution.job_queue as job
+             where job.run_id = v_job.run_id
+               and job.status = 'queued'
+               -- Those that others have put off for the same reason a moment ago wait long enough.
+               and job.run_after < v_until - interval '1 second'
+             order by job.id
+               for no key update skip locked
+        )
+        update execution.job_queue as job
+           set run_after = v_until,
+               waits_for = p_why
+          from waiting
+         where job.id = waiting.id;
+        get diagnostics v_others = row_count;
+    end if;
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
+    values (v_job.tenant_id, v_job.run_id, p_job_id, p_worker_id, 'job.put_off',
+            'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_note, 500)
+            || case when v_others > 0 then '; with ' || v_others || ' more jobs of the run' else '' end);
+    return v_others + 1;
+end
+$$;
+
+CREATE FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) RETURNS TABLE(account_id uuid, wait_seconds double precision, circuit_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+    select distinct state.account_id,
+           extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
+           extract(epoch from state.circuit_open_until - now())::double precision
+      from unnest(p_job_ids) as held (id)
+           join execution.job_queue as job on job.id = held.id
+           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.account_states as state
+             on state.tenant_id = run.tenant_id
+            and state.account_id in (run.provider_account_id, run.failover_account_id)
+     where job.status = 'locked'
+       and job.locked_by = p_worker_id
+$$;
+
+CREATE FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(account_id uuid, is_failover boolean, provider text, settings jsonb, sealed_secret bytea, limits jsonb, wait_seconds double precision, circuit_seconds double precision)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+begin
+    return query
+        select account.id, used.is_failover, account.provider, account.settings, account.sealed_secret, account.limits,
+               extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
+               extract(epoch from state.circuit_open_until - now())::double precision
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+               cross join lateral (values (run.provider_account_id, false), (run.failover_account_id, true))
+                          as used (id, is_failover)
+               join tenancy.provider_accounts as account on account.tenant_id = run.tenant_id and account.id = used.id
+               left join execution.account_states as state
+                      on state.tenant_id = account.tenant_id
+                     and state.account_id = account.id
+         where job.id = p_job_id
+           and job.status = 'locked'
+           and job.locked_by = p_worker_id
+           and job.attempts = p_attempt;
+end
+$$;
+
+CREATE FUNCTION execution.read_begun_items(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+    select item.recipient_id
+      from execution.job_queue as job
+           join execution.channel_outbox as item on item.job_id = job.id
+     where job.id = p_job_id
+       and job.status = 'locked'
+       and job.locked_by = p_worker_id
+       and job.attempts = p_attempt
+       and item.recipient_id is not null
+$$;
 
 CREATE FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -1154,6 +1619,65 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_item record;
+    v_is_new boolean;
+begin
+    select item.id, item.run_id, item.job_id, account.provider
+      into v_item
+      from tenancy.provider_accounts as account
+           join execution.channel_outbox as item
+             on item.tenant_id = account.tenant_id
+            and item.workspace_id = account.workspace_id
+            and item.idempotency_key = p_idempotency_key
+           join execution.campaign_runs as run on run.id = item.run_id
+     where account.tenant_id = v_tenant_id
+       and account.id = p_account_id
+       and account.id = coalesce(item.moved_to_account_id, run.provider_account_id);
+    if not found then
+        return 'unknown';
+    end if;
+    insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
+    values (v_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
+        on conflict do nothing;
+    v_is_new := found;
+    if not p_proves_action then
+        return 'recorded';
+    end if;
+    perform from execution.job_queue as job where job.id = v_item.job_id for no key update;
+    perform
+       from execution.channel_outbox as item
+      where item.id = v_item.id
+        and item.status = 'queued'
+        and item.in_doubt_since is not null
+        for no key update;
+    if found then
+        perform execution.settle_in_doubt(
+            v_tenant_id, v_item.id, 'sent', p_message_id,
+            v_item.provider || ' called back: ' || p_message_id || ' is ' || p_status, 'callback-' || v_item.provider);
+        return 'settled';
+    end if;
+    if v_is_new and exists (select
+                              from execution.channel_outbox as item
+                             where item.id = v_item.id
+                               and item.status = 'failed')
+    then
+        perform execution.audit(v_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
+                                'callback-' || v_item.provider, 'item.contradicted',
+                                'the provider called back: ' || p_message_id || ' is ' || p_status);
+        return 'contradicted';
+    end if;
+    return 'recorded';
+end
+$$;
+
 CREATE FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:00:00'::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1202,85 +1726,35 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform
+       from execution.doubts as doubt
+      where doubt.tenant_id = p_tenant_id
+        and doubt.outbox_id = p_outbox_id
+        and doubt.held_by = p_resolver_id
+        and doubt.looks = p_look
+        for no key update;
+    if not found then
+        raise exception 'the doubt about % is not held by % under look %', p_outbox_id, coalesce(p_resolver_id, 'null'),
+                        coalesce(p_look::text, 'null')
+            using errcode = 'PR001',
+                  hint = 'Its lease was over and somebody else looks after it, or it has been settled.';
+    end if;
+end
+$$;
+
 CREATE FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_item record;
-    v_status text;
 begin
-    if coalesce(p_as, '') not in ('sent', 'failed') then
-        raise exception 'an item is resolved as sent or as failed, not as %', coalesce(p_as, 'null')
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if coalesce(btrim(p_note), '') = '' or coalesce(btrim(p_actor), '') = '' then
-        raise exception 'a resolution needs a note that says how it is known, and who says so'
-            using errcode = 'invalid_parameter_value';
-    end if;
-    -- The job before its item, as everybody does; and so the later of two that settle its last items sees both.
-    perform
-       from execution.job_queue as job
-      where job.id = (select item.job_id
-                        from execution.channel_outbox as item
-                       where item.tenant_id = v_tenant_id
-                         and item.id = p_outbox_id)
-        for no key update;
-    select item.*, run.quiet_time, job.status as job_status,
-           execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
-      into v_item
-      from execution.channel_outbox as item
-           join execution.job_queue as job on job.id = item.job_id
-           join execution.campaign_runs as run on run.id = item.run_id
-     where item.tenant_id = v_tenant_id
-       and item.id = p_outbox_id
-       for no key update of item;
-    if not found then
-        raise exception 'there is no item %', p_outbox_id
-            using errcode = 'no_data_found', hint = '`postrider in-doubt list` shows what is in doubt.';
-    end if;
-    if v_item.status <> 'queued' then
-        raise exception 'item % is % already', p_outbox_id, v_item.status
-            using errcode = 'invalid_parameter_value',
-                  hint = 'An item that has ended is never reopened; `postrider trace` shows its story.';
-    end if;
-    if v_item.since is null then
-        raise exception 'item % is not in doubt: its worker is at work', p_outbox_id
-            using errcode = 'invalid_parameter_value', hint = 'Look again in a minute.';
-    end if;
-    if p_as = 'failed' and now() < v_item.since + v_item.quiet_time then
-        raise exception 'item % may still arrive until %', p_outbox_id,
-                        to_char((v_item.since + v_item.quiet_time) at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')
-            using errcode = 'invalid_parameter_value',
-                  hint = 'That it was not sent counts only after the quiet time. That it was sent counts at once.';
-    end if;
-
-    v_status := case p_as when 'sent' then execution.success_of(v_item.channel) else 'failed' end;
-    update execution.channel_outbox
-       set status = v_status,
-           provider_message_id = left(p_provider_message_id, 500),
-           error = case when p_as = 'failed' then left(p_note, 2000) end,
-           finalized_at = now(),
-           in_doubt_since = null
-     where id = p_outbox_id;
-    perform execution.audit(v_tenant_id, null, null, v_item.run_id, v_item.job_id, p_outbox_id, p_actor,
-                            'item.resolved_as_' || v_status, p_note);
-    -- Its job waits for nothing else any more: it may complete now.
-    if v_item.job_status = 'failed'
-       and not exists (select
-                         from execution.channel_outbox as item
-                        where item.job_id = v_item.job_id
-                          and item.status = 'queued')
-    then
-        update execution.job_queue
-           set run_after = least(run_after, now())
-         where id = v_item.job_id
-           and status = 'failed';
-    end if;
-    return v_status;
+    return execution.settle_in_doubt(tenancy.required_tenant_id(), p_outbox_id, p_as, p_provider_message_id, p_note, p_actor);
 end
 $$;
 
@@ -1329,6 +1803,112 @@ CREATE FUNCTION execution.run_progress(p_run_ids uuid[]) RETURNS TABLE(run_id uu
        and run.id = any (p_run_ids)
 $$;
 
+CREATE FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
+    -- Job, item, doubt: in the order of everybody else.
+    perform
+       from execution.job_queue as job
+      where job.id = (select item.job_id
+                        from execution.channel_outbox as item
+                       where item.tenant_id = p_tenant_id
+                         and item.id = p_outbox_id)
+        for no key update;
+    perform from execution.channel_outbox as item
+      where item.tenant_id = p_tenant_id
+        and item.id = p_outbox_id
+        for no key update;
+    perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
+    return execution.settle_in_doubt(p_tenant_id, p_outbox_id, p_as, p_provider_message_id, p_evidence, p_resolver_id);
+end
+$$;
+
+CREATE FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_item record;
+    v_status text;
+begin
+    if coalesce(p_as, '') not in ('sent', 'failed') then
+        raise exception 'an item is resolved as sent or as failed, not as %', coalesce(p_as, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if coalesce(btrim(p_note), '') = '' or coalesce(btrim(p_actor), '') = '' then
+        raise exception 'a resolution needs a note that says how it is known, and who says so'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    -- The job before its item, as everybody does; and so the later of two that settle its last items sees both.
+    perform
+       from execution.job_queue as job
+      where job.id = (select item.job_id
+                        from execution.channel_outbox as item
+                       where item.tenant_id = p_tenant_id
+                         and item.id = p_outbox_id)
+        for no key update;
+    select item.*, run.quiet_time, job.status as job_status,
+           execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
+      into v_item
+      from execution.channel_outbox as item
+           join execution.job_queue as job on job.id = item.job_id
+           join execution.campaign_runs as run on run.id = item.run_id
+     where item.tenant_id = p_tenant_id
+       and item.id = p_outbox_id
+       for no key update of item;
+    if not found then
+        raise exception 'there is no item %', p_outbox_id
+            using errcode = 'no_data_found', hint = '`postrider in-doubt list` shows what is in doubt.';
+    end if;
+    if v_item.status <> 'queued' then
+        raise exception 'item % is % already', p_outbox_id, v_item.status
+            using errcode = 'invalid_parameter_value',
+                  hint = 'An item that has ended is never reopened; `postrider trace` shows its story.';
+    end if;
+    if v_item.since is null then
+        raise exception 'item % is not in doubt: its worker is at work', p_outbox_id
+            using errcode = 'invalid_parameter_value', hint = 'Look again in a minute.';
+    end if;
+    if p_as = 'failed' and now() < v_item.since + v_item.quiet_time then
+        raise exception 'item % may still arrive until %', p_outbox_id,
+                        to_char((v_item.since + v_item.quiet_time) at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')
+            using errcode = 'invalid_parameter_value',
+                  hint = 'That it was not sent counts only after the quiet time. That it was sent counts at once.';
+    end if;
+
+    v_status := case p_as when 'sent' then execution.success_of(v_item.channel) else 'failed' end;
+    update execution.channel_outbox
+       set status = v_status,
+           provider_message_id = left(p_provider_message_id, 500),
+           error = case when p_as = 'failed' then left(p_note, 2000) end,
+           finalized_at = now(),
+           in_doubt_since = null
+     where id = p_outbox_id;
+    perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, p_outbox_id, p_actor,
+                            'item.resolved_as_' || v_status, left(p_note, 2000));
+    -- Its job waits for nothing else any more: it may complete now.
+    if v_item.job_status = 'failed'
+       and not exists (select
+                         from execution.channel_outbox as item
+                        where item.job_id = v_item.job_id
+                          and item.status = 'queued')
+    then
+        update execution.job_queue
+           set run_after = least(run_after, now())
+         where id = v_item.job_id
+           and status = 'failed';
+    end if;
+    return v_status;
+end
+$$;
+
 CREATE FUNCTION execution.success_of(p_channel text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE p_channel WHEN 'email'::text THEN 'sent'::text WHEN 'voice'::text THEN 'called'::text WHEN 'social'::text THEN 'posted'::text ELSE NULL::text END;
@@ -1352,6 +1932,113 @@ begin
         values (v_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
     end if;
     return exists (select from execution.leads where tenant_id = v_tenant_id and id = p_lead_id);
+end
+$$;
+
+CREATE FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    c_ahead constant double precision := 1.0;
+    v_held record;
+    v_state execution.account_states;
+    v_limits jsonb;
+    v_now timestamptz;
+    v_rate double precision;
+    v_burst double precision;
+    v_zone text;
+    v_today date;
+    v_tokens double precision;
+    v_is_probe boolean := false;
+begin
+    if p_wanted is null or p_wanted < 1 then
+        raise exception 'at least one turn must be wanted, not %', coalesce(p_wanted::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    select account.limits
+      into v_limits
+      from tenancy.provider_accounts as account
+     where account.tenant_id = v_held.tenant_id
+       and account.id = v_held.account_id;
+    select state.*
+      into strict v_state
+      from execution.account_states as state
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       for no key update;
+    -- After the lock: whoever came before has used what was there.
+    v_now := clock_timestamp();
+    granted := p_wanted;
+    wait_seconds := 0;
+
+    if not p_again then
+        if v_state.wait_until > v_now then
+            return query select 0, extract(epoch from v_state.wait_until - v_now)::double precision, 'retry_after';
+            return;
+        end if;
+        if v_state.circuit_open_until > v_now then
+            return query select 0, extract(epoch from v_state.circuit_open_until - v_now)::double precision, 'circuit';
+            return;
+        end if;
+        if v_state.circuit_open_until is not null then
+            if v_state.probe_until > v_now and v_state.probe_job_id <> p_job_id then
+                return query select 0, 0.5::double precision, 'circuit';
+                return;
+            end if;
+            v_is_probe := true;
+            granted := 1;
+        end if;
+    end if;
+
+    v_zone := coalesce(v_limits #>> '{hours,time_zone}', v_limits ->> 'time_zone', 'UTC');
+    v_today := (v_now at time zone v_zone)::date;
+    if v_today is distinct from v_state.day then
+        v_state.used_today := 0;
+    end if;
+    if v_limits ->> 'daily' is not null and not p_again then
+        granted := least(granted, (v_limits ->> 'daily')::bigint - v_state.used_today);
+        if granted < 1 then
+            return query
+                select 0, extract(epoch from (v_today + 1)::timestamp at time zone v_zone - v_now)::double precision, 'daily';
+            return;
+        end if;
+    end if;
+
+    v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
+    if v_rate is not null then
+        v_burst := greatest(coalesce((v_limits ->> 'burst')::double precision, v_rate / 5), 1);
+        v_tokens := case
+                        -- The first question finds a full bucket.
+                        when v_state.refilled_at is null then v_burst
+                        else least(v_burst, v_state.tokens + v_rate * greatest(extract(epoch from v_now - v_state.refilled_at), 0))
+                    end;
+        granted := least(granted, floor(v_tokens + v_rate * c_ahead));
+        if granted < 1 then
+            granted := 0;
+            wait_seconds := (1 - v_tokens) / v_rate - c_ahead;
+            why := 'rate';
+        else
+            wait_seconds := greatest((granted - v_tokens) / v_rate, 0);
+            why := case when wait_seconds > 0 then 'rate' end;
+        end if;
+        v_state.tokens := v_tokens - granted;
+        v_state.refilled_at := v_now;
+    end if;
+
+    update execution.account_states as state
+       set tokens = v_state.tokens,
+           refilled_at = v_state.refilled_at,
+           day = v_today,
+           used_today = v_state.used_today + granted,
+           probe_job_id = case when v_is_probe and granted > 0 then p_job_id else state.probe_job_id end,
+           probe_until = case when v_is_probe and granted > 0 then v_now + interval '2 minutes' else state.probe_until end
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id;
+    return next;
 end
 $$;
 
@@ -1820,6 +2507,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION tenancy.account_of_callback(p_account_id uuid) RETURNS TABLE(tenant_id uuid, provider text, settings jsonb, sealed_secret bytea)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select account.tenant_id, account.provider, account.settings, account.sealed_secret
+      from tenancy.provider_accounts as account
+     where account.id = p_account_id
+$$;
+
 CREATE FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) RETURNS TABLE(key_id uuid, tenant_id uuid, role text, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1892,6 +2588,42 @@ $$;
 CREATE FUNCTION tenancy.current_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN CASE WHEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text) IS NULL) THEN (NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid WHEN ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text) IS NULL) OR ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid = (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid)) THEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid ELSE NULL::uuid END;
+
+CREATE FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_zone constant text := coalesce(p_limits #>> '{hours,time_zone}', p_limits ->> 'time_zone');
+begin
+    if not exists (select from pg_timezone_names where name = v_zone) and v_zone is not null then
+        raise exception 'the database knows no time zone `%`', v_zone
+            using errcode = 'invalid_parameter_value', hint = 'Write it like `Europe/Berlin`.';
+    end if;
+    update tenancy.provider_accounts
+       set limits = p_limits
+     where tenant_id = v_tenant_id
+       and id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
+    update execution.job_queue as job
+       set run_after = now(),
+           waits_for = null
+     where job.tenant_id = v_tenant_id
+       and job.status = 'queued'
+       and job.waits_for in ('rate', 'daily', 'hours')
+       and job.run_after > now()
+       and job.run_id in (select run.id
+                            from execution.campaign_runs as run
+                           where run.tenant_id = v_tenant_id
+                             and p_id in (run.provider_account_id, run.failover_account_id));
+    return true;
+end
+$$;
 
 CREATE FUNCTION tenancy.may_act_for(p_tenant_id uuid) RETURNS boolean
     LANGUAGE sql STABLE
@@ -2002,6 +2734,25 @@ begin
 end
 $$;
 
+CREATE TABLE execution.account_states (
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    tokens double precision DEFAULT 0 NOT NULL,
+    refilled_at timestamp with time zone,
+    day date,
+    used_today bigint DEFAULT 0 NOT NULL,
+    wait_until timestamp with time zone,
+    wait_reason text,
+    circuit_open_until timestamp with time zone,
+    circuit_reason text,
+    circuit_openings integer DEFAULT 0 NOT NULL,
+    probe_job_id uuid,
+    probe_until timestamp with time zone
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02');
+
+ALTER TABLE ONLY execution.account_states FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE execution.assets (
     id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -2063,8 +2814,10 @@ CREATE TABLE execution.campaign_phases (
     status text DEFAULT 'not_started'::text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    failover_account_id uuid,
     CONSTRAINT campaign_phases_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
     CONSTRAINT campaign_phases_deliveries_are_whole CHECK (((kind = 'external'::text) OR ((channel IS NOT NULL) AND (asset_id IS NOT NULL) AND (provider_account_id IS NOT NULL) AND ((list_id IS NOT NULL) OR (channel = 'social'::text))))),
+    CONSTRAINT campaign_phases_fail_over_to_another_account CHECK ((failover_account_id <> provider_account_id)),
     CONSTRAINT campaign_phases_kind_check CHECK ((kind = ANY (ARRAY['delivery'::text, 'external'::text]))),
     CONSTRAINT campaign_phases_name_is_simple CHECK ((phase ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text)),
     CONSTRAINT campaign_phases_quiet_time_is_positive CHECK ((quiet_time > '00:00:00'::interval)),
@@ -2095,6 +2848,7 @@ CREATE TABLE execution.campaign_runs (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     started_at timestamp with time zone,
     finished_at timestamp with time zone,
+    failover_account_id uuid,
     CONSTRAINT campaign_runs_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
     CONSTRAINT campaign_runs_intend_something CHECK ((intended > 0)),
     CONSTRAINT campaign_runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'partial'::text, 'failed'::text])))
@@ -2113,6 +2867,22 @@ CREATE TABLE execution.campaigns (
 );
 
 ALTER TABLE ONLY execution.campaigns FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE execution.doubts (
+    outbox_id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    provider text NOT NULL,
+    looks integer DEFAULT 0 NOT NULL,
+    next_look_at timestamp with time zone DEFAULT now() NOT NULL,
+    held_by text,
+    held_until timestamp with time zone,
+    is_for_person boolean DEFAULT false NOT NULL,
+    note text
+)
+WITH (fillfactor='70');
+
+ALTER TABLE ONLY execution.doubts FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE execution.job_queue (
     id uuid NOT NULL,
@@ -2135,13 +2905,15 @@ CREATE TABLE execution.job_queue (
     skipped integer,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     finished_at timestamp with time zone,
+    waits_for text,
     CONSTRAINT job_queue_attempts_are_bounded CHECK (((attempts >= 0) AND (max_attempts >= 1))),
     CONSTRAINT job_queue_ends_with_an_outcome CHECK (((status = ANY (ARRAY['completed'::text, 'dead'::text])) = (outcome IS NOT NULL))),
     CONSTRAINT job_queue_has_items CHECK (((cardinality(item_ids) >= 1) AND (cardinality(item_ids) <= 10000))),
     CONSTRAINT job_queue_lock_has_a_holder CHECK ((((status = 'locked'::text) = (locked_by IS NOT NULL)) AND ((locked_by IS NULL) = (locked_at IS NULL)))),
     CONSTRAINT job_queue_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'partial'::text, 'failed'::text]))),
     CONSTRAINT job_queue_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'locked'::text, 'completed'::text, 'failed'::text, 'dead'::text]))),
-    CONSTRAINT job_queue_type_check CHECK ((job_type = ANY (ARRAY['email_send_batch'::text, 'voice_call_batch'::text, 'social_post_batch'::text])))
+    CONSTRAINT job_queue_type_check CHECK ((job_type = ANY (ARRAY['email_send_batch'::text, 'voice_call_batch'::text, 'social_post_batch'::text]))),
+    CONSTRAINT job_queue_waits_for_check CHECK ((waits_for = ANY (ARRAY['rate'::text, 'daily'::text, 'hours'::text, 'retry_after'::text, 'circuit'::text])))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
 
@@ -2201,6 +2973,19 @@ CREATE TABLE execution.leads (
 );
 
 ALTER TABLE ONLY execution.leads FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE execution.provider_callbacks (
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    idempotency_key text NOT NULL,
+    message_id text NOT NULL,
+    status text NOT NULL,
+    proves_action boolean NOT NULL,
+    received_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT provider_callbacks_are_short CHECK (((octet_length(idempotency_key) <= 64) AND (octet_length(message_id) <= 500) AND (octet_length(status) <= 64)))
+);
+
+ALTER TABLE ONLY execution.provider_callbacks FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE execution.turns (
     tenant_id uuid NOT NULL,
@@ -2305,6 +3090,8 @@ CREATE TABLE tenancy.provider_accounts (
     sealed_secret bytea NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    limits jsonb DEFAULT '{}'::jsonb NOT NULL,
+    CONSTRAINT provider_accounts_limits_are_an_object CHECK ((jsonb_typeof(limits) = 'object'::text)),
     CONSTRAINT provider_accounts_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT provider_accounts_provider_is_given CHECK ((provider ~ '^[a-z][a-z0-9_]{0,62}$'::text)),
     CONSTRAINT provider_accounts_settings_are_an_object CHECK ((jsonb_typeof(settings) = 'object'::text))
@@ -2330,6 +3117,9 @@ CREATE TABLE tenancy.workspaces (
 );
 
 ALTER TABLE ONLY tenancy.workspaces FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE ONLY execution.account_states
+    ADD CONSTRAINT account_states_pkey PRIMARY KEY (tenant_id, account_id);
 
 ALTER TABLE ONLY execution.assets
     ADD CONSTRAINT assets_one_per_version UNIQUE (tenant_id, workspace_id, name, version);
@@ -2367,6 +3157,9 @@ ALTER TABLE ONLY execution.channel_outbox
 ALTER TABLE ONLY execution.channel_outbox
     ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY execution.doubts
+    ADD CONSTRAINT doubts_pkey PRIMARY KEY (tenant_id, outbox_id);
+
 ALTER TABLE ONLY execution.job_queue
     ADD CONSTRAINT job_queue_one_per_tenant_and_id UNIQUE (tenant_id, id);
 
@@ -2387,6 +3180,9 @@ ALTER TABLE ONLY execution.leads
 
 ALTER TABLE ONLY execution.leads
     ADD CONSTRAINT leads_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.provider_callbacks
+    ADD CONSTRAINT provider_callbacks_pkey PRIMARY KEY (tenant_id, account_id, idempotency_key, message_id, status);
 
 ALTER TABLE ONLY execution.turns
     ADD CONSTRAINT turns_pkey PRIMARY KEY (tenant_id);
@@ -2427,6 +3223,8 @@ ALTER TABLE ONLY tenancy.workspaces
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_pkey PRIMARY KEY (tenant_id, id);
 
+CREATE INDEX account_states_circuits ON execution.account_states USING btree (circuit_open_until) WHERE (circuit_open_until IS NOT NULL);
+
 CREATE INDEX campaign_audit_log_by_campaign ON execution.campaign_audit_log USING btree (tenant_id, campaign_id, id);
 
 CREATE INDEX campaign_audit_log_by_item ON execution.campaign_audit_log USING btree (outbox_id) WHERE (outbox_id IS NOT NULL);
@@ -2442,6 +3240,8 @@ CREATE INDEX campaign_runs_by_phase ON execution.campaign_runs USING btree (tena
 CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id);
 
 CREATE INDEX channel_outbox_in_doubt ON execution.channel_outbox USING btree (in_doubt_since) WHERE (in_doubt_since IS NOT NULL);
+
+CREATE INDEX doubts_due ON execution.doubts USING btree (next_look_at) WHERE (NOT is_for_person);
 
 CREATE INDEX idx_channel_outbox_run_id ON execution.channel_outbox USING btree (run_id);
 
@@ -2473,6 +3273,8 @@ CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (subject, id)
 
 CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id);
 
+CREATE INDEX provider_accounts_by_id ON tenancy.provider_accounts USING btree (id);
+
 CREATE TRIGGER assets_are_never_emptied BEFORE TRUNCATE ON execution.assets FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
 
 CREATE TRIGGER assets_never_change BEFORE DELETE OR UPDATE ON execution.assets FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
@@ -2483,7 +3285,7 @@ CREATE TRIGGER campaign_audit_log_is_never_emptied BEFORE TRUNCATE ON execution.
 
 CREATE TRIGGER campaign_phases_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_phases FOR EACH ROW WHEN (((((((((old.status <> 'not_started'::text) OR (new.status <> 'in_progress'::text)) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'paused'::text))) AND ((old.status <> 'paused'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'completed'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'in_progress'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a phase does not change like this');
 
-CREATE TRIGGER campaign_runs_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id, created_at ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was deployed stays as it was deployed');
+CREATE TRIGGER campaign_runs_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider, failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id, created_at ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was deployed stays as it was deployed');
 
 CREATE TRIGGER campaign_runs_are_never_emptied BEFORE TRUNCATE ON execution.campaign_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('runs are kept');
 
@@ -2493,6 +3295,8 @@ CREATE TRIGGER campaign_runs_change_as_the_table_says BEFORE UPDATE OF status ON
 
 CREATE TRIGGER campaign_runs_ends_are_final BEFORE UPDATE ON execution.campaign_runs FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'partial'::text, 'failed'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a run that has ended never changes');
 
+CREATE TRIGGER channel_outbox_doubts_are_followed AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.in_doubt_since IS DISTINCT FROM new.in_doubt_since)) EXECUTE FUNCTION execution.follow_doubt();
+
 CREATE TRIGGER channel_outbox_doubts_end_with_the_item BEFORE UPDATE ON execution.channel_outbox FOR EACH ROW WHEN (((old.in_doubt_since IS NOT NULL) AND (new.in_doubt_since IS NULL) AND (new.status = 'queued'::text))) EXECUTE FUNCTION tenancy.refuse_change('an item stays in doubt until it is known how it ended');
 
 CREATE TRIGGER channel_outbox_ends_are_final BEFORE UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.status <> 'queued'::text)) EXECUTE FUNCTION tenancy.refuse_change('an item that has ended never changes; sending again is a new run');
@@ -2500,6 +3304,8 @@ CREATE TRIGGER channel_outbox_ends_are_final BEFORE UPDATE ON execution.channel_
 CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
 
 CREATE TRIGGER channel_outbox_is_never_removed_from BEFORE DELETE ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
+
+CREATE TRIGGER channel_outbox_moves_once BEFORE UPDATE OF moved_to_account_id ON execution.channel_outbox FOR EACH ROW WHEN (((old.moved_to_account_id IS NOT NULL) OR (old.status <> 'queued'::text) OR (old.in_doubt_since IS NOT NULL) OR (new.moved_to_account_id IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
 
 CREATE TRIGGER channel_outbox_reservations_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reservation stays as it was made');
 
@@ -2514,6 +3320,8 @@ CREATE TRIGGER job_queue_is_never_emptied BEFORE TRUNCATE ON execution.job_queue
 CREATE TRIGGER job_queue_is_never_removed_from BEFORE DELETE ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('jobs are kept');
 
 CREATE TRIGGER leads_stay_where_they_are BEFORE UPDATE OF id, tenant_id, workspace_id, identity ON execution.leads FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id) OR (old.workspace_id <> new.workspace_id) OR (old.identity <> new.identity))) EXECUTE FUNCTION tenancy.refuse_change('a lead stays who it is');
+
+CREATE TRIGGER provider_callbacks_are_facts BEFORE DELETE OR UPDATE ON execution.provider_callbacks FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what a provider said stays as it was said');
 
 CREATE TRIGGER outbox_claim_has_a_holder BEFORE UPDATE OF claimed_at, claimed_by ON m10_recovery.outbox FOR EACH ROW WHEN (((new.claimed_at IS NULL) <> (new.claimed_by IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('a claim has a time and a holder, or neither');
 
@@ -2537,6 +3345,9 @@ CREATE TRIGGER audit_log_is_never_emptied BEFORE TRUNCATE ON tenancy.audit_log F
 
 CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant_id ON tenancy.provider_accounts FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id))) EXECUTE FUNCTION tenancy.refuse_change('an account does not move; its secret is bound to its row');
 
+ALTER TABLE ONLY execution.account_states
+    ADD CONSTRAINT account_states_belong_to_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
+
 ALTER TABLE ONLY execution.assets
     ADD CONSTRAINT assets_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
 
@@ -2548,6 +3359,9 @@ ALTER TABLE ONLY execution.campaign_phases
 
 ALTER TABLE ONLY execution.campaign_phases
     ADD CONSTRAINT campaign_phases_belong_to_a_campaign FOREIGN KEY (tenant_id, campaign_id) REFERENCES execution.campaigns(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_fail_over_to_an_account FOREIGN KEY (tenant_id, failover_account_id) REFERENCES tenancy.provider_accounts(tenant_id, id);
 
 ALTER TABLE ONLY execution.campaign_phases
     ADD CONSTRAINT campaign_phases_send_an_asset FOREIGN KEY (tenant_id, asset_id) REFERENCES execution.assets(tenant_id, id);
@@ -2564,6 +3378,9 @@ ALTER TABLE ONLY execution.campaign_runs
 ALTER TABLE ONLY execution.campaigns
     ADD CONSTRAINT campaigns_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
 
+ALTER TABLE ONLY execution.doubts
+    ADD CONSTRAINT doubts_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
 ALTER TABLE ONLY execution.job_queue
     ADD CONSTRAINT job_queue_belongs_to_a_run FOREIGN KEY (tenant_id, run_id) REFERENCES execution.campaign_runs(tenant_id, id);
 
@@ -2578,6 +3395,9 @@ ALTER TABLE ONLY execution.lead_lists
 
 ALTER TABLE ONLY execution.leads
     ADD CONSTRAINT leads_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.provider_callbacks
+    ADD CONSTRAINT provider_callbacks_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
 ALTER TABLE ONLY execution.turns
     ADD CONSTRAINT turns_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
@@ -2600,6 +3420,8 @@ ALTER TABLE ONLY tenancy.provider_accounts
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
+ALTER TABLE execution.account_states ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE execution.assets ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.campaign_audit_log ENABLE ROW LEVEL SECURITY;
@@ -2612,6 +3434,8 @@ ALTER TABLE execution.campaigns ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.channel_outbox ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE execution.doubts ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE execution.job_queue ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.lead_list_members ENABLE ROW LEVEL SECURITY;
@@ -2619,6 +3443,8 @@ ALTER TABLE execution.lead_list_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE execution.lead_lists ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.leads ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON execution.account_states TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.assets TO postrider_owner USING (true) WITH CHECK (true);
 
@@ -2632,6 +3458,8 @@ CREATE POLICY owner_passes ON execution.campaigns TO postrider_owner USING (true
 
 CREATE POLICY owner_passes ON execution.channel_outbox TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON execution.doubts TO postrider_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY owner_passes ON execution.job_queue TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.lead_list_members TO postrider_owner USING (true) WITH CHECK (true);
@@ -2640,7 +3468,13 @@ CREATE POLICY owner_passes ON execution.lead_lists TO postrider_owner USING (tru
 
 CREATE POLICY owner_passes ON execution.leads TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON execution.provider_callbacks TO postrider_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY owner_passes ON execution.turns TO postrider_owner USING (true) WITH CHECK (true);
+
+ALTER TABLE execution.provider_callbacks ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY tenant_sees_its_own ON execution.account_states FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.assets FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
@@ -2654,6 +3488,8 @@ CREATE POLICY tenant_sees_its_own ON execution.campaigns FOR SELECT TO postrider
 
 CREATE POLICY tenant_sees_its_own ON execution.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
+CREATE POLICY tenant_sees_its_own ON execution.doubts FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
 CREATE POLICY tenant_sees_its_own ON execution.job_queue FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.lead_list_members FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
@@ -2661,6 +3497,8 @@ CREATE POLICY tenant_sees_its_own ON execution.lead_list_members FOR SELECT TO p
 CREATE POLICY tenant_sees_its_own ON execution.lead_lists FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.leads FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.provider_callbacks FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.turns FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
@@ -2723,8 +3561,14 @@ REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_p
 REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
@@ -2763,13 +3607,23 @@ GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox
 
 REVOKE ALL ON FUNCTION execution.finish_run(p_run_id uuid, p_actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION execution.follow_doubt() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_app;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.measure_circuits() FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.measure_circuits() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.measure_jobs() FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.measure_jobs() TO postrider_worker;
@@ -2777,10 +3631,31 @@ GRANT ALL ON FUNCTION execution.measure_jobs() TO postrider_worker;
 REVOKE ALL ON FUNCTION execution.merge_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.merge_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
 
+REVOKE ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_app;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.read_begun_items(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_begun_items(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
@@ -2788,10 +3663,15 @@ GRANT ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_atte
 REVOKE ALL ON FUNCTION execution.read_leads(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.read_leads(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) TO postrider_app;
+
 REVOKE ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) TO postrider_app;
@@ -2801,6 +3681,11 @@ GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_app;
 GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_read;
 
+REVOKE ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.success_of(p_channel text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_app;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_worker;
@@ -2808,6 +3693,9 @@ GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.verify_launch(p_run_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_app;
@@ -2853,6 +3741,9 @@ GRANT ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_
 REVOKE ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) TO postrider_app;
+
 REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) TO postrider_app;
 
@@ -2868,6 +3759,9 @@ REVOKE ALL ON FUNCTION tenancy.current_tenant_id() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_app;
 GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_worker;
 GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_app;
@@ -2892,6 +3786,10 @@ GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) TO postrid
 REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
+GRANT SELECT ON TABLE execution.account_states TO postrider_app;
+GRANT SELECT ON TABLE execution.account_states TO postrider_worker;
+GRANT SELECT ON TABLE execution.account_states TO postrider_read;
+
 GRANT SELECT ON TABLE execution.assets TO postrider_app;
 GRANT SELECT ON TABLE execution.assets TO postrider_worker;
 GRANT SELECT ON TABLE execution.assets TO postrider_read;
@@ -2912,6 +3810,10 @@ GRANT SELECT ON TABLE execution.campaigns TO postrider_app;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_worker;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_read;
 
+GRANT SELECT ON TABLE execution.doubts TO postrider_app;
+GRANT SELECT ON TABLE execution.doubts TO postrider_worker;
+GRANT SELECT ON TABLE execution.doubts TO postrider_read;
+
 GRANT SELECT ON TABLE execution.job_queue TO postrider_app;
 GRANT SELECT ON TABLE execution.job_queue TO postrider_worker;
 GRANT SELECT ON TABLE execution.job_queue TO postrider_read;
@@ -2929,6 +3831,10 @@ GRANT SELECT ON TABLE execution.lead_lists TO postrider_read;
 GRANT SELECT ON TABLE execution.leads TO postrider_app;
 GRANT SELECT ON TABLE execution.leads TO postrider_worker;
 GRANT SELECT ON TABLE execution.leads TO postrider_read;
+
+GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_app;
+GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_worker;
+GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_read;
 
 GRANT SELECT ON TABLE m10_recovery.outbox TO postrider_app;
 GRANT SELECT ON TABLE m10_recovery.outbox TO postrider_worker;
@@ -2998,6 +3904,9 @@ GRANT SELECT(created_at) ON TABLE tenancy.provider_accounts TO postrider_read;
 
 GRANT SELECT(updated_at) ON TABLE tenancy.provider_accounts TO postrider_app;
 GRANT SELECT(updated_at) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(limits) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(limits) ON TABLE tenancy.provider_accounts TO postrider_read;
 
 GRANT SELECT ON TABLE tenancy.tenants TO postrider_app;
 GRANT SELECT ON TABLE tenancy.tenants TO postrider_worker;

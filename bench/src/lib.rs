@@ -9,7 +9,7 @@
 //! | [`publish`] | publishing in batches and one by one |
 //! | [`drain`] | claim + complete: batch sizes, two connections, many processed rows, a held snapshot |
 //! | [`relay`] | the relay into a sink that does nothing, and its memory with many events waiting |
-//! | [`campaigns`] | deploying; whole campaigns: one and two processes, many finished items, a held snapshot, memory |
+//! | [`campaigns`] | deploying; whole campaigns: one and two processes, limits, many finished items, a held snapshot, memory |
 
 mod campaigns;
 mod drain;

@@ -32,6 +32,7 @@ use crate::{
 const BAR: f64 = 0.60;
 const BAR_BESIDE_FINISHED: f64 = 0.80;
 const BAR_WITH_SNAPSHOT: f64 = 0.80;
+const BAR_WITH_LIMITS: f64 = 0.95;
 const COMMITS_BAR: f64 = 3.0;
 const MEMORY_BAR_MB: f64 = 128.0;
 const DEPLOY_BAR: Duration = Duration::from_secs(20);
@@ -51,6 +52,7 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     let set = place.fresh("bench_stage").await?;
     let stage = Stage::set(&set, scale.items).await?;
     measure_lives(&set, stage, scale, report, &mut memory).await?;
+    measure_limits(&set, stage, scale, report, &mut memory).await?;
     measure_beside_finished(&set, stage, scale, report, &mut memory).await?;
     set.remove().await?;
 
@@ -148,6 +150,34 @@ async fn measure_lives(
         report.note(format!("{}: {}.", side.name(), Cost::median(&costs).words()));
     }
     report.note(LIMIT.to_owned());
+    Ok(())
+}
+
+/// Ours on an account whose rate is never reached, against ours on one without limits: what it costs to ask for turns. One without
+/// limits does not ask, and costs less than that.
+async fn measure_limits(
+    set: &Database<'_>,
+    stage: Stage,
+    scale: Scale,
+    report: &mut Report,
+    memory: &mut Vec<f64>,
+) -> anyhow::Result<()> {
+    let mut rounds = Vec::new();
+    for round in 0..scale.rounds {
+        let free = set.copy(&format!("bench_free_{round}")).await?;
+        let none = campaign(&free, stage, scale.items, &[CONNECTIONS], memory).await?;
+        free.remove().await?;
+        let limited = set.copy(&format!("bench_limited_{round}")).await?;
+        stage.limit(&limited).await?;
+        let some = campaign(&limited, stage, scale.items, &[CONNECTIONS], memory).await?;
+        limited.remove().await?;
+        rounds.push((none.rate, some.rate));
+    }
+    report.compare(
+        "campaigns on an account with a rate of 1,000,000/s (raw: without limits)",
+        &rounds,
+        Some(BAR_WITH_LIMITS),
+    );
     Ok(())
 }
 

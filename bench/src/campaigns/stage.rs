@@ -81,6 +81,19 @@ impl Stage {
         Ok(())
     }
 
+    /// Gives the account a rate that is never reached, so that turns are asked for.
+    pub(super) async fn limit(&self, database: &Database<'_>) -> anyhow::Result<()> {
+        let mut admin = database.admin().await?;
+        sqlx::query("update tenancy.provider_accounts set limits = $2 where tenant_id = $1")
+            .bind(self.tenant.0)
+            .bind(serde_json::json!({ "rate_per_second": 1_000_000 }))
+            .execute(&mut admin)
+            .await
+            .context("limiting the account")?;
+        admin.close().await?;
+        Ok(())
+    }
+
     /// Adds items of runs that have ended.
     pub(super) async fn add_finished(&self, database: &Database<'_>, items: i64) -> anyhow::Result<()> {
         let mut admin = database.admin().await?;
@@ -116,6 +129,7 @@ impl Stage {
             asset_id: Some(asset_id),
             list: Some(LIST.to_owned()),
             provider_account: Some(ACCOUNT.to_owned()),
+            failover_account: None,
             failure_tolerance: None,
             scheduled_for: None,
             quiet_time_seconds: None,

@@ -16,6 +16,12 @@ pub enum ApiError {
     /// A key that does not let in.
     #[error("{0}")]
     Denied(#[from] Denied),
+    /// Who asks is known, and may not; or is not who it says.
+    #[error("{0}")]
+    Forbidden(String),
+    /// It makes no sense.
+    #[error("{0}")]
+    BadRequest(String),
     /// Nothing here, or nothing of this tenant.
     #[error("there is no such {0}")]
     NotFound(&'static str),
@@ -34,6 +40,8 @@ impl ApiError {
     fn status(&self) -> StatusCode {
         match self {
             Self::Unauthenticated | Self::Denied(_) => StatusCode::UNAUTHORIZED,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotReady(_) => StatusCode::SERVICE_UNAVAILABLE,

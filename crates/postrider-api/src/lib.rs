@@ -4,6 +4,7 @@
 //! `match` in `error.rs` turns errors into statuses.
 
 mod auth;
+mod callbacks;
 mod error;
 mod health;
 mod router;
@@ -14,6 +15,7 @@ use postrider_store::Pool;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use callbacks::CallbackKeys;
 pub use metrics_exporter_prometheus::PrometheusHandle;
 pub use router::router;
 
@@ -28,6 +30,8 @@ pub struct App {
     pub draining: CancellationToken,
     /// Whether this process serves `/api/v2`, or only says how it is.
     pub serves_api: bool,
+    /// What it takes to verify callbacks of providers; without it they are put off.
+    pub callbacks: Option<CallbackKeys>,
 }
 
 /// Starts to collect the metrics of this process. Once per process.

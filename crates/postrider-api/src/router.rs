@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use axum::{Router, extract::Request, http::StatusCode, routing::get};
+use axum::{
+    Router,
+    extract::Request,
+    http::StatusCode,
+    routing::{get, post},
+};
 use tower_http::{
     limit::RequestBodyLimitLayer,
     request_id::{MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer},
@@ -10,14 +15,16 @@ use tower_http::{
     trace::TraceLayer,
 };
 
-use crate::{App, auth, error::ApiError, health};
+use crate::{App, auth, callbacks, error::ApiError, health};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The whole HTTP surface of one process.
 pub fn router(app: App) -> Router {
-    let api = Router::new().route("/whoami", get(auth::whoami));
+    let api = Router::new()
+        .route("/whoami", get(auth::whoami))
+        .route("/providers/{provider}/{account}/callback/{key}", post(callbacks::receive));
 
     let mut routes = Router::new()
         .route("/healthz", get(health::healthz))

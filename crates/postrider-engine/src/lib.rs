@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`campaigns`] | the worker: claims jobs, reserves items, calls providers, settles |
+//! | [`resolver`] | settles what is in doubt, where the provider allows it |
 //! | [`render`] | from an asset and a lead to a message |
 //! | [`relay`] | empties the event outbox into its sinks, at least once |
 //! | [`retention`] | removes old processed events in small steps |
@@ -10,8 +11,10 @@
 pub mod campaigns;
 pub mod relay;
 pub mod render;
+pub mod resolver;
 pub mod retention;
 
 pub use campaigns::{CampaignSettings, CampaignWorker};
 pub use relay::{Relay, RelaySettings, Route};
+pub use resolver::{Resolver, ResolverSettings};
 pub use retention::Retention;

@@ -232,6 +232,16 @@ fn line_of_assignment(source: &str) -> Option<usize> {
     None
 }
 
+/// Where a message to this lead goes, if it can be reached on the channel. A post goes nowhere in particular.
+#[must_use]
+pub fn address_of(channel: Channel, lead: &Lead) -> Option<&str> {
+    match channel {
+        Channel::Email => lead.email.as_deref(),
+        Channel::Voice => lead.phone.as_deref(),
+        Channel::Social => None,
+    }
+}
+
 fn context(lead: Option<&Arc<Lead>>) -> Value {
     match lead {
         Some(lead) => Value::from_object(Names(Arc::clone(lead))),

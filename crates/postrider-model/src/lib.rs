@@ -10,6 +10,7 @@
 //! | [`audience`] | leads: what a line of a file says about a person, and whether that can be so |
 //! | [`key`] | idempotency keys |
 //! | [`message`] | what is sent, once it is rendered |
+//! | [`limits`] | what an account may be asked, and why something waits |
 //! | [`provider`] | what an adapter says about itself and about a call |
 //! | [`tenancy`] | roles, API keys |
 //! | [`seal`] | secrets encrypted under the master key, bound to the row they belong to |
@@ -19,6 +20,7 @@ pub mod campaign;
 pub mod event;
 pub mod ids;
 pub mod key;
+pub mod limits;
 pub mod message;
 pub mod pattern;
 pub mod provider;
@@ -29,6 +31,7 @@ pub mod tenancy;
 pub use campaign::Channel;
 pub use event::{Event, NewEvent};
 pub use key::IdempotencyKey;
+pub use limits::{Limits, Why};
 pub use message::Message;
 pub use pattern::Pattern;
 pub use provider::{DoubtClass, Finding, Manifest, Outcome, Rate};

@@ -4,7 +4,7 @@
 //! ciphertext copied into another row, or another tenant, does not open. It also names the key it was sealed
 //! with, so that a wrong master key is told apart from a damaged value.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use chacha20poly1305::{
@@ -23,7 +23,9 @@ const NONCE_BYTES: usize = 24;
 const HEADER_BYTES: usize = 1 + KEY_ID_BYTES + NONCE_BYTES;
 
 /// The key outside the database under which provider secrets are sealed.
-pub struct MasterKey(SecretBox<[u8; 32]>);
+/// Cloning shares it; it is wiped with the last one.
+#[derive(Clone)]
+pub struct MasterKey(Arc<SecretBox<[u8; 32]>>);
 
 /// Where a secret belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl MasterKey {
     pub fn generate() -> Result<Self, SealError> {
         let mut bytes = Zeroizing::new([0; 32]);
         getrandom::fill(bytes.as_mut()).map_err(|_| SealError::NoRandomness)?;
-        Ok(Self(SecretBox::new(Box::new(*bytes))))
+        Ok(Self(Arc::new(SecretBox::new(Box::new(*bytes)))))
     }
 
     /// As written to the key file.
@@ -122,7 +124,7 @@ impl FromStr for MasterKey {
     fn from_str(text: &str) -> Result<Self, NotAMasterKey> {
         let bytes = Zeroizing::new(STANDARD.decode(text.trim()).map_err(|_| NotAMasterKey)?);
         let bytes: [u8; 32] = bytes.as_slice().try_into().map_err(|_| NotAMasterKey)?;
-        Ok(Self(SecretBox::new(Box::new(bytes))))
+        Ok(Self(Arc::new(SecretBox::new(Box::new(bytes)))))
     }
 }
 

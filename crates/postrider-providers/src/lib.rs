@@ -4,17 +4,29 @@
 //! |---|---|
 //! | [`guard`] | the way out to every host that somebody else names |
 //! | [`provider`] | what can be called, and only with a reservation |
-//! | [`email`] | e-mail: SMTP |
+//! | `http` | what the vendors that speak HTTP have in common: what each answer means |
+//! | [`email`] | e-mail: SMTP, Resend |
+//! | [`voice`] | calls: Twilio |
+//! | [`social`] | posts: Mastodon, Bluesky |
+//! | [`webhook`] | every channel, to a URL of the tenant |
 //! | [`sim`] | every channel, to `postrider sim` |
+//! | `conformance` | the suite that every adapter passes, behind a feature of this name |
 //! | [`sinks`] | destinations of events: signed webhooks, NATS JetStream |
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod email;
 pub mod guard;
+mod http;
 pub mod provider;
+mod signing;
 pub mod sim;
 pub mod sinks;
+pub mod social;
 mod text;
 mod tls;
+pub mod voice;
+pub mod webhook;
 
 pub use guard::{GuardedClient, Limits, Policy, Reuse, UrlRefused, check_url};
 pub use provider::{Account, Adapter, Adapters, Callback, CallbackRefused, Echo, InvalidAccount, Provider};

@@ -31,7 +31,14 @@ use postrider_model::{Finding, Manifest, Message, Outcome, ids::ProviderAccountI
 use postrider_store::{HeldDoubt, Reservation};
 use secrecy::SecretString;
 
-use crate::{GuardedClient, email::SmtpAdapter, sim::SimAdapter};
+use crate::{
+    GuardedClient,
+    email::{ResendAdapter, SmtpAdapter},
+    sim::SimAdapter,
+    social::{BlueskyAdapter, MastodonAdapter},
+    voice::TwilioAdapter,
+    webhook::WebhookAdapter,
+};
 
 /// One account at one vendor, ready to be called.
 #[async_trait]
@@ -145,7 +152,14 @@ impl Adapters {
     /// Those that come with Postrider.
     #[must_use]
     pub fn standard(client: &GuardedClient) -> Self {
-        Self::none().with(Arc::new(SimAdapter::new(client))).with(Arc::new(SmtpAdapter::new(client)))
+        Self::none()
+            .with(Arc::new(BlueskyAdapter::new(client)))
+            .with(Arc::new(MastodonAdapter::new(client)))
+            .with(Arc::new(ResendAdapter::new(client)))
+            .with(Arc::new(SimAdapter::new(client)))
+            .with(Arc::new(SmtpAdapter::new(client)))
+            .with(Arc::new(TwilioAdapter::new(client)))
+            .with(Arc::new(WebhookAdapter::new(client)))
     }
 
     /// With one more, which replaces one of the same name.
@@ -159,6 +173,11 @@ impl Adapters {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Adapter>> {
         self.0.get(name)
+    }
+
+    /// What all of them say about themselves.
+    pub fn manifests(&self) -> impl Iterator<Item = &'static Manifest> {
+        self.0.values().map(|adapter| adapter.manifest())
     }
 
     /// All names, for messages.

@@ -7,6 +7,7 @@ select phase.id,
        asset.name || '@' || asset.version as asset,
        list.name as "list?",
        account.name as "provider_account?",
+       failover.name as "failover_account?",
        phase.failure_tolerance::double precision as "failure_tolerance!",
        phase.scheduled_for as "scheduled_for: jiff_sqlx::Timestamp",
        newest.id as "run_id?"
@@ -17,6 +18,8 @@ select phase.id,
          on list.tenant_id = phase.tenant_id and list.id = phase.list_id
        left join tenancy.provider_accounts as account
          on account.tenant_id = phase.tenant_id and account.id = phase.provider_account_id
+       left join tenancy.provider_accounts as failover
+         on failover.tenant_id = phase.tenant_id and failover.id = phase.failover_account_id
        left join lateral (
            select run.id
              from execution.campaign_runs as run

@@ -37,7 +37,7 @@ select item.id as "id!",
        campaign.name as campaign,
        phase.phase,
        item.channel as "channel!",
-       item.provider as "provider!",
+       coalesce(doubt.provider, item.provider) as "provider!",
        item.recipient_id,
        item.recipient,
        item.idempotency_key as "idempotency_key!",
@@ -54,6 +54,9 @@ select item.id as "id!",
                then 'its worker is not heard of'
            else 'its job is not held by the worker that reserved it'
        end as "reason!",
+       coalesce(doubt.is_for_person, false) as "is_for_person!",
+       coalesce(doubt.looks, 0) as "looks!",
+       doubt.note,
        count(*) over () as "total!"
   from doubted as item
        join execution.campaign_runs as run on run.id = item.run_id
@@ -61,6 +64,7 @@ select item.id as "id!",
          on campaign.tenant_id = run.tenant_id and campaign.id = run.campaign_id
        join execution.campaign_phases as phase
          on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+       left join execution.doubts as doubt on doubt.tenant_id = item.tenant_id and doubt.outbox_id = item.id
  where item.since is not null
  order by item.since, item.id
  limit $2

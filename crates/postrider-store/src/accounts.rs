@@ -2,12 +2,13 @@
 
 use jiff::Timestamp;
 use postrider_model::{
+    Limits,
     ids::{ProviderAccountId, TenantId, WorkspaceId},
     seal::{MasterKey, Place, SealError},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, types::Json};
 
 use crate::{StoreError, unnamed::unnamed};
 
@@ -22,12 +23,46 @@ pub struct ProviderAccount {
     pub name: String,
     /// Which provider.
     pub provider: String,
-    /// What is not secret: addresses, limits.
+    /// What is not secret, such as addresses.
     pub settings: serde_json::Value,
+    /// What it may be asked: see [`postrider_model::Limits`].
+    pub limits: serde_json::Value,
+    /// How it stands.
+    pub state: AccountState,
     /// Since when.
     pub created_at: Timestamp,
     /// When its secret was set last.
     pub updated_at: Timestamp,
+}
+
+/// How an account stands at this moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct AccountState {
+    /// Calls of today, by the account's clock, where they are counted.
+    pub used_today: i64,
+    /// How long its provider asked to wait.
+    pub waits_until: Option<Timestamp>,
+    /// In its words.
+    pub waits_because: Option<String>,
+    /// Whether its circuit is open, or half open: then one call at a time finds out whether the provider answers again.
+    pub circuit: Circuit,
+    /// Until when it is open.
+    pub circuit_open_until: Option<Timestamp>,
+    /// What went wrong last.
+    pub circuit_reason: Option<String>,
+}
+
+/// The state of a circuit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Circuit {
+    /// Calls are made.
+    #[default]
+    Closed,
+    /// No calls are made.
+    Open,
+    /// One call at a time is made.
+    HalfOpen,
 }
 
 /// What a new account consists of.
@@ -95,16 +130,29 @@ pub async fn list(
 ) -> Result<Vec<ProviderAccount>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        select id,
-               workspace_id,
-               name,
-               provider,
-               settings,
-               created_at as "created_at: jiff_sqlx::Timestamp",
-               updated_at as "updated_at: jiff_sqlx::Timestamp"
-          from tenancy.provider_accounts
-         where tenant_id = $1
-         order by name, id
+        select account.id,
+               account.workspace_id,
+               account.name,
+               account.provider,
+               account.settings,
+               account.limits,
+               account.created_at as "created_at: jiff_sqlx::Timestamp",
+               account.updated_at as "updated_at: jiff_sqlx::Timestamp",
+               case
+                   when state.day = (now() at time zone coalesce(account.limits #>> '{hours,time_zone}',
+                                                                 account.limits ->> 'time_zone', 'UTC'))::date
+                       then state.used_today
+               end as used_today,
+               nullif(greatest(state.wait_until, now()), now()) as "waits_until: jiff_sqlx::Timestamp",
+               state.wait_reason as "wait_reason?",
+               state.circuit_open_until as "circuit_open_until?: jiff_sqlx::Timestamp",
+               state.circuit_open_until > now() as is_open,
+               state.circuit_reason as "circuit_reason?"
+          from tenancy.provider_accounts as account
+               left join execution.account_states as state
+                 on state.tenant_id = account.tenant_id and state.account_id = account.id
+         where account.tenant_id = $1
+         order by account.name, account.id
         "#,
         tenant.0,
     )
@@ -119,6 +167,19 @@ pub async fn list(
             name: row.name,
             provider: row.provider,
             settings: row.settings,
+            limits: row.limits,
+            state: AccountState {
+                used_today: row.used_today.unwrap_or_default(),
+                waits_because: row.waits_until.as_ref().and(row.wait_reason),
+                waits_until: row.waits_until.map(jiff_sqlx::Timestamp::to_jiff),
+                circuit: match row.is_open {
+                    None => Circuit::Closed,
+                    Some(true) => Circuit::Open,
+                    Some(false) => Circuit::HalfOpen,
+                },
+                circuit_open_until: row.circuit_open_until.map(jiff_sqlx::Timestamp::to_jiff),
+                circuit_reason: row.circuit_reason,
+            },
             created_at: row.created_at.to_jiff(),
             updated_at: row.updated_at.to_jiff(),
         })
@@ -169,6 +230,25 @@ pub async fn rotate(
     .map_err(StoreError::on("rotating the provider account's secret"))
 }
 
+/// Sets what an account may be asked. False when the tenant of the transaction has no such account. Jobs that waited for the old
+/// limits are due: wake the workers with [`crate::jobs::hint`] after the commit.
+pub async fn limit(
+    connection: &mut PgConnection,
+    id: ProviderAccountId,
+    limits: &Limits,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(
+        r#"select tenancy.limit_provider_account($1, $2, $3) as "known!""#,
+        id.0,
+        Json(limits) as _,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("limiting the provider account"))
+}
+
 /// Removes an account and its secret. False when the tenant of the transaction has no such account.
 pub async fn remove(
     connection: &mut PgConnection,
@@ -179,7 +259,7 @@ pub async fn remove(
         .fetch_one(unnamed(connection))
         .await
         .map_err(|error| match StoreError::constraint(&error) {
-            Some("campaign_phases_use_an_account") => refused(
+            Some("campaign_phases_use_an_account" | "campaign_phases_fail_over_to_an_account") => refused(
                 "a campaign uses this account, and its record is kept; `accounts rotate` takes its secret out of use"
                     .to_owned(),
             ),

@@ -17,6 +17,7 @@ use sqlx::{PgConnection, types::Json};
 
 use crate::{
     StoreError,
+    limits::{self, Waiting},
     runs::{self, Progress, Run},
     unnamed::unnamed,
 };
@@ -54,6 +55,8 @@ pub struct NewPhase {
     pub list: Option<String>,
     /// Through whom.
     pub provider_account: Option<String>,
+    /// Through whom instead, where that one provably did not send an item.
+    pub failover_account: Option<String>,
     /// The share of failed items with which it still counts as completed.
     pub failure_tolerance: Option<f64>,
     /// Not before this time.
@@ -112,6 +115,7 @@ impl NewPhase {
                     ("asset_id", self.asset_id.is_some()),
                     ("list", self.list.is_some()),
                     ("provider_account", self.provider_account.is_some()),
+                    ("failover_account", self.failover_account.is_some()),
                 ];
                 let (field, _) = given.into_iter().find(|(_, is_given)| *is_given)?;
                 Some(format!("another service does an external phase, so `{field}` does not belong here"))
@@ -123,8 +127,11 @@ impl NewPhase {
                     ("provider_account", self.provider_account.is_none()),
                     ("list", self.list.is_none() && self.channel != Some(Channel::Social)),
                 ];
-                let (field, _) = missing.into_iter().find(|(_, is_missing)| *is_missing)?;
-                Some(format!("`{field}` is missing"))
+                if let Some((field, _)) = missing.into_iter().find(|(_, is_missing)| *is_missing) {
+                    return Some(format!("`{field}` is missing"));
+                }
+                (self.failover_account.is_some() && self.failover_account == self.provider_account)
+                    .then(|| "it fails over to the account that it uses anyway; name another one".to_owned())
             }
         }
     }
@@ -349,6 +356,8 @@ pub struct PhaseState {
     pub list: Option<String>,
     /// The account that it uses.
     pub provider_account: Option<String>,
+    /// The account that it fails over to.
+    pub failover_account: Option<String>,
     /// The share of failed items with which it still counts as completed.
     pub failure_tolerance: f64,
     /// Not before this time.
@@ -365,6 +374,8 @@ pub struct RunState {
     pub run: Run,
     /// How far it is.
     pub progress: Progress,
+    /// What it waits for, if its account's limits hold it up.
+    pub waiting: Option<Waiting>,
 }
 
 /// How the phases of a campaign stand, in their order.
@@ -390,6 +401,7 @@ pub async fn status(
                 asset: row.asset,
                 list: row.list,
                 provider_account: row.provider_account,
+                failover_account: row.failover_account,
                 failure_tolerance: row.failure_tolerance,
                 scheduled_for: row.scheduled_for.map(jiff_sqlx::Timestamp::to_jiff),
                 run: row.run_id.and_then(|id| states.remove(&RunId(id))),
@@ -405,12 +417,14 @@ pub async fn run_states(
     ids: &[RunId],
 ) -> Result<HashMap<RunId, RunState>, StoreError> {
     let runs = runs::read(&mut *connection, tenant, ids).await?;
-    let mut progress = runs::progress(connection, tenant, ids).await?;
+    let mut progress = runs::progress(&mut *connection, tenant, ids).await?;
+    let mut waiting = limits::waiting(connection, tenant, ids).await?;
     Ok(runs
         .into_iter()
         .filter_map(|run| {
             let progress = progress.remove(&run.id)?;
-            Some((run.id, RunState { run, progress }))
+            let waiting = waiting.remove(&run.id);
+            Some((run.id, RunState { run, progress, waiting }))
         })
         .collect())
 }
@@ -436,6 +450,7 @@ mod tests {
             asset_id: Some(AssetId::new()),
             list: Some("customers".to_owned()),
             provider_account: Some("mail".to_owned()),
+            failover_account: None,
             failure_tolerance: None,
             scheduled_for: None,
             quiet_time_seconds: None,
@@ -473,6 +488,10 @@ mod tests {
             (
                 vec![NewPhase { provider_account: None, ..phase("mail") }],
                 "phase `mail`: `provider_account` is missing",
+            ),
+            (
+                vec![NewPhase { failover_account: Some("mail".to_owned()), ..phase("mail") }],
+                "phase `mail`: it fails over to the account that it uses anyway",
             ),
             (
                 vec![NewPhase { failure_tolerance: Some(f64::NAN), ..phase("mail") }],

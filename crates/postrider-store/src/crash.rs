@@ -29,6 +29,10 @@ pub const POINTS: &[&str] = &[
     "complete.after_commit",
 ];
 
+/// Every place that a resolver passes, in order.
+pub const RESOLVER_POINTS: &[&str] =
+    &["doubt.claimed", "resolve.before", "resolve.after_statement", "resolve.after_commit"];
+
 struct Armed {
     point: String,
     left: AtomicU32,
@@ -43,7 +47,10 @@ static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
 /// Whether the process is to die at this place, this time.
 #[must_use]
 pub fn is_due(point: &str) -> bool {
-    debug_assert!(POINTS.contains(&point), "there is no place called {point}");
+    debug_assert!(
+        POINTS.contains(&point) || RESOLVER_POINTS.contains(&point),
+        "there is no place called {point}"
+    );
     ARMED
         .as_ref()
         .is_some_and(|armed| armed.point == point && armed.left.fetch_sub(1, Ordering::Relaxed) == 1)

@@ -53,6 +53,12 @@ pub struct Doubt {
     pub is_quiet: bool,
     /// What happened instead of an answer.
     pub reason: String,
+    /// Whether the resolver has given up on it.
+    pub is_for_person: bool,
+    /// How many times the resolver has looked.
+    pub looks: i32,
+    /// What it found the last time.
+    pub note: Option<String>,
 }
 
 /// Items in doubt of one tenant.
@@ -94,6 +100,9 @@ pub async fn list(connection: &mut PgConnection, tenant: TenantId, limit: i64) -
                 quiet_until: row.quiet_until.to_jiff(),
                 is_quiet: row.is_quiet,
                 reason: row.reason,
+                is_for_person: row.is_for_person,
+                looks: row.looks,
+                note: row.note,
             })
         })
         .collect();
@@ -112,6 +121,15 @@ pub enum Resolution<'a> {
     Failed,
 }
 
+impl<'a> Resolution<'a> {
+    pub(crate) fn words(self) -> (&'static str, Option<&'a str>) {
+        match self {
+            Self::Sent { message_id } => ("sent", message_id),
+            Self::Failed => ("failed", None),
+        }
+    }
+}
+
 /// Settles an item of the tenant of the transaction, and says what it has become. Its job may be able to end now: wake
 /// the workers with [`crate::jobs::hint`] after the commit.
 pub async fn resolve(
@@ -121,10 +139,7 @@ pub async fn resolve(
     note: &str,
     actor: &str,
 ) -> Result<ItemStatus, StoreError> {
-    let (resolved_as, message_id) = match resolution {
-        Resolution::Sent { message_id } => ("sent", message_id),
-        Resolution::Failed => ("failed", None),
-    };
+    let (resolved_as, message_id) = resolution.words();
     let status = sqlx::query_scalar!(
         r#"select execution.resolve_in_doubt($1, $2, $3, $4, $5) as "status!""#,
         id.0,

@@ -1,6 +1,6 @@
 //! Jobs: claim, keep, and end them.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     Pool, StoreError, accounts, crash_point,
+    limits::Known,
     outbox::{self, JobHold},
     pool,
     unnamed::unnamed,
@@ -48,12 +49,14 @@ pub struct ClaimedJob {
     pub correlation_id: Uuid,
 }
 
-/// Takes up to `limit` jobs, tenant by tenant in turns, of other tenants than `except`. The commit was seen.
+/// Takes up to `limit` jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. The
+/// commit was seen.
 pub async fn claim(
     pool: &Pool,
     worker: &str,
     limit: usize,
     except: &[TenantId],
+    except_runs: &[RunId],
 ) -> Result<Vec<ClaimedJob>, StoreError> {
     crash_point!("claim.before");
     let mut transaction = pool::begin(pool).await?;
@@ -72,11 +75,12 @@ pub async fn claim(
                provider as "provider!",
                scheduled_for as "scheduled_for: jiff_sqlx::Timestamp",
                correlation_id as "correlation_id!"
-          from execution.claim_queued_jobs($1, $2, $3)
+          from execution.claim_queued_jobs($1, $2, $3, $4)
         "#,
         worker,
         i32::try_from(limit).unwrap_or(i32::MAX),
         &except.iter().map(|tenant| tenant.0).collect::<Vec<_>>(),
+        &except_runs.iter().map(|run| run.0).collect::<Vec<_>>(),
     )
     .fetch_all(unnamed(&mut transaction))
     .await
@@ -245,10 +249,29 @@ pub async fn measure(pool: &Pool) -> Result<Backlog, StoreError> {
 pub struct Material {
     /// What the asset says.
     pub content: serde_json::Value,
-    /// What is not secret about the account, and its secret; `None` when the account was removed.
-    pub account: Option<(serde_json::Value, SecretString)>,
+    /// The account that it uses; `None` when it was removed.
+    pub account: Option<OpenAccount>,
+    /// The account that it fails over to, where it has one.
+    pub failover: Option<OpenAccount>,
     /// The leads among its items, in no particular order.
     pub leads: Vec<Lead>,
+}
+
+/// An account that a job may use.
+#[derive(Debug)]
+pub struct OpenAccount {
+    /// Its id.
+    pub id: ProviderAccountId,
+    /// Which vendor.
+    pub provider: String,
+    /// What is not secret.
+    pub settings: serde_json::Value,
+    /// What is.
+    pub secret: SecretString,
+    /// What it may be asked.
+    pub limits: serde_json::Value,
+    /// What others have found out about it.
+    pub known: Known,
 }
 
 /// A lead, as far as a message needs it.
@@ -281,9 +304,7 @@ pub async fn material(
     let mut transaction = pool::begin(pool).await?;
     let common = sqlx::query!(
         r#"
-        select content as "content!",
-               settings,
-               sealed_secret
+        select content as "content!"
           from execution.read_job($1, $2, $3)
         "#,
         worker,
@@ -293,17 +314,68 @@ pub async fn material(
     .fetch_optional(unnamed(&mut transaction))
     .await
     .map_err(StoreError::on("reading the job"))?;
+    let (account, failover) = read_accounts(&mut transaction, worker, key, hold).await?;
     let leads = leads(&mut transaction, worker, hold).await?;
     pool::commit(transaction).await?;
-    let Some(common) = common else { return Ok(None) };
-    let account = match common.settings.zip(common.sealed_secret) {
-        Some((settings, sealed)) => {
-            let place = Place { tenant: hold.tenant_id, account: job.account_id };
-            Some((settings, accounts::open(key, place, &sealed)?))
-        }
-        None => None,
-    };
-    Ok(Some(Material { content: common.content, account, leads }))
+    Ok(common.map(|common| Material { content: common.content, account, failover, leads }))
+}
+
+/// The account of a job, and the one that it fails over to.
+async fn read_accounts(
+    connection: &mut PgConnection,
+    worker: &str,
+    key: &MasterKey,
+    hold: JobHold,
+) -> Result<(Option<OpenAccount>, Option<OpenAccount>), StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select account_id as "account_id!",
+               is_failover as "is_failover!",
+               provider as "provider!",
+               settings as "settings!",
+               sealed_secret as "sealed_secret!",
+               limits as "limits!",
+               wait_seconds,
+               circuit_seconds
+          from execution.read_accounts($1, $2, $3)
+        "#,
+        worker,
+        hold.job_id.0,
+        hold.attempt,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the accounts"))?;
+    let (mut account, mut failover) = (None, None);
+    for row in rows {
+        let id = ProviderAccountId(row.account_id);
+        let opened = OpenAccount {
+            id,
+            provider: row.provider,
+            settings: row.settings,
+            secret: accounts::open(key, Place { tenant: hold.tenant_id, account: id }, &row.sealed_secret)?,
+            limits: row.limits,
+            known: Known::of(row.wait_seconds, row.circuit_seconds),
+        };
+        *if row.is_failover { &mut failover } else { &mut account } = Some(opened);
+    }
+    Ok((account, failover))
+}
+
+/// Which items of a job have a row already.
+pub async fn begun_items(pool: &Pool, worker: &str, job: JobHold) -> Result<HashSet<Uuid>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let items = sqlx::query_scalar!(
+        r#"select execution.read_begun_items($1, $2, $3) as "id!""#,
+        worker,
+        job.job_id.0,
+        job.attempt,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("reading what was begun"))?;
+    pool::commit(transaction).await?;
+    Ok(items.into_iter().collect())
 }
 
 /// A lead counts as suppressed when anybody with its address is.
@@ -362,7 +434,7 @@ pub async fn age_locks(connection: &mut PgConnection, worker: &str, by: Duration
     Ok(())
 }
 
-fn interval(duration: Duration) -> PgInterval {
+pub(crate) fn interval(duration: Duration) -> PgInterval {
     PgInterval { months: 0, days: 0, microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX) }
 }
 

@@ -13,7 +13,9 @@
 //! | [`campaigns`], [`assets`] | what is sent to whom: create, deploy, and how it stands |
 //! | [`runs`], [`trace`] | how far a run is, whether it is launched, its whole story |
 //! | [`doubts`], [`resolving`] | items of which nobody knows: list and resolve, by a person and by the resolver |
+//! | [`callbacks`] | what providers tell about their calls without being asked |
 //! | [`jobs`], [`outbox`] | campaigns at work: claim jobs, reserve and settle items, end jobs |
+//! | [`limits`] | turns at accounts, their circuits, and jobs that wait for them |
 //! | [`wakeups`] | hints that there is work; the poll is the guarantee |
 //!
 //! Statements run inside explicit transactions and are never kept prepared, so that everything works behind a
@@ -21,6 +23,7 @@
 
 pub mod accounts;
 pub mod assets;
+pub mod callbacks;
 pub mod campaigns;
 pub mod crash;
 pub mod doctor;
@@ -31,6 +34,7 @@ pub mod events;
 pub mod jobs;
 pub mod keys;
 pub mod leads;
+pub mod limits;
 pub mod migrate;
 pub mod outbox;
 pub mod pool;

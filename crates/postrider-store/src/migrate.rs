@@ -46,6 +46,8 @@ pub const MIGRATIONS: &[Migration] = steps![
     10 => "execution/0010_reserving_and_settling.sql",
     11 => "execution/0011_doubt_and_launch.sql",
     12 => "execution/0012_lighter_reservations.sql",
+    13 => "execution/0013_resolving.sql",
+    14 => "execution/0014_limits.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");

@@ -128,6 +128,81 @@ pub async fn settle_and_reserve(
     Ok(answers(windows, rows))
 }
 
+/// What became of reservations that were to move to the account that their run fails over to.
+#[derive(Debug)]
+pub struct MovedOver {
+    /// They are to be called there, once.
+    pub moved: Vec<Reservation>,
+    /// They did not move, and must not be called: somebody else has decided about them.
+    pub kept: Vec<Reservation>,
+}
+
+/// Moves reservations whose first account provably did not send them. They come back only after the COMMIT was seen, so nothing
+/// is called without a committed row that says where. After an error nothing was called there, and nothing will be.
+pub async fn move_over(
+    pool: &Pool,
+    worker: &str,
+    reservations: Vec<Reservation>,
+) -> Result<MovedOver, MoveFailed> {
+    let asked = Asked::now();
+    let ids = reservations
+        .iter()
+        .filter(|reservation| !reservation.has_moved())
+        .map(|reservation| reservation.outbox_id().0)
+        .collect();
+    let ids = match commit_move(pool, worker, ids).await {
+        Ok(ids) => ids,
+        Err(error) => return Err(MoveFailed { reservations, error }),
+    };
+    let (moved, kept): (Vec<_>, Vec<_>) =
+        reservations.into_iter().partition(|reservation| ids.contains(&reservation.outbox_id().0));
+    Ok(MovedOver { moved: moved.into_iter().map(|reservation| reservation.moved(asked)).collect(), kept })
+}
+
+/// The same for one. What did not move comes back as the error's value, and must not be called.
+pub async fn move_one_over(pool: &Pool, worker: &str, reservation: Reservation) -> Result<Reservation, Kept> {
+    let asked = Asked::now();
+    let id = reservation.outbox_id().0;
+    if reservation.has_moved() {
+        return Err(Kept { reservation, error: None });
+    }
+    match commit_move(pool, worker, vec![id]).await {
+        Ok(ids) if ids.contains(&id) => Ok(reservation.moved(asked)),
+        Ok(_) => Err(Kept { reservation, error: None }),
+        Err(error) => Err(Kept { reservation, error: Some(error) }),
+    }
+}
+
+/// A reservation that did not move. It is to be settled as not sent.
+#[derive(Debug)]
+pub struct Kept {
+    /// Which one.
+    pub reservation: Reservation,
+    /// What went wrong, unless somebody else has decided about it.
+    pub error: Option<StoreError>,
+}
+
+/// A move of which nobody knows whether it was committed. Nobody was called because of it.
+#[derive(Debug)]
+pub struct MoveFailed {
+    /// They are to be settled as not sent.
+    pub reservations: Vec<Reservation>,
+    /// Why.
+    pub error: StoreError,
+}
+
+async fn commit_move(pool: &Pool, worker: &str, mut ids: Vec<Uuid>) -> Result<Vec<Uuid>, StoreError> {
+    // In the order of ids, so that two writers never wait for each other in a circle.
+    ids.sort_unstable();
+    let mut transaction = pool::begin(pool).await?;
+    let moved = sqlx::query_scalar!(r#"select execution.move_outbox_items($1, $2) as "id!""#, worker, &ids,)
+        .fetch_all(unnamed(&mut transaction))
+        .await
+        .map_err(StoreError::on("moving items to the other account"))?;
+    pool::commit(transaction).await?;
+    Ok(moved)
+}
+
 /// Commits. A test can have the process die between the COMMIT and its acknowledgement.
 pub(crate) async fn commit(
     transaction: Transaction,
@@ -188,7 +263,7 @@ async fn finalize(
 }
 
 /// Words of others, as Postgres can keep them: it has no NUL in its texts.
-fn storable(text: &str) -> Cow<'_, str> {
+pub(crate) fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 

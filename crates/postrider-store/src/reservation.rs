@@ -25,6 +25,8 @@ pub struct Reservation {
     channel: Channel,
     key: IdempotencyKey,
     asked: Asked,
+    /// Whether it is for the account that the run fails over to.
+    has_moved: bool,
 }
 
 /// When a reservation was first asked for. Its row cannot be older, however often the asking had to be repeated.
@@ -50,7 +52,18 @@ impl Reservation {
         key: IdempotencyKey,
         asked: Asked,
     ) -> Self {
-        Self { outbox_id, tenant_id, job_id, channel, key, asked }
+        Self { outbox_id, tenant_id, job_id, channel, key, asked, has_moved: false }
+    }
+
+    /// For the store alone, after the COMMIT of the move was seen. The row was not in doubt then, so it is as new as the move.
+    pub(crate) fn moved(self, asked: Asked) -> Self {
+        Self { asked, has_moved: true, ..self }
+    }
+
+    /// Whether it was moved to the account that its run fails over to.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        self.has_moved
     }
 
     /// The row that this is evidence of.

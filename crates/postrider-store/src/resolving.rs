@@ -1,9 +1,25 @@
 //! Items in doubt in the hands of a resolver: claim, settle with evidence, or put off.
 
+use std::{sync::Arc, time::Duration};
+
 use jiff::Timestamp;
 use postrider_model::{
     Channel, IdempotencyKey,
-    ids::{OutboxId, TenantId},
+    campaign::ItemStatus,
+    ids::{LeadId, OutboxId, ProviderAccountId, RunId, TenantId},
+    seal::{MasterKey, Place},
+};
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use crate::{
+    Pool, StoreError, accounts,
+    campaigns::word,
+    crash_point,
+    doubts::Resolution,
+    jobs::{Lead, interval},
+    pool,
+    unnamed::unnamed,
 };
 
 /// An item in doubt that a resolver holds: the right to ask its provider about it, and to repeat its call where the provider
@@ -76,4 +92,201 @@ impl HeldDoubt {
     pub fn look(&self) -> i32 {
         self.look
     }
+}
+
+/// A doubt with what is needed to look into it.
+#[derive(Debug)]
+pub struct ClaimedDoubt {
+    /// The right to look.
+    pub doubt: HeldDoubt,
+    /// Its run.
+    pub run_id: RunId,
+    /// The account that its call went through.
+    pub account_id: ProviderAccountId,
+    /// Which vendor.
+    pub provider: String,
+    /// What was fingerprinted when it was reserved.
+    pub message_hash: Option<Vec<u8>>,
+    /// What the asset says.
+    pub content: serde_json::Value,
+    /// What is not secret about the account, and its secret; `None` when the account was removed. The error is that the
+    /// secret does not open under this key.
+    pub account: Option<(serde_json::Value, Result<SecretString, String>)>,
+    /// The lead, as it is now.
+    pub lead: Option<Arc<Lead>>,
+    /// What the vendor calls it, if it has called back about it.
+    pub echo: Option<String>,
+    /// The database's clock at the moment of the claim.
+    pub looked_at: Timestamp,
+}
+
+/// Takes doubts that are due, of these vendors, for as long as the lease lasts. The commit was seen.
+pub async fn claim(
+    pool: &Pool,
+    resolver: &str,
+    key: &MasterKey,
+    providers: &[&str],
+    limit: usize,
+    lease: Duration,
+) -> Result<Vec<ClaimedDoubt>, StoreError> {
+    let providers: Vec<String> = providers.iter().map(|&name| name.to_owned()).collect();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select outbox_id as "outbox_id!",
+               tenant_id as "tenant_id!",
+               run_id as "run_id!",
+               channel as "channel!",
+               account_id as "account_id!",
+               provider as "provider!",
+               idempotency_key as "idempotency_key!",
+               recipient,
+               message_hash,
+               reserved_at as "reserved_at!: jiff_sqlx::Timestamp",
+               doubted_since as "doubted_since!: jiff_sqlx::Timestamp",
+               quiet_until as "quiet_until!: jiff_sqlx::Timestamp",
+               look as "look!",
+               looked_at as "looked_at!: jiff_sqlx::Timestamp",
+               content as "content!",
+               settings,
+               sealed_secret,
+               lead,
+               echo
+          from execution.claim_doubts($1, $2, $3, $4)
+        "#,
+        resolver,
+        &providers,
+        i32::try_from(limit).unwrap_or(i32::MAX),
+        interval(lease),
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("claiming doubts"))?;
+    pool::commit(transaction).await?;
+    if !rows.is_empty() {
+        crash_point!("doubt.claimed");
+    }
+    rows.into_iter()
+        .map(|row| {
+            let tenant_id = TenantId(row.tenant_id);
+            let account_id = ProviderAccountId(row.account_id);
+            let place = Place { tenant: tenant_id, account: account_id };
+            let account = row.settings.zip(row.sealed_secret).map(|(settings, sealed)| {
+                (settings, accounts::open(key, place, &sealed).map_err(|error| error.to_string()))
+            });
+            Ok(ClaimedDoubt {
+                doubt: HeldDoubt {
+                    outbox_id: OutboxId(row.outbox_id),
+                    tenant_id,
+                    channel: word(&row.channel)?,
+                    key: IdempotencyKey::from_row(row.idempotency_key),
+                    recipient: row.recipient,
+                    reserved_at: row.reserved_at.to_jiff(),
+                    doubted_since: row.doubted_since.to_jiff(),
+                    quiet_until: row.quiet_until.to_jiff(),
+                    look: row.look,
+                },
+                run_id: RunId(row.run_id),
+                account_id,
+                provider: row.provider,
+                message_hash: row.message_hash,
+                content: row.content,
+                account,
+                lead: row.lead.map(lead).transpose()?.map(Arc::new),
+                echo: row.echo,
+                looked_at: row.looked_at.to_jiff(),
+            })
+        })
+        .collect()
+}
+
+fn lead(json: serde_json::Value) -> Result<Lead, StoreError> {
+    #[derive(Deserialize)]
+    struct Row {
+        id: LeadId,
+        external_id: Option<String>,
+        email: Option<String>,
+        phone: Option<String>,
+        timezone: Option<String>,
+        attributes: serde_json::Value,
+    }
+    let row: Row = serde_json::from_value(json).map_err(|error| StoreError::Unfit(error.to_string()))?;
+    Ok(Lead {
+        id: row.id,
+        external_id: row.external_id,
+        email: row.email,
+        phone: row.phone,
+        timezone: row.timezone,
+        attributes: row.attributes,
+        suppression_reason: None,
+    })
+}
+
+/// Settles a doubt with its evidence, and says what the item has become. Its job may be able to end now: wake the workers
+/// with [`crate::jobs::hint`].
+pub async fn settle(
+    pool: &Pool,
+    resolver: &str,
+    doubt: &HeldDoubt,
+    resolution: Resolution<'_>,
+    evidence: &str,
+) -> Result<ItemStatus, StoreError> {
+    let (resolved_as, message_id) = resolution.words();
+    crash_point!("resolve.before");
+    let mut transaction = pool::begin(pool).await?;
+    let status = sqlx::query_scalar!(
+        r#"select execution.settle_doubt($1, $2, $3, $4, $5, $6, $7) as "status!""#,
+        resolver,
+        doubt.tenant_id.0,
+        doubt.outbox_id.0,
+        doubt.look,
+        resolved_as,
+        message_id,
+        evidence,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("settling the doubt"))?;
+    crash_point!("resolve.after_statement");
+    pool::commit(transaction).await?;
+    crash_point!("resolve.after_commit");
+    word(&status)
+}
+
+/// What becomes of a doubt that could not be settled now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutOff {
+    /// It is looked at again at this time.
+    Until(Timestamp),
+    /// Nobody but a person can settle it.
+    ToAPerson,
+}
+
+/// Lets go of a doubt.
+pub async fn put_off(
+    pool: &Pool,
+    resolver: &str,
+    doubt: &HeldDoubt,
+    put_off: PutOff,
+    note: &str,
+) -> Result<(), StoreError> {
+    let next = match put_off {
+        PutOff::Until(at) => Some(jiff_sqlx::Timestamp::from(at)),
+        PutOff::ToAPerson => None,
+    };
+    let mut transaction = pool::begin(pool).await?;
+    sqlx::query!(
+        "select execution.put_off_doubt($1, $2, $3, $4, $5, $6, $7)",
+        resolver,
+        doubt.tenant_id.0,
+        doubt.outbox_id.0,
+        doubt.look,
+        next as _,
+        put_off == PutOff::ToAPerson,
+        note,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("putting the doubt off"))?;
+    pool::commit(transaction).await
 }

@@ -36,6 +36,7 @@ pub struct Config {
     pub log: Log,
     pub outbound: Outbound,
     pub campaigns: Campaigns,
+    pub resolver: Resolver,
     pub relay: Relay,
 }
 
@@ -130,6 +131,8 @@ pub struct Campaigns {
     pub tries_max: u32,
     /// Longest time to wait for a provider that asks for it.
     pub wait_max_seconds: u64,
+    /// An account that failed so many times in a row is left alone for a while.
+    pub circuit_after: u32,
     /// How long a job stays away after its first attempt; then twice as long each time.
     pub retry_pause_seconds: u64,
     pub heartbeat_interval_seconds: u64,
@@ -148,6 +151,7 @@ impl Default for Campaigns {
             call_within_seconds: 120,
             tries_max: 8,
             wait_max_seconds: 60,
+            circuit_after: 10,
             retry_pause_seconds: 60,
             heartbeat_interval_seconds: 20,
             poll_interval_ms: 500,
@@ -157,7 +161,7 @@ impl Default for Campaigns {
 
 impl Campaigns {
     fn check(&self) -> anyhow::Result<()> {
-        let bounds: [(&str, u64, std::ops::RangeInclusive<u64>, &str); 12] = [
+        let bounds: [Bounded; 13] = [
             ("jobs_max", self.jobs_max as u64, 1..=1000, ""),
             ("jobs_per_tenant_max", self.jobs_per_tenant_max as u64, 1..=1000, ""),
             ("window", self.window as u64, 1..=1000, ""),
@@ -172,6 +176,7 @@ impl Campaigns {
             ),
             ("tries_max", u64::from(self.tries_max), 1..=100, ""),
             ("wait_max_seconds", self.wait_max_seconds, 0..=300, ""),
+            ("circuit_after", u64::from(self.circuit_after), 1..=1_000_000, ""),
             ("retry_pause_seconds", self.retry_pause_seconds, 1..=3600, ""),
             (
                 "heartbeat_interval_seconds",
@@ -181,16 +186,64 @@ impl Campaigns {
             ),
             ("poll_interval_ms", self.poll_interval_ms, 10..=60_000, ""),
         ];
-        for (key, value, bounds, why) in bounds {
-            anyhow::ensure!(
-                bounds.contains(&value),
-                "campaigns.{key} must lie between {} and {}{why}",
-                bounds.start(),
-                bounds.end()
-            );
-        }
-        Ok(())
+        within("campaigns", bounds)
     }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Resolver {
+    /// Most items in doubt that one process looks into at a time.
+    pub concurrency: usize,
+    /// Most of them at one account.
+    pub account_concurrency: usize,
+    /// After a look that told nothing, half as long as the doubt is old is waited, and at least so long.
+    pub retry_pause_seconds: u64,
+    /// Longest such wait.
+    pub retry_pause_max_seconds: u64,
+    pub poll_interval_ms: u64,
+}
+
+impl Default for Resolver {
+    fn default() -> Self {
+        Self {
+            concurrency: 32,
+            account_concurrency: 8,
+            retry_pause_seconds: 2,
+            retry_pause_max_seconds: 300,
+            poll_interval_ms: 1000,
+        }
+    }
+}
+
+impl Resolver {
+    fn check(&self) -> anyhow::Result<()> {
+        within(
+            "resolver",
+            [
+                ("concurrency", self.concurrency as u64, 1..=1000, ""),
+                ("account_concurrency", self.account_concurrency as u64, 1..=1000, ""),
+                ("retry_pause_seconds", self.retry_pause_seconds, 1..=3600, ""),
+                ("retry_pause_max_seconds", self.retry_pause_max_seconds, 1..=3600, ""),
+                ("poll_interval_ms", self.poll_interval_ms, 10..=60_000, ""),
+            ],
+        )
+    }
+}
+
+/// A number, the bounds it must keep, and why.
+type Bounded = (&'static str, u64, std::ops::RangeInclusive<u64>, &'static str);
+
+fn within(section: &str, numbers: impl IntoIterator<Item = Bounded>) -> anyhow::Result<()> {
+    for (key, value, bounds, why) in numbers {
+        anyhow::ensure!(
+            bounds.contains(&value),
+            "{section}.{key} must lie between {} and {}{why}",
+            bounds.start(),
+            bounds.end()
+        );
+    }
+    Ok(())
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -303,6 +356,7 @@ impl Config {
             key.expose_secret().parse::<MasterKey>().context("master_key")?;
         }
         self.campaigns.check()?;
+        self.resolver.check()?;
         let relay = &self.relay;
         anyhow::ensure!(
             (1..=10_000).contains(&relay.batch_size),
@@ -391,6 +445,7 @@ fn describe(kind: &Kind) -> String {
                 | "struct Log"
                 | "struct Outbound"
                 | "struct Campaigns"
+                | "struct Resolver"
                 | "struct Relay"
                 | "internally tagged enum Sink" => "a section with keys of its own",
                 other => other,
@@ -425,7 +480,7 @@ fn kind_of(found: &Actual) -> &'static str {
 fn advice_on_variables(kind: &Kind) -> String {
     match kind {
         Kind::UnknownField(found, _) => {
-            let sections = ["database", "http", "log", "outbound", "campaigns", "relay"];
+            let sections = ["database", "http", "log", "outbound", "campaigns", "resolver", "relay"];
             let meant = sections
                 .iter()
                 .find_map(|section| Some((section, found.strip_prefix(section)?.strip_prefix('_')?)));

@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use postrider_engine::{CampaignSettings, RelaySettings, Retention, Route, campaigns::RetryPolicy};
+use postrider_engine::{
+    CampaignSettings, RelaySettings, ResolverSettings, Retention, Route, campaigns::RetryPolicy,
+    resolver::Pause,
+};
 use postrider_model::EventSink;
 use postrider_providers::{Adapters, GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};
 
@@ -80,9 +83,25 @@ pub fn campaign_settings(config: &Config) -> CampaignSettings {
             wait_max: Duration::from_secs(campaigns.wait_max_seconds),
             ..RetryPolicy::default()
         },
+        circuit_after: campaigns.circuit_after,
         retry_pause: Duration::from_secs(campaigns.retry_pause_seconds),
         heartbeat_interval: Duration::from_secs(campaigns.heartbeat_interval_seconds),
         poll_interval: Duration::from_millis(campaigns.poll_interval_ms),
+    }
+}
+
+/// The resolver's settings.
+pub fn resolver_settings(config: &Config) -> ResolverSettings {
+    let resolver = &config.resolver;
+    ResolverSettings {
+        concurrency: resolver.concurrency,
+        account_concurrency: resolver.account_concurrency,
+        call_timeout: Duration::from_secs(config.campaigns.call_timeout_seconds),
+        pause: Pause {
+            min: Duration::from_secs(resolver.retry_pause_seconds),
+            max: Duration::from_secs(resolver.retry_pause_max_seconds),
+        },
+        poll_interval: Duration::from_millis(resolver.poll_interval_ms),
     }
 }
 

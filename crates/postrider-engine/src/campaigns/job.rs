@@ -4,39 +4,57 @@
 //!            ┌──────────── a call has ended: settle it, and reserve as many again ◀───────────┐
 //!            ▼                                                                                │
 //! plan ─▶ reserve (committed) ─▶ call, at most a window of items at once ─▶ decide ─▶ settle ─┘─▶ complete
+//!   ▲                    └─ the account must wait: move (committed) ─▶ call at the other one
+//!   └── turns at the account, where it is limited; or the job is handed back until there are some
 //! ```
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use metrics::Counter;
-use postrider_model::{Channel, Message, Outcome, ids::OutboxId};
-use postrider_providers::{Account, Provider};
+use jiff::Timestamp;
+use postrider_model::{Message, Outcome, Why, campaign::JobStatus};
 use postrider_store::{
-    Reservation, Settlement, StoreError, crash_point,
-    jobs::{self, ClaimedJob, Lead},
-    outbox::{Plan, PlannedItem, Reserved, Window, WindowAnswer},
+    Reservation, Settlement, StoreError,
+    jobs::{self, ClaimedJob},
+    limits::{self, PutOff},
+    outbox::{MovedOver, PlannedItem, Reserved, Window, WindowAnswer},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::{
     Shared,
+    call::call,
     committer::Submission,
-    decide::{Verdict, decide, job_pause},
+    decide::job_pause,
+    failover,
+    gate::Look,
+    prepare::Prepared,
+    route::{Taken, until},
+    turns::{Choice, Clock, Way, choose},
 };
-use crate::render::Template;
 
 /// A job that this worker cannot do stays away as long as after so many attempts: another one shall find it first.
 const NOT_OURS_PAUSE: i32 = 4;
+/// Turns and plans that were not used by then are given up: the rate, the hour or the gate may have changed.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long a job waits while somebody else finds out whether a provider answers again.
+const PROBE_PAUSE: Duration = Duration::from_millis(500);
 
 /// How an attempt ended.
-enum Ended {
+pub(super) enum Ended {
     /// Every item was tried.
     Done,
     /// The worker is stopping; some items were not begun.
     Interrupted,
+    /// Its account has more jobs here than it has turns for.
+    Crowded,
+    /// Its account must wait, under these limits.
+    PutOff(PutOff, serde_json::Value),
     /// Somebody else holds the job now.
     Lost,
     /// This worker cannot do it: it does not have the vendor, or the key to the account. Another may.
@@ -47,47 +65,20 @@ enum Ended {
 
 /// The whole life of a job. `lost` is cancelled when the lock is gone.
 pub(super) async fn work(shared: &Shared, job: ClaimedJob, lost: CancellationToken) {
-    let hold = job.hold;
-    let pause = job_pause(shared.settings.retry_pause, hold.attempt);
     let ended = match Prepared::new(shared, &job).await {
         Ok(prepared) => Execution::new(shared, &job, &prepared, lost).run().await,
         Err(ended) => ended,
     };
-    let id = hold.job_id;
-    let recorded = match ended {
-        Ended::Done => shared.while_away(|pool, worker| jobs::complete(pool, worker, hold, pause)).await,
-        Ended::Failed(error) => {
-            tracing::error!(job.id = %id, run.id = %job.run_id, correlation_id = %job.correlation_id, "{id} cannot be done: {error}");
-            shared.while_away(|pool, worker| jobs::fail(pool, worker, hold, &error, pause)).await
-        }
-        Ended::Interrupted => shared
-            .while_away(|pool, worker| jobs::release(pool, worker, hold, Duration::ZERO))
-            .await
-            .map(|()| {
-                tracing::info!(job.id = %id, "{id} was handed back");
-                postrider_model::campaign::JobStatus::Queued
-            }),
-        Ended::NotOurs(reason) => {
-            tracing::error!(job.id = %id, "{id} must be done by another worker: {reason}");
-            let pause = job_pause(shared.settings.retry_pause, NOT_OURS_PAUSE);
-            shared
-                .while_away(|pool, worker| jobs::release(pool, worker, hold, pause))
-                .await
-                .map(|()| postrider_model::campaign::JobStatus::Queued)
-        }
-        Ended::Lost => {
-            tracing::warn!(job.id = %id, "{id} is held by somebody else now");
-            return;
-        }
-    };
-    match recorded {
-        Ok(status) => {
+    let id = job.hold.job_id;
+    match record(shared, &job, ended).await {
+        Ok(Some(status)) => {
             metrics::counter!("postrider_jobs_ended_total", "status" => status.as_str()).increment(1);
             tracing::info!(
-                job.id = %id, run.id = %job.run_id, correlation_id = %job.correlation_id, attempt = hold.attempt,
+                job.id = %id, run.id = %job.run_id, correlation_id = %job.correlation_id, attempt = job.hold.attempt,
                 "{id} is now {status}"
             );
         }
+        Ok(None) => {}
         Err(StoreError::ClaimNotHeld { .. }) => {
             // Or it had ended, and only the answer was lost.
             tracing::warn!(job.id = %id, "{id} is not held any more");
@@ -98,84 +89,50 @@ pub(super) async fn work(shared: &Shared, job: ClaimedJob, lost: CancellationTok
     }
 }
 
-/// What a job needs before its first item.
-struct Prepared {
-    template: Template,
-    provider: Arc<dyn Provider>,
-    leads: HashMap<Uuid, Arc<Lead>>,
-    turns: Arc<Semaphore>,
-    calls: Calls,
-}
-
-/// The counters of a vendor's calls, by outcome. Looking one up takes longer than counting.
-struct Calls([(&'static str, Counter); 4]);
-
-impl Calls {
-    fn of(provider: &str) -> Self {
-        Self(Outcome::KINDS.map(|kind| {
-            let counter = metrics::counter!("postrider_calls_total", "provider" => provider.to_owned(), "outcome" => kind);
-            (kind, counter)
-        }))
-    }
-
-    fn count(&self, outcome: &Outcome) {
-        for (_, counter) in self.0.iter().filter(|(kind, _)| *kind == outcome.kind()) {
-            counter.increment(1);
+/// Writes down how an attempt ended, and says what the job has become.
+async fn record(shared: &Shared, job: &ClaimedJob, ended: Ended) -> Result<Option<JobStatus>, StoreError> {
+    let hold = job.hold;
+    let id = hold.job_id;
+    let pause = job_pause(shared.settings.retry_pause, hold.attempt);
+    let release = |pause| shared.while_away(move |pool, worker| jobs::release(pool, worker, hold, pause));
+    match ended {
+        Ended::Done => {
+            shared.while_away(|pool, worker| jobs::complete(pool, worker, hold, pause)).await.map(Some)
         }
-    }
-}
-
-impl Prepared {
-    async fn new(shared: &Shared, job: &ClaimedJob) -> Result<Self, Ended> {
-        let Some(adapter) = shared.adapters.get(&job.provider) else {
-            return Err(Ended::NotOurs(format!("this one has no provider `{}`", job.provider)));
-        };
-        let material = shared
-            .while_away(|pool, worker| jobs::material(pool, worker, &shared.master_key, job))
-            .await
-            .map_err(|error| match error {
-                // The secret does not open: this worker was started with another master key.
-                StoreError::Unfit(why) => Ended::NotOurs(why),
-                error => Ended::Failed(describe(&error)),
-            })?
-            .ok_or(Ended::Lost)?;
-        let template = Template::compile(job.hold.channel, &material.content)
-            .map_err(|error| Ended::Failed(error.to_string()))?;
-        let Some((settings, secret)) = &material.account else {
-            return Err(Ended::Failed(format!("the provider account {} was removed", job.account_id)));
-        };
-        let provider = adapter
-            .open(&Account { id: job.account_id, settings, secret })
-            .map_err(|error| Ended::Failed(format!("the provider account {}: {error}", job.account_id)))?;
-        let leads = material.leads.into_iter().map(|lead| (lead.id.0, Arc::new(lead))).collect();
-        let turns = shared.turns_of(job.account_id);
-        Ok(Self { template, provider, leads, turns, calls: Calls::of(&job.provider) })
-    }
-
-    /// What is going to happen to one item, and the message if it is a call.
-    fn plan(&self, channel: Channel, item: Uuid) -> (PlannedItem, Option<Message>) {
-        let lead = self.leads.get(&item);
-        let address = lead.and_then(|lead| match channel {
-            Channel::Email => lead.email.as_deref(),
-            Channel::Voice => lead.phone.as_deref(),
-            Channel::Social => None,
-        });
-        let skip = |reason: &str| (Plan::Skip { reason: reason.to_owned() }, None);
-        let (plan, message) = match (channel, lead.map(|lead| &**lead)) {
-            (_, Some(Lead { suppression_reason: Some(reason), .. })) => {
-                skip(&format!("suppressed: {reason}"))
-            }
-            (Channel::Email, _) if address.is_none() => skip("the lead has no e-mail address"),
-            (Channel::Voice, _) if address.is_none() => skip("the lead has no phone number"),
-            _ => match std::panic::catch_unwind(AssertUnwindSafe(|| self.template.render(lead, address))) {
-                Ok(Ok(message)) => (Plan::Call { message_hash: message.hash() }, Some(message)),
-                Ok(Err(error)) => (Plan::Fail { reason: error.to_string() }, None),
-                // A template can ask for more than there is. That is the end of its item, and of no other.
-                Err(_) => (Plan::Fail { reason: "the template could not be filled in".to_owned() }, None),
-            },
-        };
-        let recipient = address.map(str::to_owned);
-        (PlannedItem { item_id: item, outbox_id: OutboxId::new(), recipient, plan }, message)
+        Ended::Failed(error) => {
+            tracing::error!(job.id = %id, run.id = %job.run_id, correlation_id = %job.correlation_id, "{id} cannot be done: {error}");
+            shared.while_away(|pool, worker| jobs::fail(pool, worker, hold, &error, pause)).await.map(Some)
+        }
+        Ended::Interrupted => {
+            release(Duration::ZERO).await?;
+            tracing::info!(job.id = %id, "{id} was handed back");
+            Ok(Some(JobStatus::Queued))
+        }
+        Ended::Crowded => {
+            release(Duration::ZERO).await?;
+            tracing::debug!(job.id = %id, "{id} was handed back: its account has no turns to spare");
+            Ok(Some(JobStatus::Queued))
+        }
+        Ended::PutOff(put_off, under) => {
+            let jobs = shared
+                .while_away(|pool, worker| limits::put_off(pool, worker, hold, put_off, &under))
+                .await?;
+            metrics::counter!("postrider_jobs_put_off_total", "why" => put_off.why.as_str()).increment(1);
+            tracing::info!(
+                job.id = %id, run.id = %job.run_id, correlation_id = %job.correlation_id, jobs,
+                "{id} waits {:?}: {}", put_off.wait, put_off.why.sentence()
+            );
+            Ok(Some(JobStatus::Queued))
+        }
+        Ended::NotOurs(reason) => {
+            tracing::error!(job.id = %id, "{id} must be done by another worker: {reason}");
+            release(job_pause(shared.settings.retry_pause, NOT_OURS_PAUSE)).await?;
+            Ok(Some(JobStatus::Queued))
+        }
+        Ended::Lost => {
+            tracing::warn!(job.id = %id, "{id} is held by somebody else now");
+            Ok(None)
+        }
     }
 }
 
@@ -185,37 +142,100 @@ struct Execution<'a> {
     job: &'a ClaimedJob,
     prepared: &'a Prepared,
     lost: CancellationToken,
-    /// The place of the first item that was not reserved yet.
-    next: usize,
+    /// The places of the items that were not begun yet.
+    todo: VecDeque<usize>,
+    /// When the first of the items opens that were left out, because it is not their time.
+    opens_at: Option<Timestamp>,
     calls: FuturesUnordered<BoxFuture<'a, Settlement>>,
     settled: Vec<Settlement>,
+    /// Items that are planned and wait for turns.
+    ready: Option<Ready>,
+    /// Turns that were granted and not used.
+    turns: Option<Purse>,
+    asking: Option<BoxFuture<'a, (Way, Taken)>>,
     /// The window that is being reserved: messages and turns of its items, in order.
     reserving: Option<Reserving>,
-    /// A turn that was waited for, until it is used.
-    turn: Option<OwnedSemaphorePermit>,
+    /// Windows that are moving to the other account.
+    moving: FuturesUnordered<BoxFuture<'a, Moved>>,
+    moving_items: usize,
+    /// A permit that was waited for, until it is used.
+    permit: Option<(Way, OwnedSemaphorePermit)>,
+    /// Until when the job waits in its place.
+    paused_until: Option<Instant>,
+    stop: Option<Stop>,
+}
+
+/// Why nothing more is begun.
+enum Stop {
     /// The database does not take this job's items.
-    refused: bool,
+    Refused,
+    /// The account must wait.
+    PutOff(Instant, Why),
+    /// The account has enough jobs.
+    Crowded,
+}
+
+/// A stretch of items that are about to be reserved.
+struct Ready {
+    way: Way,
+    first: usize,
+    items: VecDeque<(PlannedItem, Option<Message>)>,
+    permits: OwnedSemaphorePermit,
+    made_at: Instant,
+}
+
+struct Purse {
+    way: Way,
+    left: usize,
+    since: Instant,
 }
 
 struct Reserving {
+    way: Way,
     messages: Vec<Option<Message>>,
-    turns: OwnedSemaphorePermit,
+    permits: Option<OwnedSemaphorePermit>,
     answer: oneshot::Receiver<WindowAnswer>,
+}
+
+/// What came of moving a window: what is called at the other account, and what is not.
+struct Moved {
+    items: Vec<(Reservation, Message, Option<OwnedSemaphorePermit>)>,
+    kept: Vec<Reservation>,
+}
+
+/// What a job does next.
+enum Step {
+    /// It reserves these.
+    Begin(Ready),
+    /// It waits for a permit.
+    Permit(Way),
+    /// It waits for time to pass.
+    Pause(Duration),
+    /// It waits for what is under way, or has ended.
+    Nothing,
 }
 
 impl<'a> Execution<'a> {
     fn new(shared: &'a Shared, job: &'a ClaimedJob, prepared: &'a Prepared, lost: CancellationToken) -> Self {
+        let is_new = |place: &usize| !prepared.begun.contains(&job.item_ids[*place]);
         Self {
             shared,
             job,
             prepared,
             lost,
-            next: 0,
+            todo: (0..job.item_ids.len()).filter(is_new).collect(),
+            opens_at: None,
             calls: FuturesUnordered::new(),
             settled: Vec::new(),
+            ready: None,
+            turns: None,
+            asking: None,
             reserving: None,
-            turn: None,
-            refused: false,
+            moving: FuturesUnordered::new(),
+            moving_items: 0,
+            permit: None,
+            paused_until: None,
+            stop: None,
         }
     }
 
@@ -224,17 +244,20 @@ impl<'a> Execution<'a> {
             while let Some(Some(settlement)) = self.calls.next().now_or_never() {
                 self.settled.push(settlement);
             }
+            let (mut pause, mut permit_at) = (None, None);
             if self.reserving.is_none() {
-                let room = self.room();
-                let turns = if room > 0 { self.take_turns(room) } else { None };
-                if turns.is_some() || !self.settled.is_empty() {
-                    self.submit(turns).await;
-                } else if room == 0 && self.calls.is_empty() {
-                    return self.ended();
+                match self.next_step() {
+                    Step::Begin(window) => self.submit(Some(window)).await,
+                    _ if !self.settled.is_empty() => self.submit(None).await,
+                    Step::Pause(wait) => pause = Some(wait),
+                    Step::Permit(way) => permit_at = Some(way),
+                    Step::Nothing if self.is_at_rest() => return self.ended(),
+                    Step::Nothing => {}
                 }
             }
 
-            let waiting_for_a_turn = self.reserving.is_none() && self.room() > 0;
+            let waits = pause.is_some() || permit_at.is_some() || self.asking.is_some();
+            let permits = &self.prepared.route(permit_at.unwrap_or(Way::First)).gate.permits;
             tokio::select! {
                 biased;
                 answer = async { Some(self.reserving.as_mut().map(|reserving| &mut reserving.answer)?.await) },
@@ -243,34 +266,167 @@ impl<'a> Execution<'a> {
                         _ => self.reserving_was_refused(),
                     },
                 Some(settlement) = self.calls.next(), if !self.calls.is_empty() => self.settled.push(settlement),
+                Some(moved) = self.moving.next(), if !self.moving.is_empty() => self.moved(moved),
+                Some((way, taken)) = async { Some(self.asking.as_mut()?.await) }, if self.asking.is_some() => {
+                    self.taken(way, taken);
+                }
                 // Used at the top of the loop, with as many others as there are.
-                turn = Arc::clone(&self.prepared.turns).acquire_owned(), if waiting_for_a_turn => self.turn = turn.ok(),
-                () = self.shared.stopping.cancelled(), if waiting_for_a_turn => {}
-                () = self.lost.cancelled(), if waiting_for_a_turn => {}
+                permit = Arc::clone(permits).acquire_owned(), if permit_at.is_some() => {
+                    self.permit = permit_at.zip(permit.ok());
+                }
+                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+                () = self.shared.stopping.cancelled(), if waits && !self.shared.stopping.is_cancelled() => {}
+                () = self.lost.cancelled(), if waits && !self.lost.is_cancelled() => {}
                 // The worker began to stop a moment ago: there is nothing left to wait for.
                 else => {}
             }
         }
     }
 
-    /// How many more items may be reserved now.
-    fn room(&self) -> usize {
-        if self.shared.stopping.is_cancelled() || self.lost.is_cancelled() || self.refused {
-            return 0;
-        }
-        let left = self.job.item_ids.len() - self.next;
-        left.min(self.shared.settings.window.saturating_sub(self.calls.len()))
+    /// Whether nothing is under way, and nothing more will be.
+    fn is_at_rest(&self) -> bool {
+        self.calls.is_empty()
+            && self.moving.is_empty()
+            && self.asking.is_none()
+            && (self.todo.is_empty() || self.has_stopped())
     }
 
-    /// Turns at the account for up to `room` calls, or none. A turn is taken before the reservation: what is reserved is
-    /// about to be called.
-    fn take_turns(&mut self, room: usize) -> Option<OwnedSemaphorePermit> {
-        let turns = &self.prepared.turns;
-        let mut taken = self.turn.take();
-        let room = room - usize::from(taken.is_some());
-        let more = u32::try_from(room.min(turns.available_permits())).unwrap_or(u32::MAX);
+    fn has_stopped(&self) -> bool {
+        self.shared.stopping.is_cancelled() || self.lost.is_cancelled() || self.stop.is_some()
+    }
+
+    /// What to do about the items that were not begun.
+    fn next_step(&mut self) -> Step {
+        if self.has_stopped() {
+            (self.ready, self.asking, self.permit) = (None, None, None);
+            return Step::Nothing;
+        }
+        let under_way = self.calls.len() + self.moving_items;
+        let room = self.shared.settings.window.saturating_sub(under_way);
+        if room == 0 || self.asking.is_some() {
+            return Step::Nothing;
+        }
+        let now = Instant::now();
+        if let Some(wait) = self.paused_until.and_then(|until| until.checked_duration_since(now))
+            && !wait.is_zero()
+        {
+            return Step::Pause(wait);
+        }
+        let way = match choose(
+            self.look(Way::First),
+            self.prepared.second.as_ref().map(|_| self.look(Way::Second)),
+        ) {
+            Choice::Go(way) => way,
+            Choice::Pause(wait) => {
+                self.ready = None;
+                return Step::Pause(wait);
+            }
+            Choice::PutOff(wait, why) => {
+                self.ready = None;
+                if !self.todo.is_empty() {
+                    self.stop = Some(Stop::PutOff(now + wait, why));
+                }
+                return Step::Nothing;
+            }
+        };
+        if self.prepared.route(way).gate.is_crowded(self.job.hold, now) {
+            self.ready = None;
+            self.stop = Some(Stop::Crowded);
+            return Step::Nothing;
+        }
+        if !self.ready.as_ref().is_some_and(|ready| ready.way == way && now - ready.made_at < FRESH) {
+            self.ready = None;
+            match self.plan(way, room) {
+                Ok(ready) => self.ready = ready,
+                Err(step) => return step,
+            }
+        }
+        self.begin_what_has_turns(way)
+    }
+
+    /// How an account stands, for this job. While its circuit is half open, a job waits for what it has under way.
+    fn look(&self, way: Way) -> Look {
+        match self.prepared.route(way).look() {
+            Look::HalfOpen if !self.calls.is_empty() || !self.moving.is_empty() => {
+                Look::Wait { wait: PROBE_PAUSE, why: Why::Circuit }
+            }
+            // The last turns of the day are this job's, whatever others were told after that.
+            Look::Wait { why: Why::Daily, .. } if self.turns_left(way) > 0 => Look::Clear,
+            look => look,
+        }
+    }
+
+    /// Turns that were granted and may still be used. Those of a day are counted, and are not given up; those of a rate would come
+    /// in a burst.
+    fn turns_left(&self, way: Way) -> usize {
+        let keeps = self.prepared.route(way).limits.daily.is_some();
+        let purse =
+            self.turns.as_ref().filter(|purse| purse.way == way && (keeps || purse.since.elapsed() < FRESH));
+        purse.map_or(0, |purse| purse.left)
+    }
+
+    /// Whether turns at this account come from the database.
+    fn needs_turns(&self, way: Way) -> bool {
+        let route = self.prepared.route(way);
+        route.is_counted() || route.look() == Look::HalfOpen
+    }
+
+    /// Plans the next items that may be sent at this hour, as many as there are permits for.
+    fn plan(&mut self, way: Way, room: usize) -> Result<Option<Ready>, Step> {
+        let route = self.prepared.route(way);
+        let most = if route.look() == Look::HalfOpen { 1 } else { room.min(route.batch()) };
+        let stretch = self.open_stretch(way, most);
+        let Some(first) = self.todo.front().copied().filter(|_| stretch > 0) else {
+            return Ok(None);
+        };
+        let permits = self.take_permits(way, stretch).ok_or(Step::Permit(way))?;
+        let places = first..first + permits.num_permits();
+        let items = self.job.item_ids[places]
+            .iter()
+            .map(|item| self.prepared.plan(self.job.hold.channel, *item))
+            .collect();
+        Ok(Some(Ready { way, first, items, permits, made_at: Instant::now() }))
+    }
+
+    /// How many items from the first one on stand together and may be sent now. Those in front whose hour it is not are left out.
+    fn open_stretch(&mut self, way: Way, most: usize) -> usize {
+        let route = self.prepared.route(way);
+        let mut clock = route
+            .limits
+            .hours
+            .as_ref()
+            .map(|hours| (hours, Clock::new(Timestamp::now(), route.zone.clone())));
+        let mut opening = |place: usize| {
+            let (hours, clock) = clock.as_mut()?;
+            clock.opens_at(hours, self.prepared.leads.get(&self.job.item_ids[place]))
+        };
+        while let Some(place) = self.todo.front().copied()
+            && let Some(opens) = opening(place)
+        {
+            self.todo.pop_front();
+            self.opens_at = Some(self.opens_at.map_or(opens, |earliest| earliest.min(opens)));
+        }
+        let Some(first) = self.todo.front().copied() else { return 0 };
+        let mut together =
+            |(offset, place): (usize, usize)| place == first + offset && opening(place).is_none();
+        self.todo
+            .iter()
+            .copied()
+            .take(most)
+            .enumerate()
+            .map_while(|next| together(next).then_some(()))
+            .count()
+    }
+
+    /// Permits for up to `most` calls, or none. A permit is taken before the reservation: what is reserved is about to be
+    /// called.
+    fn take_permits(&mut self, way: Way, most: usize) -> Option<OwnedSemaphorePermit> {
+        let permits = &self.prepared.route(way).gate.permits;
+        let mut taken = self.permit.take().filter(|(at, _)| *at == way).map(|(_, permit)| permit);
+        let most = most - usize::from(taken.is_some());
+        let more = u32::try_from(most.min(permits.available_permits())).unwrap_or(u32::MAX);
         if more > 0
-            && let Ok(more) = Arc::clone(turns).try_acquire_many_owned(more)
+            && let Ok(more) = Arc::clone(permits).try_acquire_many_owned(more)
         {
             match &mut taken {
                 Some(taken) => taken.merge(more),
@@ -280,47 +436,76 @@ impl<'a> Execution<'a> {
         taken
     }
 
-    /// Hands over what is settled, and the next window if there are turns for it.
-    async fn submit(&mut self, turns: Option<OwnedSemaphorePermit>) {
+    /// The part of what is ready that has turns; or asks for some.
+    fn begin_what_has_turns(&mut self, way: Way) -> Step {
+        let Some(mut ready) = self.ready.take() else { return Step::Nothing };
+        let is_free = !self.needs_turns(way);
+        let left = if is_free { usize::MAX } else { self.turns_left(way) };
+        let part = ready.cut(left);
+        if !ready.items.is_empty() {
+            self.ready = Some(ready);
+        }
+        if let Some(part) = part {
+            if !is_free && let Some(purse) = &mut self.turns {
+                purse.left = purse.left.saturating_sub(part.calls());
+            }
+            self.todo.drain(..part.items.len());
+            return Step::Begin(part);
+        }
+        let route = self.prepared.route(way);
+        let calls = self.ready.as_ref().map_or(1, Ready::calls).max(1);
+        // A day's calls are counted exactly; of a rate, the next windows may use the rest.
+        let wanted = match route.limits.daily {
+            Some(_) => calls.min(route.batch()),
+            None => self.todo.len().max(1).min(route.batch()),
+        };
+        let shared = self.shared;
+        self.asking = Some(async move { (way, route.take(shared, wanted).await) }.boxed());
+        Step::Nothing
+    }
+
+    fn taken(&mut self, way: Way, taken: Taken) {
+        self.asking = None;
+        match taken {
+            Taken::Turns(turns) => self.turns = Some(Purse { way, left: turns, since: Instant::now() }),
+            // What stands in the way is at the gate; until then others come first.
+            Taken::AskIn(wait) => self.paused_until = Some(Instant::now() + wait),
+        }
+    }
+
+    /// Hands over what is settled, and the next window if there is one.
+    async fn submit(&mut self, ready: Option<Ready>) {
         let (reply, answer) = oneshot::channel();
-        let mut messages = Vec::new();
-        let window = turns.as_ref().map(|turns| {
-            let first = self.next;
-            let stretch = &self.job.item_ids[first..first + turns.num_permits()];
-            let (items, rendered) =
-                stretch.iter().map(|item| self.prepared.plan(self.job.hold.channel, *item)).unzip();
-            messages = rendered;
-            self.next += stretch.len();
-            Window::new(self.job.hold, first, items)
+        let mut reserving = Reserving { way: Way::First, messages: Vec::new(), permits: None, answer };
+        let window = ready.map(|ready| {
+            let (items, messages) = ready.items.into_iter().unzip();
+            reserving.way = ready.way;
+            reserving.messages = messages;
+            reserving.permits = Some(ready.permits);
+            Window::new(self.job.hold, ready.first, items)
         });
         let submission = Submission { settlements: std::mem::take(&mut self.settled), window, reply };
         // The committer outlives every job.
         let _ = self.shared.submissions.send(submission).await;
         // Even without a window the answer is waited for: the job ends when everything it knows is written down.
-        let turns = turns.unwrap_or_else(|| nothing(&self.prepared.turns));
-        self.reserving = Some(Reserving { messages, turns, answer });
+        self.reserving = Some(reserving);
     }
 
     /// Begins the calls of a window that was reserved.
     fn reserved(&mut self, answer: WindowAnswer) {
-        let Some(Reserving { messages, mut turns, .. }) = self.reserving.take() else { return };
+        let Some(Reserving { way, messages, mut permits, .. }) = self.reserving.take() else { return };
         let Some(answers) = answer else {
             self.lost.cancel();
             return;
         };
+        let mut ours = Vec::new();
         for (reserved, message) in answers.into_iter().zip(messages) {
-            let turn = turns.split(1);
+            let permit = permits.as_mut().and_then(|permits| permits.split(1));
             match (reserved, message) {
-                (Reserved::Yours(reservation), Some(message)) => {
-                    self.calls
-                        .push(call(self.shared, self.prepared, self.job, reservation, message, turn).boxed());
-                }
+                (Reserved::Yours(reservation), Some(message)) => ours.push((reservation, message, permit)),
                 (Reserved::Yours(reservation), None) => {
                     // The database reserves only what was planned as a call, and those have messages.
-                    self.settled.push(reservation.settle(Outcome::NotSent {
-                        reason: "there was no message to send".to_owned(),
-                        retry_after: None,
-                    }));
+                    self.settle_unsent(reservation, "there was no message to send");
                 }
                 (Reserved::Already(status), _) => {
                     metrics::counter!("postrider_items_passed_over_total", "status" => status.as_str())
@@ -328,109 +513,108 @@ impl<'a> Execution<'a> {
                 }
             }
         }
+        match way {
+            Way::First => self.call_all(Way::First, ours),
+            Way::Second if ours.is_empty() => {}
+            Way::Second => {
+                self.moving_items += ours.len();
+                self.moving.push(move_window(self.shared, ours).boxed());
+            }
+        }
+    }
+
+    /// Begins the calls of a window that was moved.
+    fn moved(&mut self, Moved { items, kept }: Moved) {
+        self.moving_items -= items.len() + kept.len();
+        for reservation in kept {
+            self.settle_unsent(
+                reservation,
+                "it could not be moved to the other account, and was called nowhere",
+            );
+        }
+        self.call_all(Way::Second, items);
+    }
+
+    fn call_all(&mut self, way: Way, items: Vec<(Reservation, Message, Option<OwnedSemaphorePermit>)>) {
+        for (reservation, message, permit) in items {
+            self.calls
+                .push(call(self.shared, self.prepared, self.job, way, reservation, message, permit).boxed());
+        }
+    }
+
+    fn settle_unsent(&mut self, reservation: Reservation, reason: &str) {
+        self.settled
+            .push(reservation.settle(Outcome::NotSent { reason: reason.to_owned(), retry_after: None }));
     }
 
     fn reserving_was_refused(&mut self) {
         self.reserving = None;
-        self.refused = true;
+        self.stop = Some(Stop::Refused);
     }
 
     fn ended(&self) -> Ended {
-        if self.refused {
-            Ended::Failed("the database does not take its items; the log says why".to_owned())
-        } else if self.lost.is_cancelled() {
-            Ended::Lost
-        } else if self.next < self.job.item_ids.len() {
-            Ended::Interrupted
-        } else {
-            Ended::Done
-        }
-    }
-}
-
-/// A permit for nothing, where a submission carries no window.
-fn nothing(turns: &Arc<Semaphore>) -> OwnedSemaphorePermit {
-    #[expect(
-        clippy::expect_used,
-        reason = "zero permits are always there, and the semaphore is never closed"
-    )]
-    Arc::clone(turns).try_acquire_many_owned(0).expect("zero permits")
-}
-
-/// One item's call, tried again in place only where provably nothing was sent. Time and panics become outcomes here.
-async fn call(
-    shared: &Shared,
-    prepared: &Prepared,
-    job: &ClaimedJob,
-    reservation: Reservation,
-    message: Message,
-    turn: Option<OwnedSemaphorePermit>,
-) -> Settlement {
-    let settings = &shared.settings;
-    let (mut tries, mut waited) = (0, Duration::ZERO);
-    let outcome = loop {
-        if reservation.age() > settings.call_within {
-            // Somebody may have concluded by now that it was never sent; so it must not be.
-            break Outcome::NotSent {
-                reason: "the worker was held up before the call".to_owned(),
-                retry_after: None,
-            };
-        }
-        crash_point!("call.before");
-        tries += 1;
-        let called = AssertUnwindSafe(prepared.provider.call(&reservation, &message)).catch_unwind();
-        let outcome = match tokio::time::timeout(settings.call_timeout, called).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Outcome::Unknown { reason: "the adapter panicked".to_owned() },
-            Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
+        let put_off = |wait, why, whole_run| {
+            Ended::PutOff(PutOff { wait, why, whole_run }, self.prepared.limits.clone())
         };
-        crash_point!("call.after");
-        prepared.calls.count(&outcome);
-        match decide(outcome, tries, waited, spread(reservation.outbox_id()), &settings.retry) {
-            Verdict::Settle(outcome) => break outcome,
-            Verdict::CallAgainIn(pause) => {
-                waited += pause;
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = shared.hurry.cancelled() => break Outcome::NotSent {
-                        reason: "the worker stopped while the provider asked to wait".to_owned(),
-                        retry_after: None,
-                    },
-                }
+        match &self.stop {
+            Some(Stop::Refused) => {
+                Ended::Failed("the database does not take its items; the log says why".to_owned())
             }
-        }
-    };
-    drop(turn);
-    log(job, &reservation, &outcome);
-    reservation.settle(outcome)
-}
-
-fn log(job: &ClaimedJob, reservation: &Reservation, outcome: &Outcome) {
-    let id = reservation.outbox_id();
-    match outcome {
-        Outcome::Delivered { message_id } => {
-            tracing::debug!(item.id = %id, correlation_id = %job.correlation_id, message_id, "{id} was delivered");
-        }
-        Outcome::Rejected { reason } | Outcome::NotSent { reason, .. } => {
-            tracing::warn!(item.id = %id, correlation_id = %job.correlation_id, "{id} failed: {reason}");
-        }
-        Outcome::Unknown { reason } => {
-            tracing::warn!(item.id = %id, correlation_id = %job.correlation_id, "{id} is in doubt: {reason}");
+            _ if self.lost.is_cancelled() => Ended::Lost,
+            Some(Stop::PutOff(until, why)) => {
+                put_off(until.saturating_duration_since(Instant::now()), *why, true)
+            }
+            Some(Stop::Crowded) => Ended::Crowded,
+            None if !self.todo.is_empty() => Ended::Interrupted,
+            None => match self.opens_at {
+                // Other jobs of the run may hold people for whom it is time.
+                Some(opens) => put_off(until(opens, Timestamp::now()), Why::Hours, false),
+                None => Ended::Done,
+            },
         }
     }
 }
 
-/// A number from 0 to 1 that neighbours do not share.
-fn spread(id: OutboxId) -> f64 {
-    (id.0.as_u128() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64
+impl Ready {
+    fn calls(&self) -> usize {
+        self.items.iter().filter(|(_, message)| message.is_some()).count()
+    }
+
+    /// The items in front that need no more than so many turns. Nothing when there are none.
+    fn cut(&mut self, turns: usize) -> Option<Self> {
+        let mut calls = 0;
+        let fits = |(_, message): &&(PlannedItem, Option<Message>)| {
+            calls += usize::from(message.is_some());
+            calls <= turns
+        };
+        let count = self.items.iter().take_while(fits).count();
+        let permits = self.permits.split(count).filter(|_| count > 0)?;
+        let rest = self.items.split_off(count);
+        let items = std::mem::replace(&mut self.items, rest);
+        let part = Self { way: self.way, first: self.first, items, permits, made_at: self.made_at };
+        self.first += count;
+        Some(part)
+    }
 }
 
-fn describe(error: &StoreError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
+/// Moves a window to the other account, all at once.
+async fn move_window(
+    shared: &Shared,
+    items: Vec<(Reservation, Message, Option<OwnedSemaphorePermit>)>,
+) -> Moved {
+    let mut held = std::collections::HashMap::new();
+    let mut reservations = Vec::with_capacity(items.len());
+    for (reservation, message, permit) in items {
+        held.insert(reservation.outbox_id(), (message, permit));
+        reservations.push(reservation);
     }
-    text
+    let MovedOver { moved, mut kept } = failover::move_over(shared, reservations).await;
+    let mut items = Vec::with_capacity(moved.len());
+    for reservation in moved {
+        match held.remove(&reservation.outbox_id()) {
+            Some((message, permit)) => items.push((reservation, message, permit)),
+            None => kept.push(reservation),
+        }
+    }
+    Moved { items, kept }
 }

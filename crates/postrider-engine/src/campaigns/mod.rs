@@ -8,32 +8,42 @@
 //!
 //! What a crash can put in doubt is what is reserved, and that is what is being called: at most a window per job.
 
+mod call;
 mod committer;
 mod decide;
+mod failover;
+mod gate;
 mod job;
+mod prepare;
+mod route;
+mod turns;
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use postrider_model::{
-    ids::{JobId, ProviderAccountId, TenantId},
+    ids::{JobId, ProviderAccountId, RunId, TenantId},
     seal::MasterKey,
 };
 use postrider_providers::Adapters;
 use postrider_store::{
     Pool, StoreError,
     jobs::{self, ClaimedJob},
+    limits,
     outbox::JobHold,
     wakeups::Wakeups,
 };
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::committer::{Committer, Submissions};
 pub use self::decide::RetryPolicy;
+use self::{
+    committer::{Committer, Submissions},
+    gate::Gate,
+};
 
 /// How the worker behaves.
 #[derive(Debug, Clone)]
@@ -44,7 +54,7 @@ pub struct CampaignSettings {
     pub jobs_per_tenant_max: usize,
     /// Most items of one job that are reserved and being called: what a crash can put in doubt.
     pub window: usize,
-    /// Most calls at a time with one account.
+    /// Most calls at a time with one account, where its own limits do not say less.
     pub account_concurrency: usize,
     /// How many connections write at a time.
     pub commit_connections: usize,
@@ -54,6 +64,8 @@ pub struct CampaignSettings {
     pub call_within: Duration,
     /// What is done when provably nothing was sent.
     pub retry: RetryPolicy,
+    /// So many calls of an account in a row must fail before its circuit opens.
+    pub circuit_after: u32,
     /// How long a job stays away after its first attempt; each further pause is twice as long.
     pub retry_pause: Duration,
     /// How often locks are kept fresh.
@@ -73,6 +85,7 @@ impl Default for CampaignSettings {
             call_timeout: Duration::from_secs(60),
             call_within: Duration::from_secs(120),
             retry: RetryPolicy::default(),
+            circuit_after: 10,
             retry_pause: Duration::from_secs(60),
             heartbeat_interval: Duration::from_secs(20),
             poll_interval: Duration::from_millis(500),
@@ -96,14 +109,23 @@ struct Shared {
     adapters: Adapters,
     master_key: MasterKey,
     submissions: Submissions,
-    /// Turns at each account.
-    turns: Mutex<HashMap<ProviderAccountId, Arc<Semaphore>>>,
+    /// What is known about each account.
+    gates: Mutex<HashMap<ProviderAccountId, Arc<Gate>>>,
     held: Mutex<HashMap<JobId, Held>>,
     job_ended: Notify,
+    /// A circuit was opened or closed.
+    circuits_changed: Notify,
     /// Nothing new is begun.
     stopping: CancellationToken,
     /// Pauses are cut short.
     hurry: CancellationToken,
+}
+
+/// Runs whose account is slow: with all the jobs that it may have here, or with room for one more.
+#[derive(Default)]
+struct SlowRuns {
+    full: Vec<RunId>,
+    with_room: Vec<RunId>,
 }
 
 struct Held {
@@ -124,6 +146,8 @@ impl Drop for Holding {
     }
 }
 
+/// How often this process hears what others have found out about the accounts that it uses.
+const LISTEN_EVERY: Duration = Duration::from_secs(1);
 /// How often the backlog is measured for the metrics.
 const MEASURE_EVERY: Duration = Duration::from_secs(15);
 /// How long to wait before the database is asked again.
@@ -152,9 +176,10 @@ impl CampaignWorker {
             adapters,
             master_key,
             submissions,
-            turns: Mutex::default(),
+            gates: Mutex::default(),
             held: Mutex::default(),
             job_ended: Notify::new(),
+            circuits_changed: Notify::new(),
             stopping: CancellationToken::new(),
             hurry: CancellationToken::new(),
         });
@@ -176,6 +201,7 @@ impl CampaignWorker {
         let ended = CancellationToken::new();
         background.spawn(heartbeats(Arc::clone(&shared), ended.clone()));
         background.spawn(measure(Arc::clone(&shared), ended.clone()));
+        background.spawn(listen(Arc::clone(&shared), ended.clone()));
         let jobs = TaskTracker::new();
         let mut was_away = false;
 
@@ -233,7 +259,8 @@ impl CampaignWorker {
 }
 
 impl Shared {
-    /// Takes as many jobs as there is room for, and none of a tenant that has its share already.
+    /// Takes as many jobs as there is room for: none of a tenant that has its share already, and none of an account that they
+    /// would only wait for.
     async fn claim(&self) -> Result<Vec<ClaimedJob>, StoreError> {
         let (room, except) = {
             let held = self.held();
@@ -254,7 +281,17 @@ impl Shared {
         if room == 0 {
             return Ok(Vec::new());
         }
-        let claimed = jobs::claim(&self.pool, &self.worker, room, &except).await?;
+        let slow = self.slow_runs();
+        let mut claimed = Vec::new();
+        if !slow.with_room.is_empty() {
+            // One at a time, because the run may have many.
+            claimed = jobs::claim(&self.pool, &self.worker, 1, &except, &slow.full).await?;
+        }
+        if claimed.len() < room {
+            let runs = [slow.full, slow.with_room].concat();
+            claimed
+                .extend(jobs::claim(&self.pool, &self.worker, room - claimed.len(), &except, &runs).await?);
+        }
         metrics::counter!("postrider_jobs_claimed_total").increment(claimed.len() as u64);
         Ok(claimed)
     }
@@ -271,11 +308,11 @@ impl Shared {
     fn let_go(&self, hold: JobHold) {
         // The same job may have come back under another attempt: that one is still held.
         self.held().retain(|_, held| held.hold != hold);
-        // Accounts that nobody uses any more.
-        self.turns
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|_, turns| Arc::strong_count(turns) > 1);
+        let now = Instant::now();
+        self.gates().retain(|_, gate| {
+            gate.leave(hold);
+            gate.is_needed(now)
+        });
         self.job_ended.notify_waiters();
     }
 
@@ -283,10 +320,40 @@ impl Shared {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn turns_of(&self, account: ProviderAccountId) -> Arc<Semaphore> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Semaphore::new(self.settings.account_concurrency.max(1)));
-        Arc::clone(turns.entry(account).or_insert_with(new))
+    fn gates(&self) -> MutexGuard<'_, HashMap<ProviderAccountId, Arc<Gate>>> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The gate of an account, which allows so many calls at a time.
+    fn gate_of(&self, account: ProviderAccountId, concurrency: usize) -> Arc<Gate> {
+        let concurrency = concurrency.min(self.settings.account_concurrency);
+        Arc::clone(self.gates().entry(account).or_insert_with(|| Arc::new(Gate::new(concurrency))))
+    }
+
+    /// Runs whose account has more jobs than turns.
+    fn slow_runs(&self) -> SlowRuns {
+        let (now, mut slow) = (Instant::now(), SlowRuns::default());
+        for (runs, is_full) in self.gates().values().filter_map(|gate| gate.slow_runs(now)) {
+            if is_full { &mut slow.full } else { &mut slow.with_room }.extend(runs);
+        }
+        slow
+    }
+
+    /// Hears what others have found out about the accounts of the jobs that are held.
+    async fn listen(&self) {
+        let holds: Vec<JobHold> = self.held().values().map(|held| held.hold).collect();
+        if holds.is_empty() {
+            return;
+        }
+        match limits::known(&self.pool, &self.worker, &holds).await {
+            Ok(known) => {
+                let now = Instant::now();
+                for (account, gate) in &*self.gates() {
+                    gate.learn(now, known.get(account).copied().unwrap_or_default());
+                }
+            }
+            Err(error) => tracing::debug!(?error, "how the accounts stand could not be read"),
+        }
     }
 
     /// Keeps the locks fresh, and tells jobs whose lock is gone.
@@ -338,8 +405,20 @@ async fn heartbeats(shared: Arc<Shared>, ended: CancellationToken) {
     }
 }
 
-async fn measure(shared: Arc<Shared>, ended: CancellationToken) {
+async fn listen(shared: Arc<Shared>, ended: CancellationToken) {
     loop {
+        tokio::select! {
+            () = ended.cancelled() => return,
+            () = tokio::time::sleep(LISTEN_EVERY) => {}
+        }
+        shared.listen().await;
+    }
+}
+
+async fn measure(shared: Arc<Shared>, ended: CancellationToken) {
+    let mut providers = HashMap::new();
+    loop {
+        measure_circuits(&shared, &mut providers).await;
         match jobs::measure(&shared.pool).await {
             Ok(backlog) => {
                 metrics::gauge!("postrider_jobs_waiting").set(backlog.jobs_waiting as f64);
@@ -352,7 +431,22 @@ async fn measure(shared: Arc<Shared>, ended: CancellationToken) {
         }
         tokio::select! {
             () = ended.cancelled() => return,
+            () = shared.circuits_changed.notified() => {}
             () = tokio::time::sleep(MEASURE_EVERY) => {}
         }
+    }
+}
+
+/// A gauge per provider that ever had an open circuit. Whose account it is, `postrider accounts list` says.
+async fn measure_circuits(shared: &Shared, providers: &mut HashMap<String, i64>) {
+    match limits::measure_circuits(&shared.pool).await {
+        Ok(open) => {
+            providers.values_mut().for_each(|count| *count = 0);
+            providers.extend(open);
+            for (provider, count) in providers {
+                metrics::gauge!("postrider_circuit_open", "provider" => provider.clone()).set(*count as f64);
+            }
+        }
+        Err(error) => tracing::debug!(?error, "the circuits could not be counted"),
     }
 }

@@ -3,22 +3,17 @@
 //! A receiver verifies `webhook-signature` with its secret and recognises a repeat by `webhook-id`.
 
 use async_trait::async_trait;
-use base64::{Engine, engine::general_purpose::STANDARD};
-use jiff::Timestamp;
 use postrider_model::{Event, EventSink, SinkError};
-use reqwest::{
-    Method, Request, StatusCode,
-    header::{CONTENT_TYPE, HeaderMap, HeaderValue},
-};
-use secrecy::{ExposeSecret, SecretString};
-use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP, Webhook};
+use reqwest::{Request, StatusCode};
+use secrecy::SecretString;
+use standardwebhooks::Webhook;
 use url::Url;
 
 use super::{InvalidSink, body};
-use crate::guard::{Answer, CallError, GuardedClient, Reuse, check_url};
-
-/// Sizes of a secret, in bytes, from the specification.
-const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+use crate::{
+    guard::{Answer, CallError, GuardedClient, Reuse, check_url},
+    signing,
+};
 
 /// Where webhooks go, and how they are signed.
 #[derive(Clone)]
@@ -45,29 +40,16 @@ impl HttpSink {
             return Err(InvalidSink::NoSecret);
         }
         let signers = config.secrets.iter().zip(1..).map(|(secret, position)| {
-            signer(secret).map_err(|problem| InvalidSink::Secret { position, problem })
+            signing::signer(secret).map_err(|problem| InvalidSink::Secret { position, problem })
         });
         Ok(Self { client: client.clone(), signers: signers.collect::<Result<_, _>>()?, url: config.url })
     }
 
     fn request(&self, event: &Event) -> Result<Request, SinkError> {
-        let body = body(event);
         let id = event.id.to_string();
-        // The time of this attempt: receivers refuse old signatures, and an event may have waited for days.
-        let now = Timestamp::now().as_second();
-        let signatures: Result<Vec<String>, _> =
-            self.signers.iter().map(|signer| signer.sign(&id, now, &body)).collect();
-        let signatures = signatures.map_err(|error| unsendable(&error))?.join(" ");
-
-        let mut request = Request::new(Method::POST, self.url.clone());
-        let headers: &mut HeaderMap = request.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(HEADER_WEBHOOK_TIMESTAMP, HeaderValue::from(now));
-        headers.insert(HEADER_WEBHOOK_ID, HeaderValue::from(event.id.0));
-        let signatures = HeaderValue::from_str(&signatures).map_err(|error| unsendable(&error))?;
-        headers.insert(HEADER_WEBHOOK_SIGNATURE, signatures);
-        *request.body_mut() = Some(body.into());
-        Ok(request)
+        signing::request(self.url.clone(), &self.signers, &id, body(event)).map_err(|error| {
+            SinkError::Unreachable { reason: format!("the event could not be signed: {error}") }
+        })
     }
 }
 
@@ -104,23 +86,10 @@ fn judge(answer: &Answer) -> Result<(), SinkError> {
     Err(SinkError::Refused { reason })
 }
 
-/// Never part of an error: the secret itself.
-fn signer(secret: &SecretString) -> Result<Webhook, &'static str> {
-    let encoded = secret.expose_secret().strip_prefix("whsec_").ok_or("does not begin with `whsec_`")?;
-    let key = STANDARD.decode(encoded).map_err(|_| "is not base64 after `whsec_`")?;
-    if !SECRET_BYTES.contains(&key.len()) {
-        return Err("does not hold 24 to 64 bytes");
-    }
-    Webhook::from_bytes(key).map_err(|_| "is not usable")
-}
-
-/// Our own bytes are always text, so this names a bug.
-fn unsendable(error: &dyn std::error::Error) -> SinkError {
-    SinkError::Unreachable { reason: format!("the event could not be signed: {error}") }
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+
     use super::*;
     use crate::guard::{Limits, Policy, UrlRefused};
 

@@ -10,14 +10,15 @@ use std::{
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use postrider_model::{
+    Limits,
     ids::{ProviderAccountId, TenantId},
     seal::Place,
 };
 use postrider_providers::{Account, Adapters};
 use postrider_store::{
     PgConnection,
-    accounts::{self, NewAccount},
-    pool,
+    accounts::{self, AccountState, Circuit, NewAccount},
+    jobs, pool,
 };
 use secrecy::SecretString;
 
@@ -40,10 +41,23 @@ pub enum AccountsCommand {
         /// What is not secret, as a JSON object
         #[arg(long, value_name = "JSON", default_value = "{}")]
         settings: String,
+        /// What it may be asked, as a JSON object, such as `{"rate_per_second": 10}`
+        #[arg(long, value_name = "JSON", default_value = "{}")]
+        limits: String,
         #[command(flatten)]
         secret: SecretSource,
     },
-    /// List the accounts of a tenant, without their secrets
+    /// Set what an account may be asked; `{}` takes all limits away
+    Limit {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The account's name
+        name: String,
+        /// As a JSON object, such as `{"rate_per_second": 10, "daily": 5000}`
+        #[arg(long, value_name = "JSON")]
+        limits: String,
+    },
+    /// List the accounts of a tenant and how they stand, without their secrets
     List {
         #[command(flatten)]
         of: ForTenant,
@@ -120,50 +134,55 @@ impl SecretSource {
 pub async fn run(command: AccountsCommand, config: &Config) -> anyhow::Result<ExitCode> {
     // What is wrong with the input is said before anything is started, and nothing is open while a person types.
     let input = Input::read(&command)?;
-    let warning = match &command {
-        AccountsCommand::Add { provider, .. } => check(provider, &input, &wire::adapters(config)?)?,
-        _ => None,
-    };
-    with_installation(config, async |installation| act(command, input, installation, config).await).await?;
-    if let Some(warning) = warning {
-        eprintln!("warning: {warning}");
+    if let AccountsCommand::Add { provider, .. } = &command {
+        check(provider, &input, &wire::adapters(config)?)?;
     }
+    with_installation(config, async |installation| act(command, input, installation, config).await).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the vendor takes the account as it is. A vendor that another program adds is taken on trust.
-fn check(provider: &str, input: &Input, adapters: &Adapters) -> anyhow::Result<Option<String>> {
+/// Whether there is such a vendor, and whether it takes the account as it is.
+fn check(provider: &str, input: &Input, adapters: &Adapters) -> anyhow::Result<()> {
     let Some(adapter) = adapters.get(provider) else {
-        let known = adapters.names();
-        return Ok(Some(format!("this program cannot call provider `{provider}` itself; it knows {known}")));
+        anyhow::bail!("there is no provider `{provider}`; this version knows {}", adapters.names());
     };
     let account = Account { id: ProviderAccountId::new(), settings: &input.settings, secret: &input.secret };
-    adapter
-        .open(&account)
-        .map(|_| None)
-        .map_err(|error| anyhow::anyhow!("the account cannot work as it is set up: {error}"))
+    match adapter.open(&account) {
+        Ok(_) => Ok(()),
+        Err(error) => anyhow::bail!("the account cannot work as it is set up: {error}"),
+    }
 }
 
 /// What comes from outside the command line, or must be understood first.
 #[derive(Default)]
 struct Input {
     settings: serde_json::Value,
+    limits: Limits,
     secret: SecretString,
 }
 
 impl Input {
     fn read(command: &AccountsCommand) -> anyhow::Result<Self> {
         Ok(match command {
-            AccountsCommand::Add { settings, secret, .. } => {
+            AccountsCommand::Add { settings, limits, secret, .. } => {
+                let limits = read_limits(limits)?;
                 let settings = serde_json::from_str(settings).map_err(|error| {
                     anyhow::anyhow!("--settings is not JSON: {error}; quote it for the shell, as in --settings '{{\"from\": \"+49\"}}'")
                 })?;
-                Self { settings, secret: secret.read()? }
+                Self { settings, limits, secret: secret.read()? }
             }
+            AccountsCommand::Limit { limits, .. } => Self { limits: read_limits(limits)?, ..Self::default() },
             AccountsCommand::Rotate { secret, .. } => Self { secret: secret.read()?, ..Self::default() },
             _ => Self::default(),
         })
     }
+}
+
+fn read_limits(text: &str) -> anyhow::Result<Limits> {
+    let value = serde_json::from_str(text).map_err(|error| {
+        anyhow::anyhow!("--limits is not JSON: {error}; quote it for the shell, as in --limits '{{\"rate_per_second\": 10}}'")
+    })?;
+    Limits::read(&value).map_err(|error| anyhow::anyhow!("--limits: {error}"))
 }
 
 async fn act(
@@ -188,6 +207,9 @@ async fn act(
                 secret: &input.secret,
             };
             let id = accounts::create(&mut transaction, &key, &account, &actor()).await?;
+            if input.limits != Limits::default() {
+                accounts::limit(&mut transaction, id, &input.limits, &actor()).await?;
+            }
             pool::commit(transaction).await?;
             println!("{}", id.0);
         }
@@ -205,15 +227,29 @@ async fn act(
                         a.provider,
                         a.id.0.to_string(),
                         a.settings.to_string(),
+                        a.limits.to_string(),
+                        in_words(&a.state),
                         output::time(a.updated_at),
                     ]
                 })
                 .collect();
             output::table(
-                ["name", "provider", "id", "settings", "secret set"],
+                ["name", "provider", "id", "settings", "limits", "state", "secret set"],
                 rows,
                 "this tenant has no accounts; `postrider accounts add` makes one",
             )?;
+        }
+        AccountsCommand::Limit { of, name, .. } => {
+            let tenant = of.find(&mut transaction, installation).await?;
+            pool::act_as(&mut transaction, tenant.id).await?;
+            let id = find(&mut transaction, tenant.id, &name).await?;
+            accounts::limit(&mut transaction, id, &input.limits, &actor()).await?;
+            pool::commit(transaction).await?;
+            // What waited for the old limits may go on.
+            let mut hint = pool::begin(&pool).await?;
+            jobs::hint(&mut hint).await?;
+            pool::commit(hint).await?;
+            eprintln!("`{name}` has new limits");
         }
         AccountsCommand::Rotate { of, name, .. } => {
             let key = installation.master_key(config)?;
@@ -256,6 +292,31 @@ async fn act(
         }
     }
     Ok(())
+}
+
+/// Such as `120 calls today; waits until … : …`.
+fn in_words(state: &AccountState) -> String {
+    let mut words = Vec::new();
+    if state.used_today > 0 {
+        words.push(format!("{} calls today", state.used_today));
+    }
+    let because =
+        |reason: &Option<String>| reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    if let Some(until) = state.waits_until {
+        words.push(format!("waits until {}{}", output::time(until), because(&state.waits_because)));
+    }
+    match (state.circuit, state.circuit_open_until) {
+        (Circuit::Open, Some(until)) => {
+            words.push(format!(
+                "circuit open until {}{}",
+                output::time(until),
+                because(&state.circuit_reason)
+            ));
+        }
+        (Circuit::HalfOpen, _) => words.push(format!("circuit half open{}", because(&state.circuit_reason))),
+        _ => {}
+    }
+    if words.is_empty() { "-".to_owned() } else { words.join("; ") }
 }
 
 async fn find(

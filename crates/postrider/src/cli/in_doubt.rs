@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use postrider_model::ids::OutboxId;
+use postrider_model::{DoubtClass, ids::OutboxId};
+use postrider_providers::Adapters;
 use postrider_store::{
     doubts::{self, Doubt, Doubts, Resolution},
     jobs, pool,
 };
 
 use super::{ForTenant, actor, output, with_installation};
-use crate::{config::Config, installation::Installation};
+use crate::{config::Config, installation::Installation, wire};
 
 #[derive(Subcommand)]
 pub enum InDoubtCommand {
@@ -66,17 +67,22 @@ pub async fn run(command: InDoubtCommand, config: &Config) -> anyhow::Result<Exi
             "--message-id belongs to an item that was sent; leave it out, or resolve --as sent"
         );
     }
-    with_installation(config, async |installation| act(command, installation).await).await?;
+    let adapters = wire::adapters(config)?;
+    with_installation(config, async |installation| act(command, installation, &adapters).await).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn act(command: InDoubtCommand, installation: &Installation) -> anyhow::Result<()> {
+async fn act(
+    command: InDoubtCommand,
+    installation: &Installation,
+    adapters: &Adapters,
+) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     match command {
         InDoubtCommand::List { of, limit, json } => {
             let (mut transaction, tenant) = of.begin(&pool, installation).await?;
             let doubts = doubts::list(&mut transaction, tenant.id, limit).await?;
-            if json { output::json(&doubts.items) } else { show(&doubts) }
+            if json { output::json(&doubts.items) } else { show(&doubts, adapters) }
         }
         InDoubtCommand::Resolve { of, item, resolved_as, note, message_id, json } => {
             let (mut transaction, _) = of.begin(&pool, installation).await?;
@@ -99,10 +105,10 @@ async fn act(command: InDoubtCommand, installation: &Installation) -> anyhow::Re
     }
 }
 
-fn show(doubts: &Doubts) -> anyhow::Result<()> {
-    let rows = doubts.items.iter().map(row).collect();
+fn show(doubts: &Doubts, adapters: &Adapters) -> anyhow::Result<()> {
+    let rows = doubts.items.iter().map(|doubt| row(doubt, settled_by(doubt, adapters))).collect();
     output::table(
-        ["item", "campaign", "phase", "recipient", "provider", "for", "quiet", "reason"],
+        ["item", "campaign", "phase", "recipient", "provider", "for", "quiet", "settled by", "reason"],
         rows,
         "nothing is in doubt",
     )?;
@@ -112,13 +118,26 @@ fn show(doubts: &Doubts) -> anyhow::Result<()> {
     }
     if shown > 0 {
         eprintln!(
-            "look at the provider, then `postrider in-doubt resolve ITEM --as sent|failed --note …`; as failed only once it is quiet"
+            "where a person settles it: look at the provider, then `postrider in-doubt resolve ITEM --as sent|failed --note …`; \
+             as failed only once it is quiet"
         );
     }
     Ok(())
 }
 
-fn row(doubt: &Doubt) -> [String; 8] {
+/// Who will find out what became of it.
+fn settled_by(doubt: &Doubt, adapters: &Adapters) -> &'static str {
+    let class = adapters.get(&doubt.provider).map(|adapter| adapter.manifest().doubt);
+    match class {
+        _ if doubt.is_for_person => "a person",
+        Some(DoubtClass::Key | DoubtClass::Natural) => "a repeat",
+        Some(DoubtClass::Lookup) => "a look-up",
+        Some(DoubtClass::Echo) => "a callback",
+        Some(DoubtClass::Person) | None => "a person",
+    }
+}
+
+fn row(doubt: &Doubt, settled_by: &str) -> [String; 9] {
     let dash = || "-".to_owned();
     let quiet =
         if doubt.is_quiet { "yes".to_owned() } else { format!("from {}", output::time(doubt.quiet_until)) };
@@ -130,7 +149,11 @@ fn row(doubt: &Doubt) -> [String; 8] {
         doubt.provider.clone(),
         age(doubt.age_seconds),
         quiet,
-        doubt.reason.clone(),
+        settled_by.to_owned(),
+        match &doubt.note {
+            Some(note) => format!("{}; {note}", doubt.reason),
+            None => doubt.reason.clone(),
+        },
     ]
 }
 

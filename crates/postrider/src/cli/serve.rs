@@ -4,8 +4,8 @@ use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use postrider_api::App;
-use postrider_engine::{CampaignWorker, Relay};
+use postrider_api::{App, CallbackKeys};
+use postrider_engine::{CampaignWorker, Relay, Resolver};
 use postrider_model::seal::MasterKey;
 use postrider_store::{Pool, doctor, events, jobs, migrate, pool, wakeups};
 use tokio::net::TcpListener;
@@ -29,8 +29,22 @@ enum ServeRole {
     Api,
     /// Campaigns: jobs, reservations, provider calls
     Campaigns,
+    /// Items in doubt: settles what can be settled without a person
+    Resolver,
     /// Domain events to their sinks
     Relay,
+}
+
+impl ServeRole {
+    /// What it does with the master key; nothing where it needs none.
+    const fn without_key(self) -> Option<&'static str> {
+        match self {
+            Self::Campaigns => Some("campaigns are not served, their jobs wait"),
+            Self::Resolver => Some("doubts are not settled, they wait"),
+            Self::Api => Some("callbacks of providers cannot be verified, they are put off"),
+            Self::Relay => None,
+        }
+    }
 }
 
 pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
@@ -65,20 +79,28 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
                 loops.spawn(retention.run(worker_pool, draining.clone()));
             }
         }
-        if let Some(master_key) = campaigns_key(&roles, explicit, &installation, config)? {
+        let master_key = master_key(&roles, explicit, &installation, config)?;
+        if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Campaigns)) {
             let pool = checked(installation.worker_pool(connections).await?, CAMPAIGNS).await?;
             let writes = installation.worker_pool(config.campaigns.commit_connections).await?;
             let (hints, listening) =
                 wakeups::listen(installation.listen_url(), jobs::HINT_CHANNEL, draining.clone())?;
             loops.spawn(listening);
             let settings = wire::campaign_settings(config);
-            let worker = CampaignWorker::new(pool, writes, hints, adapters, master_key, settings);
+            let worker = CampaignWorker::new(pool, writes, hints, adapters.clone(), master_key, settings);
             loops.spawn(worker.run(draining.clone()));
+        }
+        if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Resolver)) {
+            let pool = checked(installation.worker_pool(connections).await?, RESOLVER).await?;
+            let settings = wire::resolver_settings(config);
+            let resolver = Resolver::new(pool, adapters.clone(), master_key, settings);
+            loops.spawn(resolver.run(draining.clone()));
         }
         loops.close();
 
         let serves_api = roles.contains(&ServeRole::Api);
-        let app = App { pool: app_pool, metrics, draining: draining.clone(), serves_api };
+        let callbacks = master_key.map(|master_key| CallbackKeys { adapters, master_key });
+        let app = App { pool: app_pool, metrics, draining: draining.clone(), serves_api, callbacks };
         // HTTP outlives the loops, so that health and metrics can be asked for while they drain.
         let drained = CancellationToken::new();
         let http = tokio::spawn(postrider_api::serve(listener, app, drained.clone()));
@@ -105,21 +127,26 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The key that opens the accounts' secrets, if campaigns are to be served. Who asked for them by name must have one.
-fn campaigns_key(
+/// The key that opens the accounts' secrets, if anything here needs it. Who asked for campaigns or the resolver by name must
+/// have one.
+fn master_key(
     roles: &[ServeRole],
     explicit: bool,
     installation: &Installation,
     config: &Config,
 ) -> anyhow::Result<Option<MasterKey>> {
-    if !roles.contains(&ServeRole::Campaigns) {
+    let missing: Vec<&str> = roles.iter().filter_map(|role| role.without_key()).collect();
+    if missing.is_empty() {
         return Ok(None);
     }
+    let calls = roles.iter().any(|role| matches!(role, ServeRole::Campaigns | ServeRole::Resolver));
     match installation.master_key(config) {
         Ok(key) => Ok(Some(key)),
-        Err(error) if explicit => Err(error),
+        Err(error) if explicit && calls => Err(error),
         Err(error) => {
-            tracing::warn!("campaigns are not served, their jobs wait: {error:#}");
+            for consequence in missing {
+                tracing::warn!("{consequence}: {error:#}");
+            }
             Ok(None)
         }
     }
@@ -135,6 +162,7 @@ async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 type Needs = (&'static str, &'static str, &'static str);
 const APP: Needs = ("postrider_app", "HTTP", "database.app_url");
 const CAMPAIGNS: Needs = ("postrider_worker", "the campaign worker", "database.url");
+const RESOLVER: Needs = ("postrider_worker", "the resolver", "database.url");
 const RELAY: Needs = ("postrider_worker", "the relay", "database.url");
 
 /// Refuses to serve where the promises would not hold.

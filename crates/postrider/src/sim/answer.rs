@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
@@ -14,8 +15,9 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::World;
-use super::faults::{Ending, Fault};
-use super::receipts::Receipt;
+use super::acting::Face;
+use super::faults::{Ending, Strike};
+use super::memory::{Done, Working};
 
 /// A whole answer.
 pub type Answer = Response<BoxBody<Bytes, io::Error>>;
@@ -39,45 +41,77 @@ impl std::fmt::Display for Cut {
 
 impl std::error::Error for Cut {}
 
-/// Writes the receipt down, then ends the exchange as its fault says. `good` is the answer of a request
-/// that meets no fault.
-pub async fn conclude(world: &World, mut receipt: Receipt, good: (StatusCode, Value)) -> Result<Answer, Cut> {
-    let ending = receipt.fault.map_or(Ending::Well, Fault::ending);
-    let status = match ending {
-        Ending::Well | Ending::Late => Some(good.0),
-        Ending::Error => Some(StatusCode::INTERNAL_SERVER_ERROR),
-        Ending::Refusal => Some(StatusCode::BAD_REQUEST),
-        Ending::Busy => Some(StatusCode::TOO_MANY_REQUESTS),
-        Ending::Silence | Ending::Half | Ending::Reset => None,
-    };
-    receipt.answered = status.map(|status| status.as_u16());
-    if let Err(error) = world.ledger.record(receipt).await {
-        tracing::error!(?error, "a request was left unanswered because its receipt could not be written");
-        return Err(Cut::Silence);
+/// How one exchange ends, and what it would have said.
+pub struct Exchange {
+    ending: Ending,
+    delay: Duration,
+    good: Done,
+    /// Held for as long as the request counts as being worked on.
+    working: Option<Working>,
+}
+
+impl Exchange {
+    /// As the fault says, or with the good answer.
+    pub fn new(strike: Option<Strike>, good: Done) -> Self {
+        let ending = strike.map_or(Ending::Well, |strike| strike.ending);
+        let delay = strike.map_or(Duration::ZERO, |strike| strike.delay);
+        Self { ending, delay, good, working: None }
     }
 
-    match ending {
-        Ending::Well => Ok(json_answer(good.0, &good.1)),
-        Ending::Late => {
-            world.wait(world.pace.latency).await;
-            Ok(json_answer(good.0, &good.1))
+    /// The request counts as being worked on until this exchange ends.
+    pub fn held_by(self, working: Option<Working>) -> Self {
+        Self { working, ..self }
+    }
+
+    /// The status about to be answered, if a whole answer follows.
+    pub fn status(&self, face: &Face) -> Option<StatusCode> {
+        match self.ending {
+            Ending::Well | Ending::Late => Some(self.good.status),
+            Ending::Error => Some(StatusCode::INTERNAL_SERVER_ERROR),
+            Ending::Refusal => Some(face.refuses_with),
+            Ending::Busy => Some(StatusCode::TOO_MANY_REQUESTS),
+            Ending::Silence | Ending::Half | Ending::Reset => None,
         }
-        Ending::Error => Ok(problem(StatusCode::INTERNAL_SERVER_ERROR, "the sim was asked to fail")),
-        Ending::Refusal => Ok(problem(StatusCode::BAD_REQUEST, "the sim was asked to refuse")),
-        Ending::Busy => Ok(busy(world)),
+    }
+}
+
+/// Ends an exchange. Whatever had to be written down is on disk.
+pub async fn end(world: &World, face: &Face, exchange: Exchange) -> Result<Answer, Cut> {
+    let Exchange { ending, delay, good, working } = exchange;
+    if ending == Ending::Late {
+        // Slow work is work: until it is answered, a repeat meets a request that is under way.
+        world.wait(delay).await;
+    }
+    drop(working);
+    let wrong = |status, why| json_answer(status, &(face.say)(status, why));
+    match ending {
+        Ending::Well | Ending::Late => Ok(raw_answer(good.status, &good.answer)),
+        Ending::Error => Ok(wrong(StatusCode::INTERNAL_SERVER_ERROR, "the sim was asked to fail")),
+        Ending::Refusal => Ok(wrong(face.refuses_with, "the sim was asked to refuse")),
+        Ending::Busy => {
+            let mut answer = wrong(StatusCode::TOO_MANY_REQUESTS, "the sim was asked to be busy");
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(world.pace.retry_after_seconds));
+            Ok(answer)
+        }
         Ending::Silence => {
             // hyper drops this when the client hangs up.
             world.wait(world.pace.stall).await;
             Err(Cut::Silence)
         }
-        Ending::Half => Err(Cut::Half(half_of(good.0, &good.1))),
+        Ending::Half => Err(Cut::Half(half_of(good.status, &good.answer))),
         Ending::Reset => Err(Cut::Reset),
     }
 }
 
 /// A JSON answer.
 pub fn json_answer(status: StatusCode, value: &Value) -> Answer {
-    with_type(status, "application/json", Full::new(Bytes::from(value.to_string())).map_err(never).boxed())
+    raw_answer(status, &value.to_string())
+}
+
+/// An answer whose JSON is written already.
+pub fn raw_answer(status: StatusCode, json: &str) -> Answer {
+    let body = Full::new(Bytes::copy_from_slice(json.as_bytes()));
+    with_type(status, "application/json", body.map_err(never).boxed())
 }
 
 /// An answer with a body of a given type.
@@ -93,12 +127,6 @@ pub fn problem(status: StatusCode, detail: &str) -> Answer {
     json_answer(status, &json!({ "error": detail }))
 }
 
-fn busy(world: &World) -> Answer {
-    let mut answer = problem(StatusCode::TOO_MANY_REQUESTS, "the sim was asked to be busy");
-    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(world.pace.retry_after_seconds));
-    answer
-}
-
 /// The answer to a method that a path does not take.
 pub fn not_allowed(methods: &'static str) -> Answer {
     let mut answer = problem(StatusCode::METHOD_NOT_ALLOWED, "this path takes other methods");
@@ -107,8 +135,7 @@ pub fn not_allowed(methods: &'static str) -> Answer {
 }
 
 /// The first half of a good answer: a whole head that promises more than follows.
-fn half_of(status: StatusCode, value: &Value) -> Bytes {
-    let body = value.to_string();
+fn half_of(status: StatusCode, body: &str) -> Bytes {
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()

@@ -28,7 +28,7 @@ pub fn health() -> Answer {
     json_answer(StatusCode::OK, &json!({ "status": "ok" }))
 }
 
-/// `GET /receipts`: the counts over what is on disk. With `?received=N` or `?accepted=N` it answers as soon
+/// `GET /receipts`: the counts over what is on disk, and what was noted beside. With `?received=N` or `?accepted=N` it answers as soon
 /// as there are that many, or after 30 s with what there is, so that a test need not poll.
 pub async fn counts(world: &World, query: Option<&str>) -> Answer {
     let Some(enough) = query.map_or(Some((0, 0)), parse_enough) else {
@@ -40,7 +40,11 @@ pub async fn counts(world: &World, query: Option<&str>) -> Answer {
         () = tokio::time::sleep(WAIT_MAX) => {}
         () = world.shutdown.cancelled() => {}
     }
-    json_answer(StatusCode::OK, &json!(world.ledger.counts()))
+    let (mut counts, noted) = (json!(world.ledger.counts()), world.noted.counts());
+    if let (Some(counts), serde_json::Value::Object(noted)) = (counts.as_object_mut(), noted) {
+        counts.extend(noted);
+    }
+    json_answer(StatusCode::OK, &counts)
 }
 
 /// `(received, accepted)` to wait for.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,36 @@ pub enum Fault {
     ResetBefore,
     /// Acts, then breaks off in the middle of its answer.
     Half,
+    /// Acts and loses the answer; the key is remembered only after a while, so a repeat until then acts again.
+    KeyLate,
+    /// Acts and loses the answer; whoever looks for it does not find it for a while.
+    LookupEarly,
+    /// Loses the answer, and acts only after a while: the request was stuck in some proxy.
+    ActLate,
+}
+
+/// A fault that strikes one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strike {
+    /// What happens.
+    pub fault: Fault,
+    /// How the exchange ends.
+    pub ending: Ending,
+    /// How long the fault lasts, if it is one that lasts.
+    pub delay: Duration,
+}
+
+/// What a request is to its provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Something new to do.
+    ToAct,
+    /// Something that was taken, or is still on its way, and the provider does not know it.
+    ToActAgain,
+    /// What was done already, and is answered from memory.
+    Again,
+    /// A question: nothing is done.
+    ToLook,
 }
 
 /// How an exchange ends. Each face has its own way of saying it: HTTP a status, SMTP a reply code.
@@ -54,7 +85,7 @@ pub enum Ending {
 
 impl Fault {
     /// Every fault there is.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Latency,
         Self::Stall,
         Self::Fail,
@@ -64,6 +95,9 @@ impl Fault {
         Self::Reset,
         Self::ResetBefore,
         Self::Half,
+        Self::KeyLate,
+        Self::LookupEarly,
+        Self::ActLate,
     ];
 
     /// The whole table: name, whether the sim acts on the request, how the exchange ends.
@@ -79,6 +113,9 @@ impl Fault {
             Self::Reset       => ("reset",        true,  Ending::Reset),
             Self::ResetBefore => ("reset_before", false, Ending::Reset),
             Self::Half        => ("half",         true,  Ending::Half),
+            Self::KeyLate     => ("key_late",     true,  Ending::Reset),
+            Self::LookupEarly => ("lookup_early", true,  Ending::Reset),
+            Self::ActLate     => ("act_late",     false, Ending::Reset),
         }
     }
 
@@ -92,9 +129,25 @@ impl Fault {
         self.row().1
     }
 
-    /// How the exchange ends.
+    /// How the exchange ends, unless a rule says otherwise.
     pub const fn ending(self) -> Ending {
         self.row().2
+    }
+
+    /// Whether it plays with what happens after the answer. Rules may choose how such an exchange ends.
+    pub const fn is_mean(self) -> bool {
+        matches!(self, Self::KeyLate | Self::LookupEarly | Self::ActLate)
+    }
+
+    /// Whether it can strike such a request. What was taken is never refused afterwards: a provider that remembers it
+    /// says so again.
+    pub const fn strikes(self, asked: Asked) -> bool {
+        match asked {
+            Asked::ToAct => true,
+            Asked::ToActAgain => !matches!(self, Self::Refuse),
+            Asked::Again => !self.is_mean() && !matches!(self, Self::Refuse),
+            Asked::ToLook => !self.is_mean(),
+        }
     }
 }
 

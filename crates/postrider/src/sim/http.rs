@@ -17,8 +17,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use super::acting::receive;
 use super::answer::{Answer, Cut, not_allowed, problem};
-use super::{World, control, messages, webhook};
+use super::{World, bluesky, control, mastodon, messages, resend, twilio, webhook};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 const HEADERS_MAX: usize = 64;
@@ -46,13 +47,47 @@ async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, 
         "/faults/rules" if method == Method::PUT => Ok(control::set_rules(&world, request).await),
         "/faults/rules" if method == Method::DELETE => Ok(control::clear_rules(&world)),
         "/faults/rules" => Ok(not_allowed("GET, PUT, DELETE")),
-        "/messages" if method == Method::POST => messages::receive(&world, request).await,
-        "/messages" => Ok(not_allowed("POST")),
-        hook if webhook::is_hook(hook) && method == Method::POST => webhook::receive(&world, request).await,
-        hook if webhook::is_hook(hook) => Ok(not_allowed("POST")),
+        "/messages" if method == Method::POST => receive(&world, &messages::FACE, request).await,
+        "/messages" if method == Method::GET => messages::find(&world, &request).await,
+        "/messages" => Ok(not_allowed("GET, POST")),
+        "/resend/emails" if method == Method::POST => receive(&world, &resend::FACE, request).await,
+        "/resend/emails" => Ok(not_allowed("POST")),
+        "/mastodon/api/v1/statuses" if method == Method::POST => {
+            receive(&world, &mastodon::FACE, request).await
+        }
+        "/mastodon/api/v1/statuses" => Ok(not_allowed("POST")),
+        "/mastodon/api/v1/accounts/verify_credentials" if method == Method::GET => {
+            mastodon::who_am_i(&world, &request).await
+        }
+        "/mastodon/api/v1/accounts/verify_credentials" => Ok(not_allowed("GET")),
+        "/bluesky/xrpc/com.atproto.server.createSession" if method == Method::POST => {
+            bluesky::sign_in(&world, request).await
+        }
+        "/bluesky/xrpc/com.atproto.server.createSession" => Ok(not_allowed("POST")),
+        "/bluesky/xrpc/com.atproto.repo.putRecord" if method == Method::POST => {
+            receive(&world, &bluesky::FACE, request).await
+        }
+        "/bluesky/xrpc/com.atproto.repo.putRecord" => Ok(not_allowed("POST")),
+        "/bluesky/xrpc/com.atproto.repo.getRecord" if method == Method::GET => {
+            bluesky::find(&world, &request).await
+        }
+        "/bluesky/xrpc/com.atproto.repo.getRecord" => Ok(not_allowed("GET")),
+        calls if twilio::is_calls(calls) => match method {
+            Method::POST => receive(&world, &twilio::FACE, request).await,
+            Method::GET => twilio::list(&world, &request).await,
+            _ => Ok(not_allowed("GET, POST")),
+        },
+        timeline if mastodon::is_timeline(timeline) => match method {
+            Method::GET => mastodon::timeline(&world, &request).await,
+            _ => Ok(not_allowed("GET")),
+        },
+        hook if webhook::is_hook(hook) => match method {
+            Method::POST => receive(&world, &webhook::FACE, request).await,
+            _ => Ok(not_allowed("POST")),
+        },
         _ => Ok(problem(
             StatusCode::NOT_FOUND,
-            "there is nothing here; hooks are at /hooks/{name}, messages at /messages",
+            "there is nothing here; `postrider sim --help` lists the faces, such as /hooks/{name} and /messages",
         )),
     }
 }
@@ -118,6 +153,12 @@ pub enum Body {
 pub fn text_of(headers: &HeaderMap, name: &str) -> Option<String> {
     let value = headers.get(name)?.to_str().ok()?;
     (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// The first value under a name in a query.
+pub fn query_value(query: Option<&str>, name: &str) -> Option<String> {
+    let mut pairs = url::form_urlencoded::parse(query?.as_bytes());
+    pairs.find(|(given, _)| given == name).map(|(_, value)| value.into_owned())
 }
 
 /// Reads a body of bounded size.

@@ -1,43 +1,33 @@
-//! The face of a provider of messages: `POST /messages` with `Idempotency-Key`, for e-mail, voice and social.
+//! The face of a provider of messages, for e-mail, voice and social: `POST /messages` with `Idempotency-Key`, and
+//! `GET /messages?key=KEY` to look it up.
 //!
 //! It does not recognise a key that it has seen: it acts every time it is asked, and counts. A provider that forgave
 //! a second call would hide what the receipts are there to show.
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::AUTHORIZATION;
-use hyper::{HeaderMap, Request, StatusCode};
-use secrecy::{ExposeSecret, SecretString};
+use hyper::http::request::Parts;
+use hyper::{Request, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::World;
-use super::answer::{Answer, Cut, conclude, problem};
-use super::faults::Fault;
-use super::http::{Body, read_body, text_of};
-use super::receipts::{Receipt, now};
+use super::access::bearer;
+use super::acting::{Deed, Face, Order, Refusal, look_up};
+use super::answer::{Answer, Cut};
+use super::http::{query_value, text_of};
+use super::memory::Done;
+use super::receipts::Receipt;
+
+/// See the [module](self).
+pub static FACE: Face =
+    Face { provider: "sim", note, judge, say: |_, why| error(why), refuses_with: StatusCode::BAD_REQUEST };
 
 const KEY_CHARS_MAX: usize = 255;
-
-/// Knows the token that callers must show, if they must.
-pub struct Provider {
-    token: Option<SecretString>,
-}
-
-impl Provider {
-    /// Without a token everybody is welcome.
-    pub fn new(token: Option<SecretString>) -> Self {
-        Self { token }
-    }
-
-    /// Whether the caller has the token; nothing when there is none to compare with.
-    fn verify(&self, headers: &HeaderMap) -> Option<bool> {
-        let token = self.token.as_ref()?.expose_secret();
-        let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        Some(shown.and_then(|shown| shown.strip_prefix("Bearer ")) == Some(token))
-    }
-}
 
 /// What a message must be.
 #[derive(Deserialize)]
@@ -63,48 +53,60 @@ impl Message {
     }
 }
 
-/// Reads a request, judges it, lets a fault strike if it is good, writes it down and answers.
-pub async fn receive(world: &World, request: Request<Incoming>) -> Result<Answer, Cut> {
-    let (head, body) = request.into_parts();
-    let mut receipt = Receipt {
-        path: head.uri.path().to_owned(),
-        key: text_of(&head.headers, "idempotency-key"),
-        verified: world.provider.verify(&head.headers),
-        ..Receipt::default()
-    };
-    let body = match read_body(body).await {
-        Body::Whole(body) => body,
-        Body::TooLarge => {
-            receipt.at = now();
-            return conclude(world, receipt, refusal(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"))
-                .await;
-        }
-        // Half a request is not one: nothing was received, and nothing is written down.
-        Body::Broken => return Ok(problem(StatusCode::BAD_REQUEST, "the body breaks off")),
-    };
-    receipt.at = now();
-    receipt.body_sha256 = Some(format!("{:x}", Sha256::digest(&body)));
-
-    if receipt.verified == Some(false) {
-        return conclude(world, receipt, refusal(StatusCode::UNAUTHORIZED, "the token is wrong")).await;
-    }
-    if receipt.key.as_ref().is_none_or(|key| key.len() > KEY_CHARS_MAX) {
-        let needed = "the header Idempotency-Key is needed, with at most 255 characters";
-        return conclude(world, receipt, refusal(StatusCode::BAD_REQUEST, needed)).await;
-    }
-    let message = serde_json::from_slice::<Message>(&body).map_err(|error| error.to_string());
-    match message.and_then(|message| message.check().map_err(str::to_owned)) {
-        Ok((channel, to)) => (receipt.channel, receipt.to) = (Some(channel.to_owned()), to),
-        Err(wrong) => return conclude(world, receipt, refusal(StatusCode::BAD_REQUEST, &wrong)).await,
-    }
-
-    receipt.fault = world.draw(receipt.to.as_deref(), receipt.key.as_deref());
-    receipt.acted = receipt.fault.is_none_or(Fault::acts);
-    let id = format!("sim-{}", Uuid::now_v7().simple());
-    receipt.message_id = receipt.acted.then(|| id.clone());
-    conclude(world, receipt, (StatusCode::OK, json!({ "id": id, "accepted": true }))).await
+fn note(world: &World, head: &Parts, receipt: &mut Receipt) {
+    receipt.key = text_of(&head.headers, "idempotency-key");
+    receipt.verified = world.access.admits(bearer(&head.headers));
 }
 
-fn refusal(status: StatusCode, why: &str) -> (StatusCode, Value) {
-    (status, json!({ "error": why }))
+fn judge(_: &World, _: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+    if receipt.verified == Some(false) {
+        return Err((StatusCode::UNAUTHORIZED, error("the token is wrong")));
+    }
+    let refusal = |why: &str| (StatusCode::BAD_REQUEST, error(why));
+    let Some(key) = receipt.key.clone().filter(|key| key.len() <= KEY_CHARS_MAX) else {
+        return Err(refusal("the header Idempotency-Key is needed, with at most 255 characters"));
+    };
+    let message = serde_json::from_slice::<Message>(body).map_err(|error| refusal(&error.to_string()))?;
+    let (channel, to) = message.check().map_err(refusal)?;
+    (receipt.channel, receipt.to) = (Some(channel.to_owned()), to);
+    Ok(Order { identity: None, deed: Box::new(Sending { key }) })
+}
+
+struct Sending {
+    key: String,
+}
+
+impl Deed for Sending {
+    fn perform(&self, _: &World) -> Done {
+        let id = format!("sim-{}", Uuid::now_v7().simple());
+        let answer = json!({ "id": id, "accepted": true });
+        Done::new(Some(id), StatusCode::OK, &answer)
+    }
+
+    fn enter(&self, world: &Arc<World>, done: &Done, findable_at: Instant) {
+        if let Some(id) = &done.id {
+            world.messages.add(&self.key, findable_at, id.as_str().into());
+        }
+    }
+}
+
+/// `GET /messages?key=KEY`: the name of the first message under this key.
+pub async fn find(world: &World, request: &Request<Incoming>) -> Result<Answer, Cut> {
+    let key = query_value(request.uri().query(), "key");
+    look_up(world, &FACE, None, key.as_deref(), || {
+        let admitted = world.access.admits(bearer(request.headers()));
+        match key.as_deref() {
+            _ if admitted == Some(false) => (StatusCode::UNAUTHORIZED, error("the token is wrong")),
+            None => (StatusCode::BAD_REQUEST, error("the query takes key=KEY")),
+            Some(key) => match world.messages.find(key) {
+                Some(id) => (StatusCode::OK, json!({ "id": *id })),
+                None => (StatusCode::NOT_FOUND, error("unknown key")),
+            },
+        }
+    })
+    .await
+}
+
+fn error(why: &str) -> Value {
+    json!({ "error": why })
 }

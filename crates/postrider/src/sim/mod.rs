@@ -4,25 +4,37 @@
 //! someone else than the system under test.
 //!
 //! ```text
-//!            ┌ faces: webhook.rs, messages.rs, smtp.rs, mail.rs ┐
-//! request ──►│ read ─► judge ─► draw a fault ─► write it down   │──► answer, well or badly
-//!            └───────────────────────────────────┬──────────────┘
-//!   rules.rs: Rules, faults.rs: Dice ┘            └ receipts.rs: Ledger, one fdatasync for many requests
+//!            ┌ faces: resend.rs, twilio.rs, mastodon.rs, bluesky.rs, webhook.rs, messages.rs; smtp.rs, mail.rs ┐
+//! request ──►│ read ─► judge ─► remember ─► draw a fault ─► act, write it down                                 │──► answer,
+//!            └────────────────────┬─────────┬──────────────────────┬───────────────────────────────────────────┘  well or badly
+//!               memory.rs: Memory ┘         │                      └ receipts.rs: Ledger, one fdatasync for many requests
+//!          rules.rs: Rules, faults.rs: Dice ┘
 //! ```
 //!
-//! A receipt is on disk before anything is answered: what the sim acknowledged, it can account for.
+//! `acting.rs` is the way of a request over HTTP; each face says what is a good request, what a repeat, and how it words
+//! its answers. A receipt is on disk before anything is answered: what the sim acknowledged, it can account for.
 
 mod accept;
+mod access;
+mod acting;
 mod answer;
+mod bluesky;
+mod callbacks;
 mod control;
 mod faults;
 mod http;
+mod lists;
 mod mail;
+mod mastodon;
+mod memory;
 mod messages;
+mod noted;
 mod receipts;
+mod resend;
 mod rules;
 mod smtp;
 mod tally;
+mod twilio;
 mod webhook;
 
 #[cfg(test)]
@@ -39,15 +51,48 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use secrecy::SecretString;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use faults::{Dice, Fault, Rates};
+use faults::{Dice, Fault, Rates, Strike};
+use lists::{Index, Shelf};
 use receipts::Ledger;
-use rules::{Rule, Rules};
+use rules::{Rule, Rules, Target};
+
+/// The names of the faces, in receipts and rules.
+const PROVIDERS: [&str; 7] = ["sim", "resend", "twilio", "mastodon", "bluesky", "webhook", "smtp"];
+/// The longest that a fault may last: a day.
+const DELAY_MS_MAX: u64 = 24 * 3600 * 1000;
+/// How many requests may be stuck at once by the fault `act_late`.
+const STUCK_MAX: usize = 10_000;
+
+/// What `--help` says beside the flags.
+const FACES_AND_FAULTS: &str = "\
+Faces:
+  sim       POST /messages, GET /messages?key=KEY
+  resend    POST /resend/emails
+  twilio    POST and GET /twilio/2010-04-01/Accounts/{sid}/Calls.json
+  mastodon  POST /mastodon/api/v1/statuses
+            GET /mastodon/api/v1/accounts/verify_credentials, …/accounts/{id}/statuses
+  bluesky   POST /bluesky/xrpc/com.atproto.server.createSession, …/com.atproto.repo.putRecord
+            GET /bluesky/xrpc/com.atproto.repo.getRecord
+  webhook   POST /hooks/{name}
+  smtp      --smtp-listen
+
+Faults:
+  latency, busy, refuse, fail, fail_after, stall, half, reset, reset_before
+  key_late      acts and resets; the key is remembered only after a delay
+  lookup_early  acts and resets; look-ups find nothing for a delay
+  act_late      resets, and acts only after a delay
+
+Control: GET /receipts, GET /receipts/all, GET and PUT /faults, GET, PUT and DELETE /faults/rules.
+docs/sim.md explains them.";
 
 /// Plays the providers and receivers that Postrider sends to, on loopback, with faults and receipts.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = FACES_AND_FAULTS)]
 pub struct SimArgs {
     /// Where to listen; loopback only. Port 0 picks a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = loopback)]
@@ -61,7 +106,7 @@ pub struct SimArgs {
     /// Signing secret of the webhooks (`whsec_…`); any of several may match. Without one, nothing is verified.
     #[arg(long = "secret", value_name = "SECRET")]
     pub secrets: Vec<SecretString>,
-    /// Bearer token that `POST /messages` must show. Without one, everybody may send.
+    /// What senders must show: a bearer token, Twilio's auth token, Bluesky's password. Without one, any will do.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<SecretString>,
     /// Who must sign in before giving a mail. Without a user, everybody may, under any name.
@@ -74,7 +119,8 @@ pub struct SimArgs {
     #[arg(long = "fault", value_name = "NAME=PROBABILITY", value_parser = faults::parse_flag)]
     pub faults: Vec<(String, f64)>,
     /// Whom a fault strikes, such as `{"to": "a@example.com", "fault": "stall", "times": 1}`, before dice are thrown;
-    /// `key` names an Idempotency-Key, webhook-id or Message-ID. Repeat for more.
+    /// `key` names an Idempotency-Key, webhook-id, record key or Message-ID, `provider` a face, `"on": "lookup"` means
+    /// look-ups; `delay_ms` and `ending` (`well`, `silence`, `reset`) are for faults that last. Repeat for more.
     #[arg(long = "rule", value_name = "JSON", value_parser = rules::parse_flag)]
     pub rules: Vec<Rule>,
     /// Seed of the faults: the same seed strikes the same requests, counted in order [default: random].
@@ -83,6 +129,18 @@ pub struct SimArgs {
     /// How long the fault `latency` waits before it answers.
     #[arg(long, value_name = "N", default_value_t = 250)]
     pub latency_ms: u64,
+    /// How long the fault `key_late` leaves a key unknown.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = delay_ms())]
+    pub key_late_ms: u64,
+    /// How long the fault `lookup_early` leaves an action not to be found.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = delay_ms())]
+    pub lookup_early_ms: u64,
+    /// How long the fault `act_late` keeps a request before it is acted on.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = delay_ms())]
+    pub act_late_ms: u64,
+    /// How long after a call its first status callback goes out.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = delay_ms())]
+    pub callback_delay_ms: u64,
     /// How long the fault `stall` keeps a client waiting before it hangs up without an answer.
     #[arg(long, value_name = "N", default_value_t = 600)]
     pub stall_seconds: u64,
@@ -120,30 +178,63 @@ struct World {
     dice: Dice,
     rules: Rules,
     pace: Pace,
+    access: access::Access,
+    memory: Arc<memory::Memory>,
+    noted: noted::Noted,
     webhooks: webhook::Receiver,
-    provider: messages::Provider,
+    messages: Index<Arc<str>>,
+    calls: Shelf<twilio::Call>,
+    callbacks: callbacks::Callbacks,
+    statuses: mastodon::Statuses,
+    records: Index<bluesky::Kept>,
     mail: smtp::Users,
+    /// Room for requests that are acted on later.
+    stuck: Arc<Semaphore>,
+    /// What goes on although its client may be gone.
+    tasks: TaskTracker,
     shutdown: CancellationToken,
 }
 
 impl World {
-    /// The fault that this request meets, by rule or by chance.
-    fn draw(&self, to: Option<&str>, key: Option<&str>) -> Option<Fault> {
-        self.rules.strike(to, key).or_else(|| self.dice.throw())
+    /// What this request meets, by rule or by chance.
+    fn draw(&self, target: &Target<'_>) -> Option<Strike> {
+        self.draw_by_rule(target).or_else(|| {
+            let fault = self.dice.throw().filter(|fault| fault.strikes(target.asked))?;
+            Some(Strike { fault, ending: fault.ending(), delay: self.pace.delay(fault) })
+        })
     }
 
-    /// Waits, but not past the shutdown.
-    async fn wait(&self, time: Duration) {
-        // Running out of time is what this is for.
-        let _ = tokio::time::timeout(time, self.shutdown.cancelled()).await;
+    /// What a rule has for this request.
+    fn draw_by_rule(&self, target: &Target<'_>) -> Option<Strike> {
+        self.rules.strike(target, |fault| self.pace.delay(fault))
+    }
+
+    /// Waits, but not past the shutdown. Whether the time has passed.
+    async fn wait(&self, time: Duration) -> bool {
+        tokio::time::timeout(time, self.shutdown.cancelled()).await.is_err()
     }
 }
 
 /// The times that faults take.
 struct Pace {
     latency: Duration,
+    key_late: Duration,
+    lookup_early: Duration,
+    act_late: Duration,
     stall: Duration,
     retry_after_seconds: u64,
+}
+
+impl Pace {
+    fn delay(&self, fault: Fault) -> Duration {
+        match fault {
+            Fault::Latency => self.latency,
+            Fault::KeyLate => self.key_late,
+            Fault::LookupEarly => self.lookup_early,
+            Fault::ActLate => self.act_late,
+            _ => Duration::ZERO,
+        }
+    }
 }
 
 impl Sim {
@@ -161,6 +252,9 @@ impl Sim {
         let (smtp_listener, smtp_address) = listen("--smtp-listen", args.smtp_listen).await?;
         let pace = Pace {
             latency: Duration::from_millis(args.latency_ms),
+            key_late: Duration::from_millis(args.key_late_ms),
+            lookup_early: Duration::from_millis(args.lookup_early_ms),
+            act_late: Duration::from_millis(args.act_late_ms),
             stall: Duration::from_secs(args.stall_seconds),
             retry_after_seconds: args.retry_after_seconds,
         };
@@ -169,9 +263,18 @@ impl Sim {
             dice: Dice::new(seed, rates),
             rules: Rules::new(args.rules),
             pace,
+            access: access::Access::new(args.token),
+            memory: Arc::default(),
+            noted: noted::Noted::default(),
             webhooks,
-            provider: messages::Provider::new(args.token),
+            messages: Index::default(),
+            calls: Shelf::default(),
+            callbacks: callbacks::Callbacks::new(Duration::from_millis(args.callback_delay_ms)),
+            statuses: mastodon::Statuses::default(),
+            records: Index::default(),
             mail: smtp::Users::new(args.smtp_user.zip(args.smtp_password)),
+            stuck: Arc::new(Semaphore::new(STUCK_MAX)),
+            tasks: TaskTracker::new(),
             shutdown,
         });
         let writer = tokio::task::spawn_blocking(move || writer.run());
@@ -209,6 +312,8 @@ impl Sim {
                 return ended.context("the receipts writer broke off")?.context("the sim stops: it can keep no receipts");
             }
         }
+        world.tasks.close();
+        world.tasks.wait().await;
         // The last handle on the ledger: the writer finishes its queue and ends.
         drop(world);
         writer.await.context("the receipts writer broke off")?
@@ -228,6 +333,11 @@ fn announce(announcement: &serde_json::Value) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{announcement}")?;
     stdout.flush()
+}
+
+/// Milliseconds, up to a day.
+fn delay_ms() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(..=DELAY_MS_MAX)
 }
 
 /// An address of this machine that no other can reach.

@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
@@ -47,24 +48,41 @@ pub struct Receipt {
     pub answered: Option<u16>,
     /// SHA-256 of the body in hex; null when the body was too large to read.
     pub body_sha256: Option<String>,
-    /// Header `Idempotency-Key` of a message.
+    /// The face that a message came to, such as `resend`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The idempotency key of a message, where the provider can know it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The channel of a message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Who gives a mail: `MAIL FROM`.
+    /// Who gives a mail, calls or posts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Who is to have a message; several recipients of a mail are joined by `, `.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// The name of a message: our own in the answer to `POST /messages`, the header `Message-ID` of a mail.
+    /// The record key of a post that is put.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rkey: Option<String>,
+    /// The name of what was done: our own in the answer, or the header `Message-ID` of a mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     /// The size of a mail, without the dots that were added on its way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
+    /// How long the request was stuck before it was acted on; nobody waited for the answer any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delayed_ms: Option<u64>,
+}
+
+impl Receipt {
+    /// The receipt of what is done now that the request is no longer stuck. The request itself has one of its own.
+    pub fn late(self, delay: Duration, message_id: Option<String>) -> Self {
+        let delayed_ms = Some(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+        Self { at: now(), fault: None, acted: true, answered: None, delayed_ms, message_id, ..self }
+    }
 }
 
 /// The time of a receipt.

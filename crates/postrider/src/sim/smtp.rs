@@ -13,6 +13,8 @@
 //! | `reset` | after the dot | yes | RST |
 //! | `reset_before` | after the dot | no | RST |
 //! | `half` | after the dot | yes | half a reply, then the end |
+//! | `key_late`, `lookup_early` | after the dot | yes | RST: a mail has no key, and nobody can look it up |
+//! | `act_late` | after the dot | later | RST |
 //!
 //! RFC 5321 has 4yz after the dot mean that the mail was not taken, so a server that acted cannot say it: `fail_after`
 //! says nothing instead. A rule with a `key` is known to strike only once the Message-ID was read, so its `refuse` and
@@ -20,6 +22,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use secrecy::{ExposeSecret, SecretString};
@@ -27,9 +30,11 @@ use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
 
 use super::World;
-use super::faults::{Ending, Fault};
+use super::acting::act_late;
+use super::faults::{Asked, Ending, Fault, Strike};
 use super::mail::{Line, MESSAGE_BYTES_MAX, Mail, Wire, message_id};
 use super::receipts::{Receipt, now};
+use super::rules::Target;
 
 const RECIPIENTS_MAX: usize = 100;
 const TAKEN: &str = "250 2.0.0 taken by the sim\r\n";
@@ -68,7 +73,7 @@ pub async fn serve_connection(world: Arc<World>, stream: TcpStream) {
 
 struct Session<'a> {
     wire: Wire,
-    world: &'a World,
+    world: &'a Arc<World>,
     greeted: bool,
     signed_in: bool,
     mail: Option<Transaction>,
@@ -79,7 +84,7 @@ struct Transaction {
     from: String,
     utf8: bool,
     to: Vec<String>,
-    fault: Option<Fault>,
+    strike: Option<Strike>,
 }
 
 /// How a session goes on after a command.
@@ -199,7 +204,7 @@ impl Session<'_> {
         if !from.is_ascii() && !utf8 {
             return "553 5.6.7 this address needs SMTPUTF8\r\n";
         }
-        self.mail = Some(Transaction { from: from.to_owned(), utf8, to: Vec::new(), fault: None });
+        self.mail = Some(Transaction { from: from.to_owned(), utf8, to: Vec::new(), strike: None });
         "250 2.1.0 go on\r\n"
     }
 
@@ -217,13 +222,13 @@ impl Session<'_> {
         }
         mail.to.push(to.to_owned());
         if mail.to.len() == 1 {
-            mail.fault = self.world.draw(Some(to), None);
+            mail.strike = self.world.draw(&target(Some(to), None));
         }
-        match mail.fault {
-            Some(fault @ (Fault::Refuse | Fault::Busy)) => {
+        match mail.strike {
+            Some(strike) if matches!(strike.fault, Fault::Refuse | Fault::Busy) => {
                 let receipt = mail.receipt();
                 self.mail = None;
-                self.conclude(receipt, Some(fault)).await
+                self.conclude(receipt, Some(strike)).await
             }
             _ => Ok(Then::Reply("250 2.1.5 go on\r\n")),
         }
@@ -248,16 +253,19 @@ impl Session<'_> {
         receipt.body_sha256 = Some(format!("{:x}", Sha256::digest(&message)));
         receipt.bytes = Some(message.len() as u64);
         receipt.message_id = message_id(&message);
-        let by_key =
-            || self.world.rules.strike(mail.to.first().map(String::as_str), receipt.message_id.as_deref());
-        let fault = mail.fault.or_else(by_key);
-        self.conclude(receipt, fault).await
+        let by_key = || {
+            let to = mail.to.first().map(String::as_str);
+            self.world.draw_by_rule(&target(to, receipt.message_id.as_deref()))
+        };
+        let strike = mail.strike.or_else(by_key);
+        self.conclude(receipt, strike).await
     }
 
     /// Writes the receipt down, then replies as the fault says.
-    async fn conclude(&mut self, mut receipt: Receipt, fault: Option<Fault>) -> io::Result<Then> {
+    async fn conclude(&mut self, mut receipt: Receipt, strike: Option<Strike>) -> io::Result<Then> {
+        let fault = strike.map(|strike| strike.fault);
         let says_nothing = fault == Some(Fault::FailAfter);
-        let ending = fault.map_or(Ending::Well, Fault::ending);
+        let ending = strike.map_or(Ending::Well, |strike| strike.ending);
         (receipt.fault, receipt.acted) = (fault, fault.is_none_or(Fault::acts));
         receipt.answered = match ending {
             Ending::Well | Ending::Late => Some(250),
@@ -266,13 +274,17 @@ impl Session<'_> {
             Ending::Refusal => Some(550),
             Ending::Silence | Ending::Half | Ending::Reset => None,
         };
+        let late = (fault == Some(Fault::ActLate)).then(|| receipt.clone());
         if !self.is_on_disk(receipt).await {
             return Ok(Then::Close);
+        }
+        if let (Some(late), Some(Strike { delay, .. })) = (late, strike) {
+            act_late(self.world, delay, |world| arrive_late(world, late, delay));
         }
         Ok(match ending {
             Ending::Well => Then::Reply(TAKEN),
             Ending::Late => {
-                self.world.wait(self.world.pace.latency).await;
+                self.world.wait(strike.map_or(self.world.pace.latency, |strike| strike.delay)).await;
                 Then::Reply(TAKEN)
             }
             Ending::Error if says_nothing => Then::Close,
@@ -306,12 +318,25 @@ impl Transaction {
         Receipt {
             at: now(),
             path: "smtp".to_owned(),
+            provider: Some("smtp".to_owned()),
             channel: Some("email".to_owned()),
             from: Some(self.from.clone()),
             to: Some(self.to.join(", ")),
             ..Receipt::default()
         }
     }
+}
+
+/// A mail comes out of the relay it was stuck in.
+async fn arrive_late(world: Arc<World>, receipt: Receipt, delay: Duration) {
+    let message_id = receipt.message_id.clone();
+    if let Err(error) = world.ledger.record(receipt.late(delay, message_id)).await {
+        tracing::error!(?error, "the receipt of a late mail could not be written");
+    }
+}
+
+fn target<'a>(to: Option<&'a str>, message_id: Option<&'a str>) -> Target<'a> {
+    Target { provider: "smtp", to, keys: [message_id, None], asked: Asked::ToAct }
 }
 
 /// The address in `FROM:<address> parameters`, and the parameters.

@@ -1,21 +1,40 @@
 //! The face of a webhook receiver (Standard Webhooks): `POST /hooks/{name}`.
+//!
+//! A `webhook-id` that carries an idempotency key belongs to a message, and a message that comes again to the same path is
+//! recognised. Any other belongs to an event: it is taken every time and counted, because how often an event is
+//! delivered is what the receipts are there to show.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use hyper::body::Incoming;
-use hyper::{HeaderMap, Request, StatusCode};
+use bytes::Bytes;
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
-use serde_json::json;
-use sha2::{Digest, Sha256};
+use serde_json::{Value, json};
 use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_TIMESTAMP, Webhook};
+use uuid::Uuid;
 
 use super::World;
-use super::answer::{Answer, Cut, conclude, problem};
-use super::faults::Fault;
-use super::http::{Body, read_body, text_of};
-use super::receipts::{Receipt, now};
+use super::access::key_in;
+use super::acting::{Deed, Face, Order, Refusal};
+use super::http::text_of;
+use super::memory::{Done, Identity};
+use super::receipts::Receipt;
+
+/// See the [module](self).
+pub static FACE: Face = Face {
+    provider: "webhook",
+    note,
+    judge,
+    say: |_, why| error(why),
+    refuses_with: StatusCode::BAD_REQUEST,
+};
+
+/// Longer than anybody repeats a webhook.
+const REMEMBERED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Knows the secrets that senders sign with.
 pub struct Receiver {
@@ -47,43 +66,57 @@ pub fn is_hook(path: &str) -> bool {
     path.strip_prefix("/hooks/").is_some_and(|name| !name.is_empty() && !name.contains('/'))
 }
 
-/// Reads a request, judges it, lets a fault strike if it is good, writes it down and answers.
-pub async fn receive(world: &World, request: Request<Incoming>) -> Result<Answer, Cut> {
-    let (head, body) = request.into_parts();
-    let mut receipt = Receipt {
-        path: head.uri.path().to_owned(),
-        webhook_id: text_of(&head.headers, HEADER_WEBHOOK_ID),
-        webhook_timestamp: text_of(&head.headers, HEADER_WEBHOOK_TIMESTAMP),
-        ..Receipt::default()
-    };
-    let body = match read_body(body).await {
-        Body::Whole(body) => body,
-        Body::TooLarge => {
-            receipt.at = now();
-            let answer = json!({ "error": "the body is larger than 1 MiB" });
-            return conclude(world, receipt, (StatusCode::PAYLOAD_TOO_LARGE, answer)).await;
-        }
-        // Half a request is not one: nothing was received, and nothing is written down.
-        Body::Broken => return Ok(problem(StatusCode::BAD_REQUEST, "the body breaks off")),
-    };
-    receipt.at = now();
-    receipt.event_type = event_type(&body);
-    receipt.body_sha256 = Some(format!("{:x}", Sha256::digest(&body)));
-    receipt.verified = world.webhooks.verify(&body, &head.headers);
+fn note(_: &World, head: &Parts, receipt: &mut Receipt) {
+    receipt.webhook_id = text_of(&head.headers, HEADER_WEBHOOK_ID);
+    receipt.webhook_timestamp = text_of(&head.headers, HEADER_WEBHOOK_TIMESTAMP);
+}
 
-    if receipt.webhook_id.is_none() || receipt.webhook_timestamp.is_none() {
-        let answer = json!({ "error": "the headers webhook-id and webhook-timestamp are needed" });
-        return conclude(world, receipt, (StatusCode::BAD_REQUEST, answer)).await;
-    }
-    if receipt.verified == Some(false) {
-        let answer = json!({ "error": "the signature does not hold" });
-        return conclude(world, receipt, (StatusCode::UNAUTHORIZED, answer)).await;
-    }
+fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+    receipt.event_type = event_type(body);
+    receipt.verified = world.webhooks.verify(body, &head.headers);
+    let (Some(id), Some(_)) = (receipt.webhook_id.clone(), &receipt.webhook_timestamp) else {
+        let needed = "the headers webhook-id and webhook-timestamp are needed";
+        return Err((StatusCode::BAD_REQUEST, error(needed)));
+    };
     // Only good requests meet faults, so a wrong signature always shows as one.
-    receipt.fault = world.draw(None, receipt.webhook_id.as_deref());
-    receipt.acted = receipt.fault.is_none_or(Fault::acts);
-    let answer = json!({ "accepted": true, "webhook_id": receipt.webhook_id });
-    conclude(world, receipt, (StatusCode::OK, answer)).await
+    if receipt.verified == Some(false) {
+        return Err((StatusCode::UNAUTHORIZED, error("the signature does not hold")));
+    }
+    let key = key_in(&id).map(str::to_owned);
+    let is_message = key.is_some();
+    let identity = is_message.then(|| Identity {
+        name: format!("{} {id}", receipt.path),
+        life: REMEMBERED_FOR,
+        clash: None,
+    });
+    if is_message {
+        let said = serde_json::from_slice::<Value>(body).unwrap_or_default();
+        let text = |name: &str| said[name].as_str().or_else(|| said["data"][name].as_str());
+        receipt.channel = text("channel").map(str::to_owned);
+        receipt.to = text("to").map(str::to_owned);
+        receipt.key = key;
+    }
+    Ok(Order { identity, deed: Box::new(Taking { id, is_message }) })
+}
+
+struct Taking {
+    id: String,
+    is_message: bool,
+}
+
+impl Deed for Taking {
+    fn perform(&self, _: &World) -> Done {
+        let name = self.is_message.then(|| format!("sim-{}", Uuid::now_v7().simple()));
+        let mut answer = json!({ "accepted": true, "webhook_id": self.id });
+        if let Some(name) = &name {
+            answer["id"] = json!(name);
+        }
+        Done::new(name, StatusCode::OK, &answer)
+    }
+}
+
+fn error(why: &str) -> Value {
+    json!({ "error": why })
 }
 
 fn event_type(body: &[u8]) -> Option<String> {

@@ -57,7 +57,13 @@ fn every_metric_that_is_counted_is_in_the_operations_page() -> anyhow::Result<()
     let page = read("docs/operations.md")?;
     let mut counted = 0;
     let files = ["relay/mod.rs", "relay/lane.rs", "relay/complete.rs"];
-    let more = ["campaigns/mod.rs", "campaigns/job.rs", "campaigns/committer.rs"];
+    let more = [
+        "campaigns/mod.rs",
+        "campaigns/job.rs",
+        "campaigns/route.rs",
+        "campaigns/failover.rs",
+        "campaigns/committer.rs",
+    ];
     for file in files.into_iter().chain(more) {
         for line in read(&format!("crates/postrider-engine/src/{file}"))?.lines() {
             let Some(rest) = line.split("\"postrider_").nth(1) else { continue };

@@ -40,6 +40,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use url::Host;
 
+pub(super) use self::compose::mailbox;
 use self::{
     compose::{Mail, Sender, compose},
     wire::{Lost, Reply, Wire},

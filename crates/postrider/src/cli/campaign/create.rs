@@ -91,8 +91,10 @@ async fn complete(
         .collect();
     let mut found = Vec::new();
     for phase in &file.phases {
-        if let (Some(channel), Some(account)) = (phase.channel, &phase.provider_account) {
-            check_account(phase, channel, account, &accounts, adapters)?;
+        for account in [&phase.provider_account, &phase.failover_account].into_iter().flatten() {
+            if let Some(channel) = phase.channel {
+                check_account(phase, channel, account, &accounts, adapters)?;
+            }
         }
         found.push(find_asset(connection, tenant, phase).await?);
     }
@@ -117,6 +119,7 @@ async fn complete(
             asset_id,
             list: phase.list.clone(),
             provider_account: phase.provider_account.clone(),
+            failover_account: phase.failover_account.clone(),
             failure_tolerance: phase.failure_tolerance,
             scheduled_for: phase.scheduled_for.as_ref().map(|time| time.0),
             quiet_time_seconds: phase.quiet_time_seconds,
@@ -216,7 +219,9 @@ async fn unfit_accounts(
 ) -> anyhow::Result<Vec<String>> {
     let mut unfit = Vec::new();
     for account in accounts::list(connection, tenant.id).await? {
-        let is_used = |phase: &PhaseFile| phase.provider_account.as_ref() == Some(&account.name);
+        let is_used = |phase: &PhaseFile| {
+            [&phase.provider_account, &phase.failover_account].contains(&&Some(account.name.clone()))
+        };
         let Some(adapter) = adapters.get(&account.provider).filter(|_| file.phases.iter().any(is_used))
         else {
             continue;

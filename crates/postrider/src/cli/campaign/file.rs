@@ -8,6 +8,7 @@
 //! channel = "email"
 //! list = "customers"
 //! provider_account = "mailer"
+//! failover_account = "other mailer" # optional: for what the first provably did not send
 //! content.subject = "Hello {{ first_name }}"
 //! content.text = "…"
 //! ```
@@ -47,6 +48,7 @@ pub struct PhaseFile {
     pub content: Option<serde_json::Value>,
     pub list: Option<String>,
     pub provider_account: Option<String>,
+    pub failover_account: Option<String>,
     pub failure_tolerance: Option<f64>,
     pub scheduled_for: Option<Time>,
     pub quiet_time_seconds: Option<u32>,

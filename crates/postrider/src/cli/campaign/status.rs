@@ -96,6 +96,19 @@ async fn show_one(
     )?;
     for state in phases.iter().filter_map(|phase| phase.run.as_ref()) {
         let in_doubt = state.progress.in_doubt;
+        if let Some(waiting) = &state.waiting {
+            let jobs = if waiting.jobs == 1 {
+                "1 job waits".to_owned()
+            } else {
+                format!("{} jobs wait", waiting.jobs)
+            };
+            eprintln!(
+                "{}: {jobs} until {}: {}; `postrider accounts list` shows how the account stands",
+                state.run.phase,
+                output::time(waiting.until),
+                waiting.why.sentence()
+            );
+        }
         match watch::why_it_waits(state) {
             Some(why) => eprintln!("{}: {why}", state.run.phase),
             None if in_doubt > 0 => {

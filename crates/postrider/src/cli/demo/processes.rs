@@ -31,7 +31,8 @@ impl Home {
         std::fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
         let config = "[outbound]\nallow_private = true\n[log]\nformat = \"json\"\n\
                       [campaigns]\nheartbeat_interval_seconds = 1\nretry_pause_seconds = 1\njobs_max = 2\n\
-                      call_timeout_seconds = 2\ncall_within_seconds = 2\n";
+                      call_timeout_seconds = 2\ncall_within_seconds = 2\n\
+                      [resolver]\npoll_interval_ms = 200\nretry_pause_seconds = 1\n";
         std::fs::write(temporary.path().join("postrider.toml"), config)?;
         Ok(Self { path: temporary.path().to_owned(), _temporary: temporary })
     }
@@ -81,7 +82,6 @@ fn ourselves() -> anyhow::Result<Command> {
 pub struct Sim {
     child: Child,
     pub http_url: String,
-    pub smtp_address: String,
     pub receipts: PathBuf,
 }
 
@@ -99,6 +99,8 @@ impl Sim {
                 "busy=0.02",
                 "--fault",
                 "refuse=0.01",
+                "--fault",
+                "reset=0.02",
             ])
             .arg("--receipts")
             .arg(&receipts)
@@ -110,7 +112,7 @@ impl Sim {
         let announced: Value = serde_json::from_str(&line)?;
         let text =
             |key: &str| announced[key].as_str().map(str::to_owned).with_context(|| format!("no {key}"));
-        Ok(Self { child, http_url: text("http_url")?, smtp_address: text("smtp_address")?, receipts })
+        Ok(Self { child, http_url: text("http_url")?, receipts })
     }
 
     pub async fn stop(&mut self) -> anyhow::Result<()> {
@@ -151,7 +153,7 @@ impl Server {
     }
 }
 
-/// `postrider serve --roles campaigns`.
+/// `postrider serve --roles campaigns,resolver`.
 pub struct Worker {
     child: Child,
     /// As it stands in the jobs that it holds.
@@ -161,7 +163,7 @@ pub struct Worker {
 impl Worker {
     pub async fn start(home: &Home, number: u32) -> anyhow::Result<Self> {
         let log = home.path.join(format!("worker-{number}.log"));
-        let mut child = serve(home, "campaigns", &log)?;
+        let mut child = serve(home, "campaigns,resolver", &log)?;
         let name = wait_for(&mut child, &log, || {
             let text = std::fs::read_to_string(&log).ok()?;
             let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

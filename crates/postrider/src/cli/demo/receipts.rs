@@ -11,7 +11,6 @@ pub struct Receipts(Vec<Receipt>);
 struct Receipt {
     key: String,
     channel: String,
-    message_id: String,
 }
 
 impl Receipts {
@@ -20,11 +19,6 @@ impl Receipts {
         // The last line may be half written at this moment.
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         Ok(Self(lines.filter(|line| line["acted"] == true).filter_map(|line| receipt(&line)).collect()))
-    }
-
-    /// The provider's name for what was sent under this key.
-    pub fn message_id(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|receipt| receipt.key == key).map(|receipt| receipt.message_id.as_str())
     }
 
     /// How often each key of a channel was acted on.
@@ -37,13 +31,9 @@ impl Receipts {
     }
 }
 
-/// A message carries its key in a header, a mail in its `Message-ID`.
+/// Most providers are told the key; some know the item only by a name of their own, which is as good for counting.
 fn receipt(line: &Value) -> Option<Receipt> {
-    let message_id = line["message_id"].as_str()?.to_owned();
-    let key = match line["key"].as_str() {
-        Some(key) => key.to_owned(),
-        None => message_id.trim_start_matches('<').split('@').next()?.to_owned(),
-    };
+    let key = line["key"].as_str().or(line["message_id"].as_str())?.to_owned();
     let channel = line["channel"].as_str().unwrap_or("email").to_owned();
-    Some(Receipt { key, channel, message_id })
+    Some(Receipt { key, channel })
 }

@@ -122,7 +122,7 @@ async fn faults_change_at_run_time_and_bad_ones_change_nothing() {
         assert_eq!(status_of(&sim.put_faults(bad).await), 400, "{bad}");
     }
     let refused = json_of(&sim.put_faults(r#"{"fire": 0.1}"#).await);
-    assert_eq!(refused["known"].as_array().unwrap().len(), 9);
+    assert_eq!(refused["known"].as_array().unwrap().len(), 12);
     assert_eq!(json_of(&sim.get("/faults").await), json!({ "fail": 1.0 }));
 
     assert_eq!(status_of(&sim.put_faults("{}").await), 200);

@@ -80,7 +80,7 @@ async fn what_is_no_message_is_refused_written_down_and_meets_no_fault() {
     ] {
         assert_eq!(status_of(&sim.ask(&post(headers, body)).await.unwrap()), 400, "{body}");
     }
-    assert_eq!(status_of(&sim.get("/messages").await), 405);
+    assert_eq!(status_of(&sim.put("/messages", "{}").await), 405);
     let counts = sim.counts("").await;
     assert_eq!([&counts["received"], &counts["accepted"]], [8, 0]);
     sim.stop().await;

@@ -1,9 +1,15 @@
 //! The sim as a raw TCP client sees it.
 
+mod bluesky;
+mod faces;
 mod faults;
+mod mean;
 mod messages;
 mod receipts;
+mod resend;
 mod smtp;
+mod social;
+mod twilio;
 
 use std::path::{Path, PathBuf};
 
@@ -88,6 +94,11 @@ impl Playing {
         self.served.await.unwrap().unwrap();
         self.dir
     }
+}
+
+/// What comes of waiting for something that must happen.
+async fn soon<T>(happens: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), happens).await.expect("it does not happen")
 }
 
 async fn read_all(stream: &mut TcpStream) -> std::io::Result<String> {

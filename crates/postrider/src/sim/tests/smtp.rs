@@ -183,6 +183,8 @@ async fn each_fault_is_what_its_table_says() {
         ("reset", true, None),
         ("reset_before", false, None),
         ("half", true, None),
+        ("key_late", true, None),
+        ("lookup_early", true, None),
     ] {
         let sim = Playing::with(&["--fault", &format!("{fault}=1"), "--latency-ms", "20"]).await;
         let heard = Client::new(&sim).await.gives("a@example.com").await;
@@ -195,6 +197,20 @@ async fn each_fault_is_what_its_table_says() {
         assert_eq!(only_receipt(&sim), (json!(fault), json!(acted), json!(answered)));
         sim.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_mail_that_was_stuck_is_taken_after_all() {
+    let sim = Playing::with(&["--fault", "act_late=1", "--act-late-ms", "20"]).await;
+    let heard = Client::new(&sim).await.gives("a@example.com").await;
+    assert_eq!(heard.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    sim.counts("?accepted=1").await;
+    let receipts = on_disk(&sim.receipts);
+    assert_eq!([&receipts[0]["fault"], &receipts[0]["acted"]], [&json!("act_late"), &json!(false)]);
+    assert_eq!([&receipts[1]["fault"], &receipts[1]["acted"]], [&Value::Null, &json!(true)]);
+    assert_eq!(receipts[1]["delayed_ms"], 20);
+    assert_eq!(receipts[0]["message_id"], receipts[1]["message_id"]);
+    sim.stop().await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 pub mod stage;
 
-mod crash;
+pub mod crash;
 mod life;
 mod points;
 mod recovery;

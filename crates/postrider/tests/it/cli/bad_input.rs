@@ -70,7 +70,7 @@ async fn arguments_that_are_missing_or_of_the_wrong_kind_show_how_to_use_the_com
         ),
         (&["keys", "create", "ci", "--expires-in-days", "0"], "0 is not in 1..=36500"),
         (&["keys", "revoke", "tenant_01890000-0000-7000-8000-000000000000"], "is not a key id"),
-        (&["serve", "--roles", "mailer"], "[possible values: api, campaigns, relay]"),
+        (&["serve", "--roles", "mailer"], "[possible values: api, campaigns, resolver, relay]"),
         (&["serve", "--listen", "8080"], "invalid value '8080' for '--listen <ADDRESS>'"),
         (&["tenant", "list"], "a similar subcommand exists: 'tenants'"),
     ] {
@@ -123,24 +123,45 @@ async fn bad_secrets_settings_and_master_keys_are_refused_and_write_nothing() ->
     let world = World::new().await?;
     world.stdout(&["tenants", "create", "acme"])?;
     let add = |more: &[&'static str]| [&["accounts", "add", "sms", "--tenant", "acme"][..], more].concat();
-    let twilio = ["--provider", "twilio"];
+    let known = ["--provider", "sim", "--settings", r#"{"url": "https://a.example"}"#];
     let long = "x".repeat(64 * 1024 + 1);
     let before = world.rows().await?;
     for (args, input, says) in [
-        (add(&twilio), "", "the secret is empty; pipe it in, name a file"),
-        (add(&twilio), "\n", "the secret is empty"),
-        (add(&twilio), &long, "the secret is longer than 65536 bytes"),
+        (add(&known), "", "the secret is empty; pipe it in, name a file"),
+        (add(&known), "\n", "the secret is empty"),
+        (add(&known), &long, "the secret is longer than 65536 bytes"),
         (
-            add(&["--provider", "twilio", "--secret-file", "/nonexistent"]),
+            add(&["--provider", "sim", "--secret-file", "/nonexistent"]),
             "",
             "cannot read the secret from /nonexistent",
         ),
-        (add(&["--provider", "twilio", "--settings", "{from: 1}"]), "canary", "--settings is not JSON"),
-        (add(&["--provider", "twilio", "--settings", "[1]"]), "canary", "settings must be a JSON object"),
-        (add(&["--provider", "Twilio!"]), "canary", "`Twilio!` is not the name of a provider"),
+        (add(&["--provider", "sim", "--settings", "{from: 1}"]), "canary", "--settings is not JSON"),
+        (
+            add(&["--provider", "sim", "--settings", "[1]"]),
+            "canary",
+            "the account cannot work as it is set up: ",
+        ),
+        (add(&["--provider", "Sim!"]), "canary", "there is no provider `Sim!`; this version knows "),
+        (add(&["--provider", "fax"]), "canary", "there is no provider `fax`; this version knows "),
+        (add(&["--provider", "sim", "--limits", "{rate: 1}"]), "canary", "--limits is not JSON"),
+        (
+            add(&["--provider", "sim", "--limits", r#"{"rate": 1}"#]),
+            "canary",
+            "--limits: unknown field `rate`",
+        ),
+        (
+            vec!["accounts", "limit", "sms", "--tenant", "acme", "--limits", r#"{"daily": 0}"#],
+            "",
+            "--limits: daily must be at least 1",
+        ),
+        (
+            vec!["accounts", "limit", "sms", "--tenant", "acme", "--limits", "{}"],
+            "",
+            "there is no account `sms`",
+        ),
         (vec!["accounts", "rotate", "sms", "--tenant", "acme"], "canary", "there is no account `sms`"),
         (
-            vec!["accounts", "add", "", "--tenant", "acme", "--provider", "twilio"],
+            [&["accounts", "add", "", "--tenant", "acme"][..], &known].concat(),
             "canary",
             "an account needs a name",
         ),
@@ -161,7 +182,7 @@ async fn bad_secrets_settings_and_master_keys_are_refused_and_write_nothing() ->
         let mut command = postrider();
         command
             .args(["--database-url", &world.admin_url()])
-            .args(add(&twilio))
+            .args(add(&known))
             .envs(key.map(|key| ("POSTRIDER_MASTER_KEY", key)));
         let output = run_with_input(&mut command, "canary")?;
         assert_refused(&output, says);
@@ -173,9 +194,9 @@ async fn bad_secrets_settings_and_master_keys_are_refused_and_write_nothing() ->
         assert_eq!(world.rows().await?, before, "{key:?}");
     }
 
-    succeeded(world.postrider_with_secret(&add(&twilio), "canary")?)?;
+    succeeded(world.postrider_with_secret(&add(&known), "canary")?)?;
     assert_refused(
-        &world.postrider_with_secret(&add(&twilio), "canary")?,
+        &world.postrider_with_secret(&add(&known), "canary")?,
         "an account called `sms` exists already; `accounts rotate`",
     );
     Ok(())

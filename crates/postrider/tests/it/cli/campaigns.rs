@@ -322,11 +322,11 @@ async fn a_bad_file_is_refused_in_one_line_and_writes_nothing() -> anyhow::Resul
         (spring("provider_account = \"mailer\"", ""), "phase `mail`: `provider_account` is missing"),
         (
             spring("\"mailer\"", "\"fax\""),
-            "phase `mail`: account `fax` is at `fax`, which this version cannot call; it can call sim, smtp",
+            "phase `mail`: account `fax` is at `fax`, which this version cannot call; it can call bluesky, mastodon, resend, sim, smtp, twilio, webhook",
         ),
         (
             voice.replace("'mailer'", "'post'").replace("'voice'\n[[", "'new'\n[["),
-            "phase `call`: account `post` is at `smtp`, which carries email, not voice; voice is carried by sim",
+            "phase `call`: account `post` is at `smtp`, which carries email, not voice; voice is carried by sim, twilio, webhook",
         ),
         (spring("{{ first_name }}", "{{ first_name"), "phase `mail`: the subject has an error in line 1"),
         (spring("content.text = ", "content.body = "), "phase `mail`: the content is not fit for email: unknown field `body`"),

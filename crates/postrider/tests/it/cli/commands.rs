@@ -98,21 +98,22 @@ async fn an_account_is_added_from_stdin_or_a_file_rotated_checked_and_removed() 
     let world = World::new().await?;
     world.stdout(&["tenants", "create", "acme"])?;
     let of = ["--tenant", "acme"];
-    let add =
-        [&["accounts", "add", "sms", "--provider", "twilio", "--settings", r#"{"from": "+49"}"#], &of[..]]
-            .concat();
+    let at = |url| ["--provider", "sim", "--settings", url];
+    let add = [&["accounts", "add", "sms"], &at(r#"{"url": "https://a.example"}"#)[..], &of].concat();
     let added = succeeded(world.postrider_with_secret(&add, "one\n")?)?;
     assert_snapshot!(stable(&added.stdout), @"[id]");
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), "two")?;
     let path = file.path().display().to_string();
-    let add = [&["accounts", "add", "mail", "--provider", "ses", "--secret-file", &path], &of[..]].concat();
+    let limits = ["--limits", r#"{"daily": 500, "rate_per_second": 2}"#, "--secret-file", &path];
+    let add =
+        [&["accounts", "add", "mail"], &at(r#"{"url": "https://b.example"}"#)[..], &limits, &of].concat();
     succeeded(world.postrider_with_secret(&add, "")?)?;
 
     assert_snapshot!(stable(&world.stdout(&[&["accounts", "list"], &of[..]].concat())?), @r#"
-    NAME PROVIDER ID SETTINGS SECRET SET
-    mail ses [id] {} [date] [time]
-    sms twilio [id] {"from":"+49"} [date] [time]
+    NAME PROVIDER ID SETTINGS LIMITS STATE SECRET SET
+    mail sim [id] {"url":"https://b.example"} {"daily":500,"rate_per_second":2.0} - [date] [time]
+    sms sim [id] {"url":"https://a.example"} {} - [date] [time]
     "#);
     let before = world.json(&[&["accounts", "list"], &of[..]].concat())?;
     let rotated = succeeded(

@@ -42,8 +42,8 @@ async fn what_is_in_doubt_is_listed_with_its_reason_and_the_end_of_its_quiet_tim
         .await?;
     let listed = succeeded(stage.run(&["in-doubt", "list"])?)?;
     assert_snapshot!(redacted(&listed.stdout), @r"
-    ITEM CAMPAIGN PHASE RECIPIENT PROVIDER FOR QUIET REASON
-    item_[id] spring mail lead2@example.com sim 2h 0m yes no answer within 30 s
+    ITEM CAMPAIGN PHASE RECIPIENT PROVIDER FOR QUIET SETTLED BY REASON
+    item_[id] spring mail lead2@example.com sim 2h 0m yes a look-up no answer within 30 s
     ");
     assert!(
         listed.stderr.contains("postrider in-doubt resolve ITEM --as sent|failed --note"),

@@ -5,6 +5,7 @@ use sqlx::Row;
 use super::{MASTER_KEY, World, assert_refused, succeeded};
 use crate::world::{postrider, run, run_with_input};
 
+const TWILIO: &str = r#"{"account_sid": "AC00000000000000000000000000000000", "from": "+15005550006", "callback_url": "https://a.example"}"#;
 const CANARY: &str = "canary-3f1c9a-secret";
 
 fn check(world: &World, tenant: &str) -> anyhow::Result<crate::world::Output> {
@@ -12,7 +13,7 @@ fn check(world: &World, tenant: &str) -> anyhow::Result<crate::world::Output> {
 }
 
 fn add(world: &World, tenant: &str, name: &str, secret: &str) -> anyhow::Result<()> {
-    let args = ["accounts", "add", name, "--tenant", tenant, "--provider", "twilio"];
+    let args = ["accounts", "add", name, "--tenant", tenant, "--provider", "twilio", "--settings", TWILIO];
     succeeded(world.postrider_with_secret(&args, secret)?)?;
     Ok(())
 }
@@ -87,7 +88,7 @@ async fn the_secret_stands_nowhere_in_the_database_nor_in_any_output_or_log() ->
     let api_key = made["admin_key"].as_str().unwrap();
     let mut printed = String::new();
     for (args, input) in [
-        (&["accounts", "add", "sms", "--provider", "twilio"][..], CANARY),
+        (&["accounts", "add", "sms", "--provider", "twilio", "--settings", TWILIO][..], CANARY),
         (&["accounts", "rotate", "sms"], CANARY),
         (&["accounts", "list"], ""),
         (&["accounts", "list", "--json"], ""),

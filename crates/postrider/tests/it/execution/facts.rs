@@ -22,6 +22,7 @@ const CHANGING: &[(&str, &[&str])] = &[
             "failed",
             "skipped",
             "finished_at",
+            "waits_for",
         ],
     ),
     (

@@ -9,6 +9,8 @@ use uuid::Uuid;
 #[derive(Debug, Clone)]
 pub struct Receipt {
     pub key: Option<String>,
+    /// Where the provider knows the item by another name that follows from the key.
+    pub record: Option<String>,
     pub acted: bool,
     /// Whether it answered in such a way that nobody can know.
     pub left_in_doubt: bool,

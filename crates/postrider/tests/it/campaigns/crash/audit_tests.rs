@@ -36,7 +36,7 @@ fn well() -> Facts {
 }
 
 fn receipt(item: u32) -> Receipt {
-    Receipt { key: Some(format!("key of {item}")), acted: true, left_in_doubt: false }
+    Receipt { key: Some(format!("key of {item}")), record: None, acted: true, left_in_doubt: false }
 }
 
 fn refused(item: u32) -> Receipt {

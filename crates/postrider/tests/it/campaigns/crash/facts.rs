@@ -1,7 +1,9 @@
 //! Reads what the auditor compares.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use postrider_model::IdempotencyKey;
+use postrider_providers::social::record_key;
 use sqlx::Row;
 
 use super::{
@@ -22,6 +24,13 @@ pub async fn gather(
         *faults.entry(fault.unwrap_or_else(|| "none".to_owned())).or_default() += 1;
     }
     let (items, jobs, runs) = (items(rig).await?, jobs(rig).await?, runs(rig).await?);
+    let keys: HashMap<String, &String> = items
+        .iter()
+        .map(|item| (record_key(&IdempotencyKey::from_row(item.key.clone())), &item.key))
+        .collect();
+    for receipt in receipts.iter_mut().filter(|receipt| receipt.key.is_none()) {
+        receipt.key = receipt.record.as_ref().and_then(|record| keys.get(record)).map(|key| (*key).clone());
+    }
     Ok((Facts { receipts, items, jobs, runs, struck, in_flight_max: IN_FLIGHT_MAX }, faults))
 }
 

@@ -9,9 +9,11 @@ mod facts;
 mod outside;
 mod plan;
 mod rig;
+mod settling;
 mod torment;
 mod twins;
 
+pub use outside::send;
 use plan::Plan;
 use rig::Rig;
 use torment::Outcome;

@@ -82,10 +82,13 @@ fn read(line: &Value) -> (Receipt, Option<String>) {
     let left_in_doubt = match fault.as_deref() {
         // To a mail, "something broke here" is an answer: it was not taken.
         Some("fail") => !is_mail,
-        Some("stall" | "fail_after" | "reset" | "reset_before" | "half") => true,
+        Some(
+            "stall" | "fail_after" | "reset" | "reset_before" | "half" | "act_late" | "key_late"
+            | "lookup_early",
+        ) => true,
         _ => false,
     };
-    (Receipt { key, acted: line["acted"] == true, left_in_doubt }, fault)
+    (Receipt { key, record: text("rkey"), acted: line["acted"] == true, left_in_doubt }, fault)
 }
 
 /// One request with a body, and the whole answer as it came. An answer that breaks off comes as far as it came.

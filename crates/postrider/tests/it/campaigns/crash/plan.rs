@@ -17,9 +17,17 @@ pub enum Blow {
     Crash,
 }
 
+/// Where items go: the channel, and the account, which has the name of its provider.
+pub type Route = (&'static str, &'static str);
+
 /// One run.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    pub routes: &'static [Route],
+    /// Whether resolvers settle what is in doubt while the run goes on.
+    pub settles: bool,
+    /// At least so many items must have been in doubt.
+    pub doubts_min: usize,
     pub seed: u64,
     /// At least so many items are intended.
     pub items: usize,
@@ -40,10 +48,17 @@ pub struct Plan {
 pub const RATES: &str = "latency=0.02,stall=0.005,fail=0.01,fail_after=0.01,refuse=0.02,busy=0.02,reset=0.01,\
                          reset_before=0.01,half=0.01";
 
+/// The same, and meaner: it remembers a key late, denies what it has just done, acts when everybody has gone.
+const MEAN_RATES: &str = "latency=0.02,stall=0.08,fail=0.04,fail_after=0.08,refuse=0.01,busy=0.01,reset=0.1,\
+                          reset_before=0.04,half=0.08,key_late=0.05,lookup_early=0.05,act_late=0.08";
+
 impl Plan {
     /// The run of `make test`.
     pub fn short() -> Self {
         Self {
+            routes: &[("email", "sim"), ("voice", "sim"), ("email", "smtp")],
+            settles: false,
+            doubts_min: 0,
             seed: 20_261_115,
             items: 20_000,
             kills: 110,
@@ -54,6 +69,32 @@ impl Plan {
             workers: 4,
             rates: rates(RATES).unwrap(),
             strikes_min: 20,
+        }
+    }
+
+    /// Every provider, all of them mean, with resolvers that clear up behind.
+    pub fn settling() -> Self {
+        Self {
+            routes: &[
+                ("email", "resend"),
+                ("voice", "twilio"),
+                ("social", "mastodon"),
+                ("social", "bluesky"),
+                ("email", "webhook"),
+                ("voice", "sim"),
+                ("email", "smtp"),
+            ],
+            settles: true,
+            doubts_min: 5000,
+            items: 14_000,
+            kills: 30,
+            // A request that a stopped worker sends after the quiet time is what the quiet time must be longer than.
+            freezes: 0,
+            cuts: 10,
+            crashes: 3,
+            rates: rates(MEAN_RATES).unwrap(),
+            strikes_min: 50,
+            ..Self::short()
         }
     }
 

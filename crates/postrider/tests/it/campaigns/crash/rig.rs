@@ -2,26 +2,28 @@
 //! there is something to break.
 
 use std::{
+    collections::BTreeSet,
     io::Write,
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
 };
 
 use anyhow::Context;
 use postrider_store::pool;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use super::{
     crew::Start,
     outside::Outside,
-    plan::{Dice, Plan},
+    plan::{Dice, Plan, Route},
 };
 use crate::{
     campaigns::stage::Stage,
     postgres::Postgres,
     sql::{execute, number, tenant, texts},
-    world::{MASTER_KEY, postrider, run},
+    world::{MASTER_KEY, Process, postrider, run},
 };
 
 /// Items of one run. Small jobs, so that a blow hits many of them at different points.
@@ -32,6 +34,11 @@ const JOBS: usize = 6;
 const WINDOW: usize = 8;
 pub const IN_FLIGHT_MAX: usize = JOBS * WINDOW;
 
+/// A run that settles doubts is in a hurry: a call begins and ends soon, and after the quiet time nothing arrives any more.
+const CALL_SECONDS: u64 = 3;
+const CALL_WITHIN_SECONDS: u64 = 2;
+pub const QUIET_SECONDS: u64 = 10;
+
 /// Tells a process which rig it belongs to.
 pub const RIG: &str = "CRASH_RIG";
 
@@ -40,6 +47,10 @@ pub struct Rig {
     pub outside: Outside,
     pub admin: PgPool,
     config: tempfile::NamedTempFile,
+    /// Hears what providers have to say; nobody strikes it.
+    ear: Option<(Process, String)>,
+    roles: &'static str,
+    routes: &'static [Route],
     stages: Vec<Stage>,
     runs: usize,
     pub intended: usize,
@@ -58,8 +69,12 @@ impl Rig {
             .await?;
         watch(&url)?;
         let outside = Outside::start(plan.seed, &plan.rates, &url)?;
-        let config = config(&postgres)?;
-        let mut rig = Self { postgres, outside, admin, config, stages: Vec::new(), runs: 0, intended: 0 };
+        let config = config(&postgres, plan)?;
+        let ear = if plan.settles { Some(listen(config.path(), &url)?) } else { None };
+        let roles = if plan.settles { "campaigns,resolver" } else { "campaigns" };
+        let (stages, routes) = (Vec::new(), plan.routes);
+        let mut rig =
+            Self { postgres, outside, admin, config, ear, roles, routes, stages, runs: 0, intended: 0 };
         for name in ["north", "south"] {
             rig.stages.push(rig.stage(name).await?);
         }
@@ -70,24 +85,52 @@ impl Rig {
         let (tenant, workspace) = tenant(&self.admin, name).await?;
         let stage = Stage { admin: self.admin.clone(), tenant, workspace };
         let app = pool::connect(&self.postgres.url("postrider_app"), pool::Settings::default()).await?;
-        let sim = json!({ "url": self.outside.http_url });
-        stage.account_through(&app, "sim", "sim", &sim, "").await?;
-        let smtp = json!({
-            "host": "127.0.0.1", "port": self.outside.smtp_port, "security": "none", "from": "news@example.com",
-        });
-        stage.account_through(&app, "smtp", "smtp", &smtp, "").await?;
+        let accounts: BTreeSet<&str> = self.routes.iter().map(|(_, account)| *account).collect();
+        for account in accounts {
+            let (settings, secret) = self.account(account)?;
+            stage.account_through(&app, account, account, &settings, secret).await?;
+        }
         app.close().await;
+        // What the vendors allow would make this a long day.
+        execute(&self.admin, "update tenancy.provider_accounts set limits = '{\"rate_per_second\": 100000}'")
+            .await?;
         stage.leads("all", RUN_ITEMS).await?;
         Ok(stage)
+    }
+
+    /// An account at the sim's likeness of a provider.
+    fn account(&self, provider: &str) -> anyhow::Result<(Value, &'static str)> {
+        let outside = &self.outside.http_url;
+        let ear = self.ear.as_ref().map(|(_, url)| url.as_str()).unwrap_or_default();
+        let url = |face: &str| format!("{outside}{face}");
+        Ok(match provider {
+            "sim" => (json!({ "url": outside }), ""),
+            "smtp" => {
+                let port = self.outside.smtp_port;
+                let server = json!({ "host": "127.0.0.1", "port": port, "security": "none", "from": "news@example.com" });
+                (server, "")
+            }
+            "resend" => (json!({ "from": "news@example.com", "url": url("/resend") }), "re_secret"),
+            "twilio" => {
+                let sid = format!("AC{}", "0123456789abcdef".repeat(2));
+                let (from, url) = ("+15005550006", url("/twilio"));
+                (json!({ "account_sid": sid, "from": from, "callback_url": ear, "url": url }), "token")
+            }
+            "mastodon" => (json!({ "url": url("/mastodon") }), "token"),
+            "bluesky" => (json!({ "identifier": "news.example.com", "url": url("/bluesky") }), "password"),
+            "webhook" => (json!({ "url": url("/hooks/news") }), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+            other => anyhow::bail!("there is no account for {other}"),
+        })
     }
 
     /// How the workers are started.
     pub fn server(&self) -> Start {
         let (config, url) = (self.config.path().to_owned(), self.postgres.url("postgres"));
+        let roles = self.roles;
         Arc::new(move || {
             let mut command = postrider();
             command.env(RIG, &url);
-            command.arg("--config").arg(&config).args(["serve", "--roles", "campaigns"]);
+            command.arg("--config").arg(&config).args(["serve", "--roles", roles]);
             command
         })
     }
@@ -102,10 +145,14 @@ impl Rig {
 
     /// One run, of the next tenant, on the next channel.
     pub async fn deploy(&mut self) -> anyhow::Result<()> {
-        let (channel, account) = [("email", "sim"), ("voice", "sim"), ("email", "smtp")][self.runs % 3];
+        let (channel, account) = self.routes[self.runs % self.routes.len()];
         let stage = &self.stages[self.runs % self.stages.len()];
         let name = format!("run {}", self.runs);
         let campaign = stage.campaign(&name, &[("only", channel, Some("all"), account)]).await?;
+        let sql = format!(
+            "update execution.campaign_phases set quiet_time = interval '{QUIET_SECONDS} seconds' where campaign_id = '{campaign}'"
+        );
+        execute(&self.admin, sql).await?;
         stage
             .ask(&format!("select execution.deploy_campaign('{campaign}', p_job_size => {JOB_ITEMS})::text"))
             .await?;
@@ -218,6 +265,12 @@ impl Rig {
         Ok(execute(&self.admin, sql).await?)
     }
 
+    /// Doubts that are not for a person.
+    pub async fn open_doubts(&self) -> anyhow::Result<i64> {
+        let sql = "select count(*) from execution.doubts where not is_for_person and provider <> 'smtp'";
+        Ok(number(&self.admin, sql).await?)
+    }
+
     pub async fn open_runs(&self) -> anyhow::Result<i64> {
         let sql = "select count(*) from execution.campaign_runs where status in ('queued', 'running')";
         Ok(number(&self.admin, sql).await?)
@@ -241,8 +294,22 @@ fn watch(url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn config(postgres: &Postgres) -> anyhow::Result<tempfile::NamedTempFile> {
+/// Serves the API alone, and says where.
+fn listen(config: &Path, url: &str) -> anyhow::Result<(Process, String)> {
+    let mut command = postrider();
+    command.env(RIG, url);
+    command.arg("--config").arg(config).args(["serve", "--roles", "api"]);
+    let process = Process::start(&mut command)?;
+    let line = process.wait_for_line("postrider is serving at")?;
+    let at = line.find("http://").with_context(|| line.clone())?;
+    let end = line[at..].find('"').map_or(line.len(), |length| at + length);
+    let url = line[at..end].to_owned();
+    Ok((process, url))
+}
+
+fn config(postgres: &Postgres, plan: &Plan) -> anyhow::Result<tempfile::NamedTempFile> {
     let mut file = tempfile::NamedTempFile::new()?;
+    let (call, within) = if plan.settles { (CALL_SECONDS, CALL_WITHIN_SECONDS) } else { (60, 120) };
     write!(
         file,
         "master_key = '{MASTER_KEY}'
@@ -259,9 +326,18 @@ fn config(postgres: &Postgres) -> anyhow::Result<tempfile::NamedTempFile> {
          jobs_max = {JOBS}
          jobs_per_tenant_max = {}
          window = {WINDOW}
+         call_timeout_seconds = {call}
+         call_within_seconds = {within}
+         circuit_after = 1000000
          retry_pause_seconds = 30
          heartbeat_interval_seconds = 1
-         poll_interval_ms = 50",
+         poll_interval_ms = 50
+         [resolver]
+         concurrency = 64
+         account_concurrency = 32
+         retry_pause_seconds = 1
+         retry_pause_max_seconds = 4
+         poll_interval_ms = 100",
         postgres.url("postrider_worker"),
         postgres.url("postrider_app"),
         JOBS - 2,

@@ -111,7 +111,7 @@ pub async fn run(plan: &Plan, rig: &mut Rig, start: Start) -> anyhow::Result<Out
         rig.deploy().await?;
     }
     thaw(usize::MAX, rig, &mut crew, &mut outcome).await?;
-    let struck = finish(rig, crew, &start).await?;
+    let struck = finish(plan, rig, crew, &start).await?;
 
     let (facts, faults) = facts::gather(rig, struck).await?;
     outcome.report = audit(&facts);
@@ -189,10 +189,18 @@ async fn progress(rig: &mut Rig, crew: &mut Crew, requests: usize) -> anyhow::Re
 }
 
 /// Ends the faults, lets everybody finish, and brings every job to its end. Says who was struck how often.
-async fn finish(rig: &mut Rig, crew: Crew, start: &Start) -> anyhow::Result<BTreeMap<String, usize>> {
+async fn finish(
+    plan: &Plan,
+    rig: &mut Rig,
+    crew: Crew,
+    start: &Start,
+) -> anyhow::Result<BTreeMap<String, usize>> {
     rig.outside.end_faults()?;
     let dead: Vec<String> = crew.dead.iter().cloned().collect();
     settle(rig, &dead, "every job is at rest", async |rig| rig.restless().await).await?;
+    if plan.settles {
+        settle(rig, &dead, "every doubt is settled", async |rig| rig.open_doubts().await).await?;
+    }
     let struck = crew.struck.clone();
     crew.drain().await?;
 

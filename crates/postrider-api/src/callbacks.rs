@@ -1,0 +1,98 @@
+//! What providers tell about their calls without being asked.
+//!
+//! A callback brings no API key: it is believed because the provider signed it, under the account's own secret. What proves that
+//! the provider acted settles an item in doubt.
+
+use axum::{
+    body::Bytes,
+    extract::{OriginalUri, Path, State},
+    http::{HeaderMap, StatusCode},
+};
+use postrider_model::{ids::ProviderAccountId, seal::MasterKey};
+use postrider_providers::{Account, Adapters, Callback, CallbackRefused};
+use postrider_store::{
+    callbacks::{self, NewCallback, Recorded},
+    jobs, pool,
+};
+use uuid::Uuid;
+
+use crate::{App, error::ApiError};
+
+/// What it takes to verify callbacks.
+#[derive(Clone)]
+pub struct CallbackKeys {
+    /// The vendors.
+    pub adapters: Adapters,
+    /// What opens the secrets they sign with.
+    pub master_key: MasterKey,
+}
+
+/// Far more than any provider sends.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// `POST /api/v2/providers/{provider}/{account}/callback/{key}`
+pub(crate) async fn receive(
+    State(app): State<App>,
+    OriginalUri(uri): OriginalUri,
+    Path((provider, account, key)): Path<(String, String, String)>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<StatusCode, ApiError> {
+    // One answer for everything that does not exist, so that nobody learns which accounts do.
+    const UNKNOWN: ApiError = ApiError::NotFound("callback address");
+    let keys = app.callbacks.as_ref().ok_or_else(|| {
+        ApiError::NotReady("this process has no master key, so it cannot verify callbacks".to_owned())
+    })?;
+    let id = account.parse::<Uuid>().map(ProviderAccountId).map_err(|_| UNKNOWN)?;
+    if body.len() > BODY_BYTES_MAX {
+        return Err(ApiError::BadRequest(format!("a callback has at most {BODY_BYTES_MAX} bytes")));
+    }
+    let mut transaction = pool::begin(&app.pool).await?;
+    let account = callbacks::account(&mut transaction, &keys.master_key, id).await?;
+    pool::commit(transaction).await?;
+    let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
+    let adapter = keys.adapters.get(&account.provider).ok_or(UNKNOWN)?;
+
+    let headers: Vec<(String, String)> = headers
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())))
+        .collect();
+    let path_and_query = uri.path_and_query().map_or("/", axum::http::uri::PathAndQuery::as_str);
+    let callback = Callback { path_and_query, key: &key, headers: &headers, body: &body };
+    let opened = Account { id, settings: &account.settings, secret: &account.secret };
+    let echo = adapter.read_callback(&opened, &callback).map_err(|refused| match refused {
+        CallbackRefused::NotTaken => UNKNOWN,
+        CallbackRefused::Forged(why) => {
+            tracing::warn!(account.id = %id, provider, "a callback was refused: {why}");
+            ApiError::Forbidden(why)
+        }
+        CallbackRefused::Malformed(why) => ApiError::BadRequest(why),
+    })?;
+
+    let mut transaction = pool::begin_as(&app.pool, account.tenant_id).await?;
+    let new = NewCallback {
+        account: id,
+        key: &key,
+        message_id: &echo.message_id,
+        status: &echo.status,
+        proves_action: echo.proves_action,
+    };
+    let recorded = callbacks::record(&mut transaction, &new).await?;
+    pool::commit(transaction).await?;
+    match recorded {
+        Recorded::Unknown => return Err(UNKNOWN),
+        Recorded::Settled => {
+            // A job may be able to end now. The hint is no more than one.
+            let mut transaction = pool::begin(&app.pool).await?;
+            jobs::hint(&mut transaction).await?;
+            pool::commit(transaction).await?;
+            tracing::info!(account.id = %id, provider, "a callback settled an item in doubt");
+        }
+        Recorded::Contradicted => {
+            tracing::warn!(account.id = %id, provider, message_id = echo.message_id, "the provider did what somebody had decided it had not");
+        }
+        Recorded::Recorded => {}
+    }
+    metrics::counter!("postrider_callbacks_total", "provider" => provider).increment(1);
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,101 @@
+//! One item's call, tried again in place only where provably nothing was sent. Time and panics become outcomes here.
+
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use futures::FutureExt;
+use postrider_model::{Message, Outcome, ids::OutboxId};
+use postrider_store::{Reservation, Settlement, crash_point, jobs::ClaimedJob};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    Shared,
+    decide::{Verdict, decide},
+    failover,
+    prepare::Prepared,
+    route::Route,
+    turns::Way,
+};
+
+/// The call of a reservation at this account; and at the other one, if this one provably did not send it.
+pub(super) async fn call(
+    shared: &Shared,
+    prepared: &Prepared,
+    job: &ClaimedJob,
+    way: Way,
+    reservation: Reservation,
+    message: Message,
+    turn: Option<OwnedSemaphorePermit>,
+) -> Settlement {
+    let mut outcome = try_at(shared, prepared.route(way), &reservation, &message).await;
+    drop(turn);
+    let mut reservation = reservation;
+    if let (Way::First, Some(second)) = (way, &prepared.second) {
+        (reservation, outcome) = failover::follow(shared, second, reservation, &message, outcome).await;
+    }
+    log(job, &reservation, &outcome);
+    reservation.settle(outcome)
+}
+
+/// As many tries as it takes under one reservation at one account.
+pub(super) async fn try_at(
+    shared: &Shared,
+    route: &Route,
+    reservation: &Reservation,
+    message: &Message,
+) -> Outcome {
+    let settings = &shared.settings;
+    let (mut tries, mut waited) = (0, Duration::ZERO);
+    loop {
+        if reservation.age() > settings.call_within {
+            // Somebody may have concluded by now that it was never sent; so it must not be.
+            return Outcome::NotSent {
+                reason: "the worker was held up before the call".to_owned(),
+                retry_after: None,
+            };
+        }
+        crash_point!("call.before");
+        tries += 1;
+        let called = AssertUnwindSafe(route.provider.call(reservation, message)).catch_unwind();
+        let outcome = match tokio::time::timeout(settings.call_timeout, called).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Outcome::Unknown { reason: "the adapter panicked".to_owned() },
+            Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
+        };
+        crash_point!("call.after");
+        route.note(shared, &outcome).await;
+        match decide(outcome, tries, waited, spread(reservation.outbox_id()), &settings.retry) {
+            Verdict::Settle(outcome) => return outcome,
+            Verdict::CallAgainIn(pause) => {
+                waited += pause;
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.hurry.cancelled() => return Outcome::NotSent {
+                        reason: "the worker stopped while the provider asked to wait".to_owned(),
+                        retry_after: None,
+                    },
+                }
+                route.take_again(shared).await;
+            }
+        }
+    }
+}
+
+fn log(job: &ClaimedJob, reservation: &Reservation, outcome: &Outcome) {
+    let id = reservation.outbox_id();
+    match outcome {
+        Outcome::Delivered { message_id } => {
+            tracing::debug!(item.id = %id, correlation_id = %job.correlation_id, message_id, "{id} was delivered");
+        }
+        Outcome::Rejected { reason } | Outcome::NotSent { reason, .. } => {
+            tracing::warn!(item.id = %id, correlation_id = %job.correlation_id, "{id} failed: {reason}");
+        }
+        Outcome::Unknown { reason } => {
+            tracing::warn!(item.id = %id, correlation_id = %job.correlation_id, "{id} is in doubt: {reason}");
+        }
+    }
+}
+
+/// A number from 0 to 1 that neighbours do not share.
+fn spread(id: OutboxId) -> f64 {
+    (id.0.as_u128() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64
+}

@@ -1,0 +1,211 @@
+//! Reservations and doubts for the suite, made the only way there is: committed rows of a real database.
+
+use std::time::Duration;
+
+use postrider_model::{
+    Channel, Message, Outcome,
+    audience::{Chunk, Leads, Options as Reading},
+    campaign::PhaseKind,
+    ids::{OutboxId, TenantId, WorkspaceId},
+    seal::MasterKey,
+};
+use postrider_store::{
+    HeldDoubt, Pool, Reservation, StoreError,
+    accounts::{self, NewAccount},
+    assets,
+    campaigns::{self, NewCampaign, NewPhase},
+    embedded::{EmbeddedError, SUPERUSER},
+    jobs, leads, migrate,
+    outbox::{self, Plan, PlannedItem, Reserved, Window},
+    pool, provision, resolving, tenants,
+};
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use super::private::Private;
+
+/// Who reserves, settles and looks.
+const ACTOR: &str = "conformance";
+/// The database in a private cluster.
+const DATABASE: &str = "conformance";
+/// Longer than any run of the suite.
+const LEASE: Duration = Duration::from_secs(600);
+
+/// Why there are no reservations.
+#[derive(Debug, thiserror::Error)]
+pub enum NoReservations {
+    /// No private Postgres could be started.
+    #[error("no private Postgres could be started; install it, or use `Reservations::in_database`")]
+    NoCluster(#[from] EmbeddedError),
+    /// The database does not do what the suite needs.
+    #[error("the suite's database failed")]
+    Database(#[from] StoreError),
+    /// Something else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Where reservations come from. Dropping it stops the private cluster and removes it.
+pub struct Reservations {
+    pool: Pool,
+    /// One at a time: a claim takes whatever is there.
+    turn: Mutex<()>,
+    tenant: TenantId,
+    workspace: WorkspaceId,
+    /// A name that no vendor has, so that nobody else's doubts are ever taken.
+    provider: String,
+    key: MasterKey,
+    // Last, so that it goes after the connections.
+    _private: Option<Private>,
+}
+
+impl Reservations {
+    /// Starts a Postgres for this suite alone in a temporary directory. It takes a few seconds.
+    pub async fn start() -> Result<Self, NoReservations> {
+        let private = tokio::task::spawn_blocking(|| Private::start(&std::env::temp_dir())).await;
+        let private = private.map_err(|error| NoReservations::Other(error.to_string()))??;
+        let (maintenance, url) = (private.url(SUPERUSER, "postgres"), private.url(SUPERUSER, DATABASE));
+        provision::ensure_database(&maintenance, DATABASE).await?;
+        migrate::run(&url).await?;
+        Self::with(&url, Some(private)).await
+    }
+
+    /// Uses a database that is there and made for tests. It is migrated where it is not; the suite adds a tenant of its own, and
+    /// touches no other. `url` is that of an administrator, as for `postrider migrate`.
+    pub async fn in_database(url: &str) -> Result<Self, NoReservations> {
+        migrate::run(url).await?;
+        Self::with(url, None).await
+    }
+
+    async fn with(url: &str, private: Option<Private>) -> Result<Self, NoReservations> {
+        let pool = pool::connect(url, pool::Settings::default()).await?;
+        let key = MasterKey::generate().map_err(|error| NoReservations::Other(error.to_string()))?;
+        let provider = format!("conformance_{}", TenantId::new().0.simple());
+
+        let mut transaction = pool::begin(&pool).await?;
+        let (tenant, workspace) = tenants::create(&mut transaction, &provider, ACTOR).await?;
+        pool::act_as(&mut transaction, tenant).await?;
+        let account = NewAccount {
+            tenant,
+            workspace,
+            name: ACTOR,
+            provider: &provider,
+            settings: &json!({}),
+            secret: &String::new().into(),
+        };
+        accounts::create(&mut transaction, &key, &account, ACTOR).await?;
+        pool::commit(transaction).await?;
+        Ok(Self { pool, turn: Mutex::default(), tenant, workspace, provider, key, _private: private })
+    }
+
+    /// So many reservations for a message, each with a key of its own.
+    pub async fn take(&self, message: &Message, count: usize) -> Result<Vec<Reservation>, NoReservations> {
+        let _turn = self.turn.lock().await;
+        let channel = message.channel();
+        let list = format!("list {}", TenantId::new().0);
+        self.people(&list, count).await?;
+        self.deploy(channel, &list, count).await?;
+
+        let mut job = None;
+        for claimed in jobs::claim(&self.pool, ACTOR, 1, &self.others().await?, &[]).await? {
+            if claimed.hold.tenant_id == self.tenant {
+                job = Some(claimed);
+            } else {
+                jobs::release(&self.pool, ACTOR, claimed.hold, Duration::ZERO).await?;
+            }
+        }
+        let job =
+            job.ok_or_else(|| NoReservations::Other("somebody else took the suite's job".to_owned()))?;
+        let plan = |item_id| PlannedItem {
+            item_id,
+            outbox_id: OutboxId::new(),
+            recipient: message.recipient().map(str::to_owned),
+            plan: Plan::Call { message_hash: message.hash() },
+        };
+        let window = Window::new(job.hold, 0, job.item_ids.into_iter().map(plan).collect());
+        let answers = outbox::settle_and_reserve(&self.pool, ACTOR, &[], &[&window]).await?;
+        let reserved = answers.into_iter().flatten().flatten();
+        let yours = reserved.map(|item| match item {
+            Reserved::Yours(reservation) => Ok(reservation),
+            Reserved::Already(status) => Err(NoReservations::Other(format!("an item is {status} already"))),
+        });
+        yours.collect()
+    }
+
+    /// Writes down what became of a reservation.
+    pub(super) async fn settle(
+        &self,
+        reservation: Reservation,
+        outcome: Outcome,
+    ) -> Result<(), NoReservations> {
+        let settlement = reservation.settle(outcome);
+        outbox::settle_and_reserve(&self.pool, ACTOR, &[&settlement], &[]).await?;
+        Ok(())
+    }
+
+    /// Puts an item in doubt, and takes the doubt as the resolver does.
+    pub async fn doubt(&self, reservation: Reservation) -> Result<HeldDoubt, NoReservations> {
+        let _turn = self.turn.lock().await;
+        let id = reservation.outbox_id();
+        self.settle(reservation, Outcome::Unknown { reason: "the suite wants it so".to_owned() }).await?;
+        // With those of earlier calls that nobody wants to know about.
+        let held = resolving::claim(&self.pool, ACTOR, &self.key, &[&self.provider], 1000, LEASE).await?;
+        let ours = held.into_iter().map(|claimed| claimed.doubt).find(|doubt| doubt.outbox_id() == id);
+        ours.ok_or_else(|| NoReservations::Other(format!("item {id} is in doubt, and cannot be claimed")))
+    }
+
+    async fn people(&self, list: &str, count: usize) -> Result<(), NoReservations> {
+        let unfit = |error: &dyn std::error::Error| NoReservations::Other(error.to_string());
+        let mut file = String::from("external_id,email,phone\n");
+        for n in 0..count {
+            file.push_str(&format!("{list} {n},lead{n}@example.com,+4917612{n:06}\n"));
+        }
+        let mut chunk = Chunk::default();
+        for entry in Leads::open(file.as_bytes(), &Reading::default()).map_err(|error| unfit(&error))? {
+            chunk.add(entry.map_err(|error| unfit(&error))?);
+        }
+        let to = leads::Destination { tenant: self.tenant, workspace: self.workspace, list };
+        let imported = leads::import(&self.pool, to, &chunk.rows).await?;
+        match chunk.bad.iter().chain(&imported.refused).next() {
+            Some(bad) => Err(NoReservations::Other(bad.reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    async fn deploy(&self, channel: Channel, list: &str, count: usize) -> Result<(), NoReservations> {
+        let content = match channel {
+            Channel::Email => json!({ "subject": "Hello", "text": "Hello." }),
+            Channel::Voice => json!({ "script": "Hello." }),
+            Channel::Social => json!({ "text": "Hello." }),
+        };
+        let mut transaction = pool::begin_as(&self.pool, self.tenant).await?;
+        let (asset, _) =
+            assets::create(&mut transaction, self.workspace, channel.as_str(), channel, &content, ACTOR)
+                .await?;
+        let phase = NewPhase {
+            phase: "only".to_owned(),
+            kind: PhaseKind::Delivery,
+            channel: Some(channel),
+            asset_id: Some(asset),
+            list: Some(list.to_owned()),
+            provider_account: Some(ACTOR.to_owned()),
+            failover_account: None,
+            failure_tolerance: None,
+            scheduled_for: None,
+            quiet_time_seconds: None,
+        };
+        let campaign = NewCampaign { name: list.to_owned(), auto_advance: false, phases: vec![phase] };
+        let campaign = campaigns::create(&mut transaction, self.workspace, &campaign, ACTOR).await?;
+        let size = i32::try_from(count).unwrap_or(campaigns::JOB_SIZE_MAX);
+        campaigns::deploy(&mut transaction, campaign, None, size, ACTOR).await?;
+        Ok(pool::commit(transaction).await?)
+    }
+
+    /// Every tenant but ours.
+    async fn others(&self) -> Result<Vec<TenantId>, NoReservations> {
+        let mut transaction = pool::begin(&self.pool).await?;
+        let tenants = tenants::list(&mut transaction).await?;
+        pool::commit(transaction).await?;
+        Ok(tenants.into_iter().map(|tenant| tenant.id).filter(|id| *id != self.tenant).collect())
+    }
+}

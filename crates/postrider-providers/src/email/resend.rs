@@ -1,0 +1,128 @@
+//! Resend: `POST {url}/emails`, judged as `http.rs` says for all; with what it means here:
+//!
+//! | answer | to a call | to a repeat |
+//! |---|---|---|
+//! | 200 with an `id` | delivered | done: under a key it knows, Resend answers as it did the first time |
+//! | 400, 422 in its own words | rejected | absent: it refuses this very mail |
+//! | 409: this key is under way, or was used for another mail | unknown | unclear |
+//! | 401, 403: the API key, the domain of `from` | not sent | unclear |
+//! | 429: the rate or the quota | not sent | unclear |
+//!
+//! Resend recognises an `Idempotency-Key` for 24 hours.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use postrider_model::{Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate};
+use postrider_store::{HeldDoubt, Reservation};
+use reqwest::{Request, header::HeaderValue};
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::smtp::mailbox;
+use crate::{
+    guard::{Answer, GuardedClient},
+    http,
+    provider::{Account, Adapter, InvalidAccount, Provider},
+};
+
+const MANIFEST: Manifest = Manifest {
+    doubt: DoubtClass::Key,
+    key_lifetime: Some(Duration::from_secs(24 * 60 * 60)),
+    // For a whole team, unless Resend has granted it more.
+    rate: Some(Rate { calls: 2, per: Duration::from_secs(1) }),
+    ..Manifest::new("resend", &[Channel::Email])
+};
+
+const EXAMPLE: &str = r#"{"from": "News <news@example.com>"}"#;
+
+http::adapter!(ResendAdapter opens Resend);
+
+/// What an account may set.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    from: String,
+    reply_to: Option<String>,
+    #[serde(default = "api")]
+    url: Url,
+}
+
+fn api() -> Url {
+    http::known("https://api.resend.com")
+}
+
+/// An account at Resend.
+struct Resend {
+    client: GuardedClient,
+    emails: Url,
+    token: HeaderValue,
+    from: String,
+    reply_to: Option<String>,
+}
+
+impl Resend {
+    fn new(client: &GuardedClient, account: &Account<'_>) -> Result<Self, InvalidAccount> {
+        let settings: Settings = http::settings(account, "resend", EXAMPLE)?;
+        let check = |name: &str, given: &str| match mailbox(given) {
+            Ok(_) => Ok(()),
+            Err(wrong) => Err(InvalidAccount(format!("`{name}` {wrong}"))),
+        };
+        check("from", &settings.from)?;
+        settings.reply_to.as_deref().map(|given| check("reply_to", given)).transpose()?;
+        Ok(Self {
+            client: client.clone(),
+            emails: http::below(&http::base(client, settings.url)?, &["emails"]),
+            token: http::bearer(account.secret, "an API key of Resend, like re_…")?,
+            from: settings.from,
+            reply_to: settings.reply_to,
+        })
+    }
+
+    /// The same bytes for the same mail, each time.
+    fn request(&self, key: &IdempotencyKey, message: &Message) -> Result<Request, Outcome> {
+        #[derive(Serialize)]
+        struct Mail<'a> {
+            from: &'a str,
+            to: &'a str,
+            subject: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            html: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            text: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            reply_to: Option<&'a str>,
+        }
+        let Message::Email { to, subject, text, html } = message else {
+            return Err(http::wrong_channel("resend", "e-mail", message));
+        };
+        let mail = Mail {
+            from: &self.from,
+            to,
+            subject,
+            html: html.as_deref(),
+            text: text.as_deref(),
+            reply_to: self.reply_to.as_deref(),
+        };
+        http::with_key(http::post(self.emails.clone(), Some(&self.token), &mail)?, key)
+    }
+}
+
+#[async_trait]
+impl Provider for Resend {
+    async fn call(&self, reservation: &Reservation, message: &Message) -> Outcome {
+        http::outcome(http::send(&self.client, self.request(reservation.key(), message)).await, judge)
+    }
+
+    async fn repeat(&self, doubt: &HeldDoubt, message: &Message) -> Finding {
+        http::finding(http::send(&self.client, self.request(doubt.key(), message)).await, judge)
+    }
+}
+
+fn judge(answer: &Answer, now: Timestamp) -> Outcome {
+    http::judge(answer, now, |answer| http::named(answer, "id"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! The tables of all vendors, and what the tests of the vendors share.
+
+use std::time::Duration;
+
+use postrider_model::{Channel, DoubtClass, Manifest, Rate, ids::ProviderAccountId};
+use reqwest::header::{HeaderMap, HeaderName, RETRY_AFTER};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::mpsc,
+};
+
+use super::*;
+use crate::{
+    guard::{Limits, Policy},
+    provider::Adapters,
+};
+
+pub const NOW: Timestamp = Timestamp::constant(1_770_000_000, 0);
+
+pub fn client(allow_private: bool) -> GuardedClient {
+    GuardedClient::new(Policy { allow_private }, Limits::default()).unwrap()
+}
+
+pub fn key() -> IdempotencyKey {
+    IdempotencyKey::from_row("0123456789abcdef".repeat(4))
+}
+
+/// An item of long ago, and when that was.
+pub fn item() -> (OutboxId, Timestamp) {
+    let id = "01890a5d-ac96-774b-bcce-b302099a8057".parse().unwrap();
+    (id, Timestamp::from_millisecond(0x0189_0a5d_ac96).unwrap())
+}
+
+pub fn answer(status: u16, body: &str) -> Answer {
+    let status = StatusCode::from_u16(status).unwrap();
+    Answer { status, headers: HeaderMap::new(), body: body.to_owned().into(), ending: Ending::Whole }
+}
+
+pub fn with_header(mut answer: Answer, name: &'static str, value: &str) -> Answer {
+    answer.headers.insert(HeaderName::from_static(name), value.parse().unwrap());
+    answer
+}
+
+pub fn email() -> Message {
+    let (text, html) = (Some("Hello.".to_owned()), Some("<p>Hello.</p>".to_owned()));
+    Message::Email { to: "ada@example.com".to_owned(), subject: "News".to_owned(), text, html }
+}
+
+pub fn voice() -> Message {
+    Message::Voice { to: "+4930123456".to_owned(), script: "Hello.".to_owned() }
+}
+
+pub fn social() -> Message {
+    Message::Social { text: "Hello.".to_owned() }
+}
+
+/// Opens accounts with settings that cannot work: each is refused with its reason, and never with the secret.
+pub fn refused<T>(
+    open: impl Fn(&GuardedClient, &Account<'_>) -> Result<T, InvalidAccount>,
+    cases: &[(bool, Value, &str, &str)],
+) {
+    for (is_development, settings, secret, why) in cases {
+        let account =
+            Account { id: ProviderAccountId::new(), settings, secret: &SecretString::from(*secret) };
+        let error = open(&client(*is_development), &account).err().unwrap().to_string();
+        assert!(error.contains(why), "{settings}: {error}");
+        assert!(secret.is_empty() || !error.contains(secret.trim()), "{error}");
+    }
+}
+
+/// A request that says what it should and asks for nothing else.
+pub fn assert_request(request: &Request, method: &str, url: &str, headers: &[(&str, &str)]) {
+    assert_eq!((request.method().as_str(), request.url().as_str()), (method, url));
+    let mut found: Vec<_> =
+        request.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+    found.sort_unstable();
+    assert_eq!(found, headers);
+}
+
+pub fn body(request: &Request) -> &str {
+    std::str::from_utf8(request.body().unwrap().as_bytes().unwrap()).unwrap()
+}
+
+/// A server that gives one answer per connection, in order, and tells what it was asked.
+pub struct Played {
+    pub url: String,
+    asked: mpsc::UnboundedReceiver<String>,
+}
+
+impl Played {
+    pub async fn start(answers: Vec<(u16, Value)>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (tell, asked) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            for (status, body) in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !is_whole(&request) {
+                    let read = stream.read_buf(&mut request).await.unwrap();
+                    assert!(read > 0, "the request broke off");
+                }
+                tell.send(String::from_utf8(request).unwrap()).unwrap();
+                let body = body.to_string();
+                let head = format!("HTTP/1.1 {status} \r\ncontent-type: application/json\r\n");
+                let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        Self { url, asked }
+    }
+
+    /// First lines of the requests so far.
+    pub fn lines(&mut self) -> Vec<String> {
+        let line = |request: String| request.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
+        std::iter::from_fn(|| self.asked.try_recv().ok()).map(line).collect()
+    }
+}
+
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    body.len() >= length.map_or(0, |length| length.parse().unwrap())
+}
+
+fn judged(answer: &Answer) -> Outcome {
+    judge(answer, NOW, |answer| named(answer, "id"))
+}
+
+#[test]
+fn each_answer_has_its_outcome() {
+    let good = r#"{"id": "m-1", "accepted": true}"#;
+    #[rustfmt::skip]
+    let whole = [
+        (200, good, "delivered"), (201, good, "delivered"), (202, good, "delivered"),
+        (200, "", "unknown"), (200, "thanks", "unknown"), (204, "", "unknown"),
+        (200, r#"{"accepted": true}"#, "unknown"), (200, r#"{"id": " "}"#, "unknown"), (200, r#"{"id": 7}"#, "unknown"),
+        (301, "", "rejected"), (307, good, "rejected"),
+        (400, "no", "rejected"), (404, "", "rejected"), (410, "", "rejected"), (422, "", "rejected"),
+        (401, "no", "not_sent"), (403, "no", "not_sent"), (429, "", "not_sent"),
+        (408, "", "unknown"), (409, "", "unknown"),
+        (500, "", "unknown"), (502, good, "unknown"), (503, "later", "unknown"), (504, "", "unknown"), (599, "", "unknown"),
+        (999, "", "unknown"),
+    ];
+    for (status, body, expected) in whole {
+        assert_eq!(judged(&answer(status, body)).kind(), expected, "{status} {body}");
+    }
+    for ending in [Ending::Broken, Ending::TooLong] {
+        assert_eq!(judged(&Answer { ending, ..answer(200, good) }).kind(), "unknown", "{ending:?}");
+        assert_eq!(judged(&Answer { ending, ..answer(400, "no") }).kind(), "rejected", "{ending:?}");
+    }
+    for (kind, expected) in [
+        ("application/json", "delivered"),
+        ("application/json; charset=utf-8", "delivered"),
+        ("application/vnd.api+json", "delivered"),
+        ("text/html; charset=utf-8", "unknown"),
+        ("text/html; as=json", "unknown"),
+        ("", "unknown"),
+    ] {
+        let answer = with_header(answer(200, good), "content-type", kind);
+        assert_eq!(judged(&answer).kind(), expected, "{kind}");
+    }
+    assert_eq!(judged(&answer(200, good)), Outcome::Delivered { message_id: "m-1".to_owned() });
+}
+
+#[test]
+fn a_repeat_settles_only_what_it_proves() {
+    let (good, refusal) = (r#"{"id": "m-1"}"#, r#"{"message": "no such address"}"#);
+    #[rustfmt::skip]
+    let table = [
+        (200, good, "done"), (200, "", "unclear"), (204, "", "unclear"),
+        (400, refusal, "absent"), (422, refusal, "absent"),
+        (400, "<html>Bad Request</html>", "unclear"), (422, "", "unclear"), (400, r#""no""#, "unclear"),
+        (401, refusal, "unclear"), (403, refusal, "unclear"), (404, refusal, "unclear"), (408, refusal, "unclear"),
+        (409, refusal, "unclear"), (410, refusal, "unclear"), (413, refusal, "unclear"), (429, refusal, "unclear"),
+        (307, refusal, "unclear"), (500, refusal, "unclear"), (503, "", "unclear"),
+    ];
+    let kind = |finding: Finding| match finding {
+        Finding::Done { .. } => "done",
+        Finding::Absent { .. } => "absent",
+        Finding::Unclear { .. } => "unclear",
+    };
+    for (status, body, expected) in table {
+        let found = finding(Ok(answer(status, body)), |answer, _| judged(answer));
+        assert_eq!(kind(found), expected, "{status} {body}");
+        for ending in [Ending::Broken, Ending::TooLong] {
+            let half = Answer { ending, ..answer(status, body) };
+            let found = finding(Ok(half), |answer, _| judged(answer));
+            assert_eq!(kind(found), "unclear", "{status} {body} {ending:?}");
+        }
+    }
+    for outcome in [not_sent("no".to_owned()), Outcome::Unknown { reason: "no answer".to_owned() }] {
+        assert_eq!(kind(finding(Err(outcome), |answer, _| judged(answer))), "unclear");
+    }
+}
+
+#[test]
+fn busy_says_when_to_come_again() {
+    let cases = [
+        ("7", Some(7)),
+        (" 0 ", Some(0)),
+        ("Mon, 02 Feb 2026 02:41:40 GMT", Some(100)),
+        ("Mon, 02 Feb 2026 02:00:00 GMT", Some(0)),
+        ("-1", None),
+        ("soon", None),
+        ("", None),
+    ];
+    for (header, seconds) in cases {
+        let mut busy = answer(429, "");
+        busy.headers.insert(RETRY_AFTER, header.parse().unwrap());
+        let Outcome::NotSent { retry_after, .. } = judged(&busy) else { panic!("{header}") };
+        assert_eq!(retry_after, seconds.map(Duration::from_secs), "{header}");
+    }
+}
+
+#[test]
+fn an_item_tells_when_it_was_reserved() {
+    let (id, at) = item();
+    assert_eq!(planned_at(id), at);
+    let before = Timestamp::now().as_millisecond();
+    assert!(planned_at(OutboxId::new()).as_millisecond() >= before);
+    assert_eq!(planned_at(OutboxId(uuid::Uuid::nil())), Timestamp::UNIX_EPOCH);
+}
+
+#[test]
+fn a_path_is_added_to_an_address_whatever_its_end() {
+    let development = client(true);
+    for (given, expected) in [
+        ("http://127.0.0.1:9", "http://127.0.0.1:9/a/b%2Fc"),
+        ("http://127.0.0.1:9/", "http://127.0.0.1:9/a/b%2Fc"),
+        ("https://api.example/v1/?c#d", "https://api.example/v1/a/b%2Fc"),
+    ] {
+        let base = base(&development, given.parse().unwrap()).unwrap();
+        assert_eq!(below(&base, &["a", "b/c"]).as_str(), expected);
+    }
+}
+
+// The manifests are a promise: limits and classes as the vendors document them.
+#[test]
+fn the_vendors_say_about_themselves_what_is_documented() {
+    let all = &[Channel::Email, Channel::Voice, Channel::Social];
+    let seconds = |seconds| Duration::from_secs(seconds);
+    let rate = |calls, per| Some(Rate { calls, per: seconds(per) });
+    let known_for = |hours: u64| Some(seconds(hours * 3600));
+    #[rustfmt::skip]
+    let documented = [
+        Manifest { doubt: DoubtClass::Natural, rate: rate(1666, 3600), ..Manifest::new("bluesky", &[Channel::Social]) },
+        Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(1), rate: rate(300, 300), ..Manifest::new("mastodon", &[Channel::Social]) },
+        Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(24), rate: rate(2, 1), ..Manifest::new("resend", &[Channel::Email]) },
+        Manifest { doubt: DoubtClass::Lookup, ..Manifest::new("sim", all) },
+        Manifest { doubt: DoubtClass::Person, ..Manifest::new("smtp", &[Channel::Email]) },
+        Manifest { doubt: DoubtClass::Echo, rate: rate(1, 1), ..Manifest::new("twilio", &[Channel::Voice]) },
+        Manifest { doubt: DoubtClass::Natural, ..Manifest::new("webhook", all) },
+    ];
+    let adapters = Adapters::standard(&client(true));
+    assert_eq!(adapters.manifests().copied().collect::<Vec<_>>(), documented);
+}
+
+#[test]
+fn a_message_of_another_channel_is_refused_before_anything_leaves() {
+    for (message, word) in [(email(), "email"), (voice(), "voice"), (social(), "social")] {
+        let Outcome::Rejected { reason } = wrong_channel("fax", "faxes", &message) else { panic!() };
+        assert_eq!(reason, format!("fax carries faxes and no {word} messages"));
+    }
+}

@@ -1,0 +1,48 @@
+//! Standard Webhooks: a request that its receiver can verify, and recognise when it comes again.
+//!
+//! `webhook-id` is the same for each attempt; `webhook-timestamp` is the time of this one, because receivers refuse old
+//! signatures; `webhook-signature` covers both and the body.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use jiff::Timestamp;
+use reqwest::{
+    Method, Request,
+    header::{CONTENT_TYPE, HeaderValue},
+};
+use secrecy::{ExposeSecret, SecretString};
+use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP, Webhook};
+use url::Url;
+
+/// Sizes of a secret, in bytes, from the specification.
+const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+
+/// What signs for a secret `whsec_…`. Never part of the error: the secret itself.
+pub fn signer(secret: &SecretString) -> Result<Webhook, &'static str> {
+    let encoded = secret.expose_secret().strip_prefix("whsec_").ok_or("does not begin with `whsec_`")?;
+    let key = STANDARD.decode(encoded).map_err(|_| "is not base64 after `whsec_`")?;
+    if !SECRET_BYTES.contains(&key.len()) {
+        return Err("does not hold 24 to 64 bytes");
+    }
+    Webhook::from_bytes(key).map_err(|_| "is not usable")
+}
+
+/// A request with a signature of each signer. Our own bytes are always text, so an error names a bug.
+pub fn request(
+    url: Url,
+    signers: &[Webhook],
+    id: &str,
+    body: Bytes,
+) -> Result<Request, Box<dyn std::error::Error + Send + Sync>> {
+    let now = Timestamp::now().as_second();
+    let signatures: Result<Vec<String>, _> =
+        signers.iter().map(|signer| signer.sign(id, now, &body)).collect();
+    let mut request = Request::new(Method::POST, url);
+    let headers = request.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(HEADER_WEBHOOK_TIMESTAMP, HeaderValue::from(now));
+    headers.insert(HEADER_WEBHOOK_ID, HeaderValue::from_str(id)?);
+    headers.insert(HEADER_WEBHOOK_SIGNATURE, HeaderValue::from_str(&signatures?.join(" "))?);
+    *request.body_mut() = Some(body.into());
+    Ok(request)
+}

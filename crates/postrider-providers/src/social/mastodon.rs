@@ -1,0 +1,252 @@
+//! Mastodon: `POST {url}/api/v1/statuses`, judged as `http.rs` says for all; with what it means here:
+//!
+//! | answer | to a call | to a repeat |
+//! |---|---|---|
+//! | 200 with an `id` | delivered | done: under a key it knows, the server answers with the post that it has |
+//! | 422 in its own words | rejected | absent: it refuses this very post |
+//! | 401, 403: the token, the account | not sent | unclear |
+//! | 429 | not sent, until `X-RateLimit-Reset` | unclear |
+//!
+//! A server recognises an `Idempotency-Key` for an hour. After that its own list of our posts can be read: a post with the
+//! same words, made between the reservation and the end of the quiet time, is ours. That there is none counts only if the
+//! list was read back to before the reservation and the server could not have changed the words.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use postrider_model::{Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate};
+use postrider_store::{HeldDoubt, Reservation};
+use reqwest::{Request, StatusCode, header::HeaderValue};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use url::Url;
+
+use crate::{
+    guard::{Answer, Ending, GuardedClient},
+    http,
+    provider::{Account, Adapter, InvalidAccount, Provider},
+};
+
+const MANIFEST: Manifest = Manifest {
+    doubt: DoubtClass::Key,
+    key_lifetime: Some(Duration::from_secs(60 * 60)),
+    rate: Some(Rate { calls: 300, per: Duration::from_secs(5 * 60) }),
+    ..Manifest::new("mastodon", &[Channel::Social])
+};
+
+const EXAMPLE: &str = r#"{"url": "https://mastodon.example", "visibility": "unlisted"}"#;
+
+/// Posts in one page of the list. A post with all that is said about its author takes a few kilobytes, and an answer is
+/// read up to 64 KiB; where that is not enough, smaller pages are asked for.
+const PAGE: usize = 10;
+/// How many pages are read before we say that we do not know.
+const PAGES_MAX: usize = 20;
+/// How far the server's clock may be off.
+const SKEW: Duration = Duration::from_secs(60);
+
+http::adapter!(MastodonAdapter opens Mastodon);
+
+/// What an account may set.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    url: Url,
+    #[serde(default)]
+    visibility: Visibility,
+}
+
+/// Who may see a post.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Visibility {
+    #[default]
+    Public,
+    Unlisted,
+    Private,
+}
+
+/// An account at a server.
+struct Mastodon {
+    client: GuardedClient,
+    api: Url,
+    token: HeaderValue,
+    visibility: Visibility,
+}
+
+impl Mastodon {
+    fn new(client: &GuardedClient, account: &Account<'_>) -> Result<Self, InvalidAccount> {
+        let settings: Settings = http::settings(account, "mastodon", EXAMPLE)?;
+        Ok(Self {
+            client: client.clone(),
+            api: http::below(&http::base(client, settings.url)?, &["api", "v1"]),
+            token: http::bearer(
+                account.secret,
+                "an access token with `write:statuses`, `read:statuses` and `read:accounts`",
+            )?,
+            visibility: settings.visibility,
+        })
+    }
+
+    /// The same bytes for the same post, each time.
+    fn request(&self, key: &IdempotencyKey, message: &Message) -> Result<Request, Outcome> {
+        #[derive(Serialize)]
+        struct Post<'a> {
+            status: &'a str,
+            visibility: Visibility,
+        }
+        let Message::Social { text } = message else {
+            return Err(http::wrong_channel("mastodon", "posts", message));
+        };
+        let post = Post { status: text, visibility: self.visibility };
+        let url = http::below(&self.api, &["statuses"]);
+        http::with_key(http::post(url, Some(&self.token), &post)?, key)
+    }
+
+    /// Reads our own posts back to before `made.from`. The error says why that did not work.
+    async fn search(&self, made: Window, text: &str) -> Result<Finding, Finding> {
+        #[derive(Deserialize)]
+        struct Me {
+            id: String,
+        }
+        let (_, me) = self.read::<Me>(http::below(&self.api, &["accounts", "verify_credentials"])).await?;
+        let me = me.ok_or_else(|| unclear("the server did not say which account this is"))?;
+        let list = http::below(&self.api, &["accounts", &me.id, "statuses"]);
+        let (mut posts, mut is_complete, mut page_size) = (Vec::<Post>::new(), false, PAGE);
+        for _ in 0..PAGES_MAX {
+            let mut url = list.clone();
+            url.query_pairs_mut()
+                .append_pair("exclude_reblogs", "true")
+                .append_pair("limit", &page_size.to_string());
+            if let Some(last) = posts.last() {
+                url.query_pairs_mut().append_pair("max_id", &last.id);
+            }
+            let (ending, page) = self.read::<Vec<Post>>(url).await?;
+            if ending == Ending::TooLong && page_size > 1 {
+                page_size /= 2;
+                continue;
+            }
+            let page = page.ok_or_else(|| unclear("the list of our own posts is not whole"))?;
+            is_complete = page.last().is_none_or(|last| last.created_at < made.from - SKEW);
+            posts.extend(page);
+            if is_complete {
+                break;
+            }
+        }
+        Ok(conclude(&posts, is_complete, made, text))
+    }
+
+    async fn read<T: DeserializeOwned>(&self, url: Url) -> Result<(Ending, Option<T>), Finding> {
+        let answer = http::ask(&self.client, url, Some(&self.token)).await?;
+        match answer.status {
+            StatusCode::OK => Ok((answer.ending, http::json(&answer))),
+            _ => Err(unclear(&http::words(&answer))),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for Mastodon {
+    async fn call(&self, reservation: &Reservation, message: &Message) -> Outcome {
+        http::outcome(http::send(&self.client, self.request(reservation.key(), message)).await, judge)
+    }
+
+    async fn repeat(&self, doubt: &HeldDoubt, message: &Message) -> Finding {
+        http::finding(http::send(&self.client, self.request(doubt.key(), message)).await, judge)
+    }
+
+    async fn look_up(&self, doubt: &HeldDoubt, message: Option<&Message>) -> Finding {
+        let Some(Message::Social { text }) = message else {
+            return unclear("the post cannot be rendered as it was, so nobody can recognise it");
+        };
+        let made = Window { from: doubt.reserved_at(), until: doubt.quiet_until() };
+        self.search(made, text).await.unwrap_or_else(|unclear| unclear)
+    }
+}
+
+fn judge(answer: &Answer, now: Timestamp) -> Outcome {
+    match http::judge(answer, now, |answer| http::named(answer, "id")) {
+        Outcome::NotSent { reason, retry_after: None } => {
+            let reset = answer.headers.get("x-ratelimit-reset").and_then(|reset| reset.to_str().ok());
+            let reset = reset.and_then(|reset| reset.parse::<Timestamp>().ok());
+            Outcome::NotSent { reason, retry_after: http::until(reset, now) }
+        }
+        outcome => outcome,
+    }
+}
+
+/// A post as the server has it.
+#[derive(Debug, Deserialize)]
+struct Post {
+    id: String,
+    created_at: Timestamp,
+    /// HTML.
+    content: String,
+}
+
+/// When our post must have been made, if it was.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    from: Timestamp,
+    until: Timestamp,
+}
+
+/// What follows from our own posts, when all since before the reservation are there or not.
+fn conclude(posts: &[Post], is_complete: bool, made: Window, text: &str) -> Finding {
+    let wanted = letters(text);
+    // Servers tell the time in milliseconds.
+    let from = Timestamp::from_millisecond(made.from.as_millisecond()).unwrap_or(made.from);
+    let same: Vec<&Post> = posts
+        .iter()
+        .filter(|post| post.created_at >= from - SKEW && letters(&plain(&post.content)) == wanted)
+        .collect();
+    match same[..] {
+        [post] if post.created_at >= from && post.created_at <= made.until => Finding::Done {
+            message_id: post.id.clone(),
+            evidence: format!("post {} has the same words and was made at {}", post.id, post.created_at),
+        },
+        [] if !is_complete => unclear("there are too many posts since then to read them all"),
+        // The server shows `@ada@example.com` as `@ada`, so other words may be these.
+        [] if text.contains('@') => {
+            unclear("no post has the same words, but servers change the words of a mention")
+        }
+        [] => Finding::Absent {
+            evidence: "none of the account's posts since the reservation has the same words".to_owned(),
+        },
+        _ => unclear("posts with the same words were made at other times, or more than once"),
+    }
+}
+
+/// What a text says, however it is set: servers add and remove line breaks and spaces.
+fn letters(text: &str) -> String {
+    text.chars().filter(|c| !c.is_whitespace()).collect()
+}
+
+/// HTML without its tags. Servers hide parts of long links with styles, so all of a link is there.
+fn plain(html: &str) -> String {
+    let mut text = String::with_capacity(html.len());
+    for part in html.split('<').enumerate().map(|(position, part)| match (position, part.split_once('>')) {
+        (0, _) => part,
+        (_, Some((_, after))) => after,
+        (_, None) => "",
+    }) {
+        text.push_str(part);
+    }
+    [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&#39;", "'"),
+        ("&apos;", "'"),
+        ("&nbsp;", " "),
+        ("&amp;", "&"),
+    ]
+    .iter()
+    .fold(text, |text, (entity, character)| text.replace(entity, character))
+}
+
+fn unclear(reason: &str) -> Finding {
+    Finding::Unclear { reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests;

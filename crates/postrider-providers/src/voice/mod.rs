@@ -1,0 +1,5 @@
+//! Calls, one file per vendor.
+
+mod twilio;
+
+pub use twilio::TwilioAdapter;

@@ -1,0 +1,153 @@
+//! Every vendor that comes with Postrider and speaks HTTP, through the suite.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use postrider_providers::{
+    Adapters,
+    conformance::{self, Answer, Case, Key, Request, Subject, Verdict},
+};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// These do not speak HTTP, and have fault tests of their own.
+const OTHER_PROTOCOLS: &[&str] = &["smtp"];
+
+fn subjects(adapters: &Adapters) -> Vec<Subject> {
+    vec![
+        sim(adapters),
+        resend(adapters),
+        twilio(adapters),
+        mastodon(adapters),
+        bluesky(adapters),
+        webhook(adapters),
+    ]
+}
+
+fn sim(adapters: &Adapters) -> Subject {
+    let sent = |_: &Request| Answer::json(200, &json!({ "id": "sim-1" })).with_message_id("sim-1");
+    Subject::new(adapters.get("sim").unwrap().clone(), crate::email(), |url| json!({ "url": url }))
+        .secret("sim-token-canary")
+        .accepts(sent)
+        .refuses(Answer::text(422, "text/plain", "no"))
+        .key(Key::Header("idempotency-key"))
+        .looks_up(
+            |request| request.method == "GET",
+            sent,
+            |_| Answer::json(404, &json!({ "error": "unknown key" })),
+        )
+}
+
+fn resend(adapters: &Adapters) -> Subject {
+    let settings = |url: &str| json!({ "url": url, "from": "News <news@example.com>" });
+    let refusal = json!({ "statusCode": 422, "name": "validation_error", "message": "Invalid `to` field." });
+    Subject::new(adapters.get("resend").unwrap().clone(), crate::email(), settings)
+        .secret("re_canary_of_the_account")
+        .accepts(|_| Answer::json(200, &json!({ "id": "49a3999c" })).with_message_id("49a3999c"))
+        .refuses(Answer::json(422, &refusal))
+        .key(Key::Header("idempotency-key"))
+}
+
+fn twilio(adapters: &Adapters) -> Subject {
+    let settings = |url: &str| {
+        let callback_url = "https://postrider.example.com";
+        let account_sid = format!("AC{}", "0".repeat(32));
+        json!({ "url": url, "account_sid": account_sid, "from": "+15005550006", "callback_url": callback_url })
+    };
+    let refusal =
+        json!({ "code": 21211, "message": "The 'To' number is not a valid phone number.", "status": 400 });
+    let list = |_: &Request| Answer::json(200, &json!({ "calls": [] }));
+    let nothing = "the list of calls knows no keys, so a person decides";
+    Subject::new(adapters.get("twilio").unwrap().clone(), crate::voice(), settings)
+        .secret("twilio-token-canary")
+        .accepts(|_| Answer::json(201, &json!({ "sid": "CA1", "status": "queued" })).with_message_id("CA1"))
+        .refuses(Answer::json(400, &refusal))
+        // Twilio takes none, and hands it back: it is in the address for callbacks.
+        .key(Key::Found(|request, key| request.text().contains(&format!("callback%2F{key}&"))))
+        .looks_up(|request| request.method == "GET", list, list)
+        .differs(Case::LookUpFound, Verdict::Unclear, nothing)
+        .differs(Case::LookUpMissing, Verdict::Unclear, nothing)
+}
+
+fn mastodon(adapters: &Adapters) -> Subject {
+    // The account first, then its posts, page by page.
+    fn page(request: &Request, posts: Value) -> Answer {
+        if request.path.ends_with("/verify_credentials") {
+            return Answer::json(200, &json!({ "id": "me" }));
+        }
+        Answer::json(200, &if request.path.contains("max_id") { json!([]) } else { posts })
+    }
+    let found = |request: &Request| {
+        let post =
+            json!({ "id": "110", "created_at": Timestamp::now(), "content": "<p>Hello everybody.</p>" });
+        page(request, json!([post])).with_message_id("110")
+    };
+    Subject::new(adapters.get("mastodon").unwrap().clone(), crate::social(), |url| json!({ "url": url }))
+        .secret("mastodon-token-canary")
+        .accepts(|_| Answer::json(200, &json!({ "id": "110" })).with_message_id("110"))
+        .refuses(Answer::json(422, &json!({ "error": "Validation failed: Text can't be blank" })))
+        .key(Key::Header("idempotency-key"))
+        .looks_up(|request| request.method == "GET", found, |request| page(request, json!([])))
+}
+
+fn bluesky(adapters: &Adapters) -> Subject {
+    let settings = |url: &str| json!({ "url": url, "identifier": "news.example.com" });
+    let uri = "at://did:plc:me/app.bsky.feed.post/rkey";
+    let record = move |text: Value| {
+        Answer::json(200, &json!({ "uri": uri, "cid": "b", "value": text })).with_message_id(uri)
+    };
+    Subject::new(adapters.get("bluesky").unwrap().clone(), crate::social(), settings)
+        .secret("app-password-canary")
+        .prepares(
+            |request| request.path.ends_with("createSession"),
+            |_| Answer::json(200, &json!({ "accessJwt": "session-canary", "did": "did:plc:me" })),
+        )
+        .accepts(move |_| record(json!(null)))
+        .refuses(Answer::json(400, &json!({ "error": "InvalidRequest", "message": "Invalid record" })))
+        .looks_up(
+            |request| request.method == "GET",
+            move |_| record(json!({ "text": "Hello everybody." })),
+            |_| {
+                Answer::json(400, &json!({ "error": "RecordNotFound", "message": "Could not locate record" }))
+            },
+        )
+        .key(Key::Found(|request, key| request.json()["rkey"] == record_key(key)))
+}
+
+/// The record key of a post, as the adapter's page says: the first 60 bits of the hash of the key, in base 32.
+fn record_key(key: &str) -> String {
+    let first = u64::from_be_bytes(Sha256::digest(key)[..8].try_into().unwrap()) >> 4;
+    let digits = b"234567abcdefghijklmnopqrstuvwxyz";
+    (0..13).rev().map(|place| char::from(digits[(first >> (5 * place)) as usize % 32])).collect()
+}
+
+fn webhook(adapters: &Adapters) -> Subject {
+    let settings = |url: &str| json!({ "url": format!("{url}/hook?tenant=7") });
+    let status = "Standard Webhooks: the status alone decides";
+    Subject::new(adapters.get("webhook").unwrap().clone(), crate::email(), settings)
+        .secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+        .accepts(|_| Answer::json(200, &json!({ "id": "r-1" })).with_message_id("r-1"))
+        .refuses(Answer::json(422, &json!({ "error": "no" })))
+        .key(Key::Header("webhook-id"))
+        .varies("webhook-timestamp")
+        .varies("webhook-signature")
+        .differs(Case::HalfBody, Verdict::Delivered, status)
+        .differs(Case::EndMissing, Verdict::Delivered, status)
+        .differs(Case::WrongContentType, Verdict::Delivered, status)
+        .differs(Case::Huge, Verdict::Delivered, status)
+        .differs(Case::RepeatHalfBody, Verdict::Done, status)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_adapter_of_ours_passes_the_suite() {
+    let adapters = Adapters::standard(&conformance::client().unwrap());
+    let reports = crate::run_all(subjects(&adapters)).await;
+    let tried: BTreeSet<&str> =
+        reports.iter().map(|report| report.adapter).chain(OTHER_PROTOCOLS.iter().copied()).collect();
+    let all: BTreeSet<&str> = adapters.manifests().map(|manifest| manifest.name).collect();
+    assert_eq!(tried, all, "a vendor that speaks HTTP needs a subject here");
+    for report in &reports {
+        println!("{report}");
+    }
+    assert!(reports.iter().all(conformance::Report::is_passed), "see the tables above");
+}

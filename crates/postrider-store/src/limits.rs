@@ -1,0 +1,297 @@
+//! Turns at accounts, their circuits, and jobs that wait for them. All processes share them through the database, and times are
+//! the database's.
+//!
+//! What acts here does so for a job that it holds, at the job's own account or at the one that it fails over to.
+
+use std::{collections::HashMap, time::Duration};
+
+use jiff::Timestamp;
+use postrider_model::{
+    Why,
+    ids::{ProviderAccountId, RunId, TenantId},
+};
+use serde::Serialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    Pool, StoreError, jobs,
+    outbox::{self, JobHold},
+    pool,
+    unnamed::unnamed,
+};
+
+/// An account as a held job sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobAccount {
+    /// The job.
+    pub hold: JobHold,
+    /// Whether it is the account that the job fails over to.
+    pub is_failover: bool,
+}
+
+/// A question for turns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ask {
+    /// At which account.
+    pub at: JobAccount,
+    /// How many.
+    pub wanted: usize,
+    /// Calls per second, where the account does not say.
+    pub rate: Option<f64>,
+    /// For an item that was called before and provably not sent: only the rate holds it up.
+    pub is_again: bool,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Turns {
+    /// How many there are.
+    pub granted: usize,
+    /// How long to wait before they are used; or, when there are none, before it makes sense to ask again.
+    pub wait: Duration,
+    /// Why there is something to wait for.
+    pub why: Option<Why>,
+}
+
+/// Takes turns.
+pub async fn take_turns(pool: &Pool, worker: &str, ask: Ask) -> Result<Turns, StoreError> {
+    let hold = ask.at.hold;
+    let mut transaction = pool::begin(pool).await?;
+    let row = sqlx::query!(
+        r#"
+        select granted as "granted!",
+               wait_seconds as "wait_seconds!",
+               why
+          from execution.take_turns($1, $2, $3, $4, $5, $6, $7)
+        "#,
+        worker,
+        hold.job_id.0,
+        hold.attempt,
+        i32::try_from(ask.wanted).unwrap_or(i32::MAX),
+        ask.at.is_failover,
+        ask.rate,
+        ask.is_again,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("taking turns at the account"))?;
+    pool::commit(transaction).await?;
+    Ok(Turns {
+        granted: usize::try_from(row.granted).unwrap_or_default(),
+        wait: seconds(row.wait_seconds),
+        why: row.why.as_deref().and_then(Why::from_word),
+    })
+}
+
+/// Has every process leave the account alone for a while, because its provider asked for it.
+pub async fn hold_account(
+    pool: &Pool,
+    worker: &str,
+    at: JobAccount,
+    wait: Duration,
+    reason: &str,
+) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    sqlx::query!(
+        "select execution.hold_account($1, $2, $3, $4, $5, $6)",
+        worker,
+        at.hold.job_id.0,
+        at.hold.attempt,
+        at.is_failover,
+        wait.as_secs_f64(),
+        &*outbox::storable(reason),
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("holding the account back"))?;
+    pool::commit(transaction).await
+}
+
+/// Opens the account's circuit, and says for how long.
+pub async fn open_circuit(
+    pool: &Pool,
+    worker: &str,
+    at: JobAccount,
+    reason: &str,
+) -> Result<Duration, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let open_for = sqlx::query_scalar!(
+        r#"select execution.open_circuit($1, $2, $3, $4, $5) as "seconds!""#,
+        worker,
+        at.hold.job_id.0,
+        at.hold.attempt,
+        at.is_failover,
+        &*outbox::storable(reason),
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("opening the account's circuit"))?;
+    pool::commit(transaction).await?;
+    Ok(seconds(open_for))
+}
+
+/// Closes the account's circuit, because a call was answered.
+pub async fn close_circuit(pool: &Pool, worker: &str, at: JobAccount) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    sqlx::query!(
+        "select execution.close_circuit($1, $2, $3, $4)",
+        worker,
+        at.hold.job_id.0,
+        at.hold.attempt,
+        at.is_failover,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("closing the account's circuit"))?;
+    pool::commit(transaction).await
+}
+
+/// What all processes know about an account.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Known {
+    /// How long its provider asked to wait.
+    pub wait: Option<Duration>,
+    /// How long its circuit is open still; zero when it is half open, nothing when it is closed.
+    pub circuit: Option<Duration>,
+}
+
+impl Known {
+    pub(crate) fn of(wait_seconds: Option<f64>, circuit_seconds: Option<f64>) -> Self {
+        Self { wait: wait_seconds.map(seconds), circuit: circuit_seconds.map(seconds) }
+    }
+}
+
+/// What is known about the accounts of these jobs, where anything is.
+pub async fn known(
+    pool: &Pool,
+    worker: &str,
+    jobs: &[JobHold],
+) -> Result<HashMap<ProviderAccountId, Known>, StoreError> {
+    let ids: Vec<Uuid> = jobs.iter().map(|job| job.job_id.0).collect();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select account_id as "account_id!",
+               wait_seconds,
+               circuit_seconds
+          from execution.read_account_states($1, $2)
+        "#,
+        worker,
+        &ids,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("reading how the accounts stand"))?;
+    pool::commit(transaction).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (ProviderAccountId(row.account_id), Known::of(row.wait_seconds, row.circuit_seconds)))
+        .collect())
+}
+
+/// How many circuits are not closed, by provider, over all tenants.
+pub async fn measure_circuits(pool: &Pool) -> Result<HashMap<String, i64>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let rows =
+        sqlx::query!(r#"select provider as "provider!", open as "open!" from execution.measure_circuits()"#,)
+            .fetch_all(unnamed(&mut transaction))
+            .await
+            .map_err(StoreError::on("counting the open circuits"))?;
+    pool::commit(transaction).await?;
+    Ok(rows.into_iter().map(|row| (row.provider, row.open)).collect())
+}
+
+/// Why and how long a job waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PutOff {
+    /// How long.
+    pub wait: Duration,
+    /// Why.
+    pub why: Why,
+    /// Whether the other jobs of the run would wait for the same.
+    pub whole_run: bool,
+}
+
+/// Hands a job back until it may go on, without burning an attempt. Answers with how many jobs wait now.
+///
+/// `limits` are those under which it was found that it must wait. If the account has others by now, the job is due at once.
+pub async fn put_off(
+    pool: &Pool,
+    worker: &str,
+    job: JobHold,
+    put_off: PutOff,
+    limits: &serde_json::Value,
+) -> Result<i32, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let jobs = sqlx::query_scalar!(
+        r#"select execution.put_off_job($1, $2, $3, $4, $5, $6, $7, $8) as "jobs!""#,
+        job.job_id.0,
+        worker,
+        job.attempt,
+        jobs::interval(put_off.wait),
+        put_off.why.as_str(),
+        put_off.why.sentence(),
+        put_off.whole_run,
+        limits,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("putting the job off"))?;
+    pool::commit(transaction).await?;
+    Ok(jobs)
+}
+
+/// That jobs of a run wait, and what for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Waiting {
+    /// How many.
+    pub jobs: i64,
+    /// Why those wait that are due first.
+    pub why: Why,
+    /// Until when.
+    pub until: Timestamp,
+}
+
+/// What runs wait for, where they do.
+pub async fn waiting(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    runs: &[RunId],
+) -> Result<HashMap<RunId, Waiting>, StoreError> {
+    let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+    let rows = sqlx::query!(
+        r#"
+        select distinct on (job.run_id)
+               job.run_id,
+               job.waits_for as "waits_for!",
+               job.run_after as "run_after: jiff_sqlx::Timestamp",
+               count(*) over (partition by job.run_id) as "jobs!"
+          from execution.job_queue as job
+         where job.tenant_id = $1
+           and job.run_id = any ($2)
+           and job.status = 'queued'
+           and job.waits_for is not null
+           and job.run_after > now()
+         order by job.run_id, job.run_after
+        "#,
+        tenant.0,
+        &ids,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading what the runs wait for"))?;
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| {
+            let why = Why::from_word(&row.waits_for)?;
+            let until = row.run_after.to_jiff();
+            Some((RunId(row.run_id), Waiting { jobs: row.jobs, why, until }))
+        })
+        .collect())
+}
+
+/// Seconds of the database. What is over is nothing.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}

@@ -1,0 +1,257 @@
+//! What the faces of providers have in common: a repeat is recognised or it is not, and every action is a receipt.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A key like ours: 64 hex digits.
+pub fn key(n: u8) -> String {
+    format!("{n:02x}").repeat(32)
+}
+
+/// A request with headers and a body, on a connection of its own.
+pub fn request(method: &str, path: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n");
+    format!("{head}{headers}content-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+pub fn resend(key: &str, text: &str) -> Vec<u8> {
+    let body =
+        json!({ "from": "Shop <shop@example.com>", "to": "a@example.com", "subject": "Hi", "text": text });
+    let headers = format!("authorization: Bearer re_1\r\nidempotency-key: {key}\r\n");
+    request("POST", "/resend/emails", &headers, &body.to_string())
+}
+
+pub fn mastodon(key: &str, text: &str) -> Vec<u8> {
+    let headers = format!("authorization: Bearer token\r\nidempotency-key: {key}\r\n");
+    request("POST", "/mastodon/api/v1/statuses", &headers, &json!({ "status": text }).to_string())
+}
+
+pub fn webhook(id: &str) -> Vec<u8> {
+    let at = jiff::Timestamp::now().as_second();
+    let headers = format!("webhook-id: {id}\r\nwebhook-timestamp: {at}\r\nwebhook-signature: v1,none\r\n");
+    let data = json!({ "channel": "email", "to": "a@example.com", "text": "Hi" });
+    let body = json!({ "type": "message.email", "data": data }).to_string();
+    request("POST", "/hooks/messages", &headers, &body)
+}
+
+pub fn twilio(callback: &str) -> Vec<u8> {
+    let form = url::form_urlencoded::Serializer::new(String::new())
+        .append_pair("To", "+491701234567")
+        .append_pair("From", "+15005550006")
+        .append_pair("Twiml", "<Response><Say>Hi</Say></Response>")
+        .append_pair("StatusCallback", callback)
+        .append_pair("StatusCallbackEvent", "initiated")
+        .append_pair("StatusCallbackEvent", "completed")
+        .finish();
+    // AC1:secret
+    request("POST", TWILIO, "authorization: Basic QUMxOnNlY3JldA==\r\n", &form)
+}
+
+pub const TWILIO: &str = "/twilio/2010-04-01/Accounts/AC1/Calls.json";
+
+/// One good request to each face that is to act, under this key; `session` is for Bluesky.
+pub fn one_of_each(key: &str, session: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let message = json!({ "channel": "email", "to": "a@example.com", "text": "Hi" }).to_string();
+    vec![
+        ("sim", request("POST", "/messages", &format!("idempotency-key: {key}\r\n"), &message)),
+        ("resend", resend(key, "Hi")),
+        ("twilio", twilio(&format!("http://127.0.0.1:9/callbacks/{key}"))),
+        ("mastodon", mastodon(key, "Hi")),
+        ("bluesky", bluesky::put(session, key, "Hi")),
+        ("webhook", webhook(key)),
+    ]
+}
+
+impl Playing {
+    /// Status and body of the answer to a request.
+    pub async fn answer(&self, request: &[u8]) -> (u16, Value) {
+        let answer = self.ask(request).await.unwrap();
+        (status_of(&answer), json_of(&answer))
+    }
+
+    /// The receipts of what was done.
+    pub fn actions(&self) -> Vec<Value> {
+        on_disk(&self.receipts).into_iter().filter(|receipt| receipt["acted"] == true).collect()
+    }
+
+    pub async fn put_rules(&self, rules: &Value) {
+        let answer = self.put("/faults/rules", &rules.to_string()).await;
+        assert_eq!(status_of(&answer), 200, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_repeat_is_answered_from_memory_by_those_who_remember_and_acted_on_by_the_others() {
+    let sim = Playing::with(&[]).await;
+    let session = sim.session().await;
+    for (n, (face, request)) in one_of_each(&key(1), &session).into_iter().enumerate() {
+        let (before, recognises) = (sim.actions().len(), !["sim", "twilio"].contains(&face));
+        let (first, second) = (sim.answer(&request).await, sim.answer(&request).await);
+        assert!((200..300).contains(&first.0), "{face}: {first:?}");
+        assert_eq!(first.0, second.0, "{face}");
+        let name = if face == "bluesky" {
+            "uri"
+        } else if face == "twilio" {
+            "sid"
+        } else {
+            "id"
+        };
+        assert_eq!(first.1[name] == second.1[name], recognises, "{face}: {first:?} {second:?}");
+
+        let actions = sim.actions().split_off(before);
+        assert_eq!(actions.len(), if recognises { 1 } else { 2 }, "{face}");
+        for action in &actions {
+            assert_eq!((&action["provider"], &action["key"]), (&json!(face), &json!(key(1))), "{n}");
+        }
+        assert_eq!(actions[0]["message_id"], first.1[name], "{face}");
+    }
+    let counts = sim.counts("").await;
+    assert_eq!([&counts["replays"], &counts["accepted"], &counts["received"]], [4, 8, 8]);
+    sim.stop().await;
+}
+
+#[tokio::test]
+async fn every_fault_strikes_every_face() {
+    for (fault, acted, answered) in [
+        ("latency", true, true),
+        ("fail", false, true),
+        ("fail_after", true, true),
+        ("refuse", false, true),
+        ("busy", false, true),
+        ("half", true, false),
+        ("reset", true, false),
+        ("reset_before", false, false),
+        ("stall", true, false),
+    ] {
+        let sim = Playing::with(&["--latency-ms", "1", "--stall-seconds", "0"]).await;
+        let session = sim.session().await;
+        sim.put_faults(&json!({ fault: 1 }).to_string()).await;
+        for (face, request) in one_of_each(&key(2), &session) {
+            // Some of them are cut.
+            let answer = sim.ask(&request).await.unwrap_or_default();
+            let receipt = on_disk(&sim.receipts).pop().unwrap();
+            assert_eq!(receipt["provider"], face);
+            assert_eq!((&receipt["fault"], &receipt["acted"]), (&json!(fault), &json!(acted)), "{face}");
+            assert_eq!(receipt["answered"].is_u64(), answered, "{face}: {fault}");
+            assert_eq!(receipt.get("message_id").is_some(), acted, "{face}: {fault}");
+            if answered {
+                assert_eq!(receipt["answered"], status_of(&answer), "{face}: {fault}");
+            }
+            assert_eq!(fault == "busy", answer.contains("retry-after: 1"), "{face}: {fault}");
+        }
+        sim.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_taken_is_never_refused_afterwards_but_a_repeat_may_meet_the_rest() {
+    let sim = Playing::with(&[]).await;
+    let session = sim.session().await;
+    let remember = |(face, _): &(&str, Vec<u8>)| !["sim", "twilio"].contains(face);
+    for (face, request) in one_of_each(&key(3), &session).into_iter().filter(remember) {
+        sim.put_faults("{}").await;
+        let first = sim.answer(&request).await;
+        for (fault, status) in [("refuse", 200), ("busy", 429), ("fail", 500), ("fail_after", 500)] {
+            sim.put_faults(&json!({ fault: 1 }).to_string()).await;
+            assert_eq!(sim.answer(&request).await.0, status, "{face}: {fault}");
+        }
+        sim.put_faults(r#"{"reset": 1}"#).await;
+        assert!(sim.ask(&request).await.is_err(), "{face}");
+        sim.put_faults("{}").await;
+        let again = sim.answer(&request).await;
+        assert_eq!((again.0, &again.1["id"]), (first.0, &first.1["id"]), "{face}");
+    }
+    assert_eq!(on_disk(&sim.receipts).len(), 4, "a repeat is no receipt, whatever became of it");
+    sim.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_is_taken_every_time_and_a_message_once() {
+    let sim = Playing::with(&[]).await;
+    for id in ["evt_1", "evt_1", "17", "17", &key(1), &key(1)] {
+        assert_eq!(sim.answer(&webhook(id)).await.0, 200);
+    }
+    let taken: Vec<_> = sim.actions().iter().map(|receipt| receipt["webhook_id"].clone()).collect();
+    assert_eq!(taken, ["evt_1", "evt_1", "17", "17", &key(1)]);
+    let message = sim.actions().pop().unwrap();
+    assert_eq!([&message["to"], &message["channel"]], ["a@example.com", "email"]);
+    sim.stop().await;
+}
+
+#[tokio::test]
+async fn a_sim_that_starts_again_remembers_nothing_but_its_receipts() {
+    let sim = Playing::with(&[]).await;
+    sim.answer(&resend(&key(1), "Hi")).await;
+    let sim = Playing::in_dir(sim.stop().await, &[]).await;
+    sim.answer(&resend(&key(1), "Hi")).await;
+    let counts = sim.counts("").await;
+    assert_eq!([&counts["accepted"], &counts["duplicate_keys"]], [2, 1]);
+    sim.stop().await;
+}
+
+#[tokio::test]
+async fn garbage_is_refused_in_the_words_of_each_face_and_kills_nothing() {
+    let sim = Playing::with(&[]).await;
+    let bearer = "authorization: Bearer t\r\n";
+    let basic = "authorization: Basic QUMxOnNlY3JldA==\r\n";
+    let (statuses, emails) = ("/mastodon/api/v1/statuses", "/resend/emails");
+    let put = "/bluesky/xrpc/com.atproto.repo.putRecord";
+    let session = format!("authorization: Bearer {}\r\n", sim.session().await);
+    let form = format!("{bearer}content-type: application/x-www-form-urlencoded\r\n");
+    for (path, headers, body, status) in [
+        (emails, "", "{}", 401),
+        (emails, bearer, "\u{0}", 422),
+        (emails, bearer, "{}", 422),
+        (emails, bearer, r#"{"from": "a@b.c", "to": [], "subject": "s", "text": "t"}"#, 422),
+        (TWILIO, "", "To=1", 401),
+        (TWILIO, "authorization: Basic !!!\r\n", "To=1", 401),
+        (TWILIO, basic, "", 400),
+        (TWILIO, basic, "To=%2B4917012345&From=%2B4917012345", 400),
+        (TWILIO, basic, "To=911&From=%2B4917012345&Twiml=x", 400),
+        (TWILIO, basic, "To=%2B4917012345&From=%2B4917012345&Twiml=x&StatusCallback=here", 400),
+        (statuses, "", r#"{"status": "Hi"}"#, 401),
+        (statuses, bearer, "[]", 422),
+        (statuses, bearer, r#"{"status": ""}"#, 422),
+        (statuses, bearer, r#"{"status": {"a": 1}}"#, 422),
+        (statuses, &form, "status=%20", 422),
+        (put, "", "{}", 401),
+        (put, bearer, "{}", 400),
+        (put, &session, "{}", 400),
+        (put, &session, r#"{"repo": "a.example", "collection": "c", "rkey": "..", "record": 7}"#, 400),
+    ] {
+        let (answered, said) = sim.answer(&request("POST", path, headers, body)).await;
+        assert_eq!(answered, status, "{path} {body}: {said}");
+    }
+    for (path, headers, status) in [
+        (TWILIO, "", 401),
+        ("/mastodon/api/v1/accounts/verify_credentials", "", 401),
+        ("/mastodon/api/v1/accounts/x/statuses", bearer, 404),
+        ("/bluesky/xrpc/com.atproto.repo.getRecord", "", 400),
+        ("/bluesky/xrpc/com.atproto.repo.getRecord?repo=a&collection=b&rkey=%ff", "", 400),
+        ("/messages", "", 400),
+        ("/messages?key=none", "", 404),
+        (emails, "", 405),
+    ] {
+        assert_eq!(sim.answer(&request("GET", path, headers, "")).await.0, status, "{path}");
+    }
+    assert!(sim.actions().is_empty());
+    sim.stop().await;
+}
+
+#[tokio::test]
+async fn one_token_is_shown_to_each_face_in_its_own_way() {
+    let sim = Playing::with(&["--token", "secret"]).await;
+    let sign_in = |password: &str| {
+        let body = json!({ "identifier": "shop.example.com", "password": password }).to_string();
+        request("POST", "/bluesky/xrpc/com.atproto.server.createSession", "", &body)
+    };
+    assert_eq!(sim.answer(&sign_in("other")).await.0, 401);
+    assert_eq!(sim.answer(&sign_in("secret")).await.0, 200);
+    assert_eq!(sim.answer(&resend(&key(1), "Hi")).await.0, 403);
+    assert_eq!(sim.answer(&mastodon(&key(1), "Hi")).await.0, 401);
+    assert_eq!(sim.answer(&twilio("http://127.0.0.1:9/k")).await.0, 201);
+    assert_eq!(sim.counts("").await["bad_signatures"], 2);
+    sim.stop().await;
+}

@@ -1,0 +1,136 @@
+//! Doubt under fire: every provider in its sim's likeness, mean in every way, and resolvers that clear up behind. Whatever they
+//! concluded must be what the provider's own book says.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use sqlx::Row;
+
+use super::{
+    plan::Plan,
+    rig::{QUIET_SECONDS, Rig},
+    torment,
+};
+use crate::{
+    sql::number,
+    world::{postrider, run},
+};
+
+/// How the doubts about one provider's items were settled.
+#[derive(Debug, Default)]
+struct Settled {
+    as_done: usize,
+    as_not_done: usize,
+    /// By the callers' late answers.
+    by_answer: usize,
+    left: usize,
+    /// From the doubt to its end, in the middle.
+    median: Duration,
+}
+
+impl fmt::Display for Settled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { as_done, as_not_done, by_answer, left, median } = self;
+        write!(
+            f,
+            "{as_done} as done, {as_not_done} as not done, {by_answer} by a late answer, {left} left; median {median:?}"
+        )
+    }
+}
+
+async fn settled(rig: &Rig) -> anyhow::Result<BTreeMap<String, Settled>> {
+    let rows = sqlx::query(
+        "with doubt as (
+             select item.id, item.provider, item.status, min(log.at) as since
+               from execution.campaign_audit_log as log
+                    join execution.channel_outbox as item on item.id = log.outbox_id
+              where log.action = 'item.in_doubt'
+              group by item.id
+         ), ended as (
+             select doubt.*, log.at - doubt.since as took, log.action
+               from doubt
+                    left join execution.campaign_audit_log as log
+                           on log.outbox_id = doubt.id and log.action like 'item.resolved%'
+         )
+         select provider,
+                count(*) filter (where action like 'item.resolved%' and action <> 'item.resolved_as_failed') as as_done,
+                count(*) filter (where action = 'item.resolved_as_failed') as as_not_done,
+                count(*) filter (where action is null and status <> 'queued') as by_answer,
+                count(*) filter (where status = 'queued') as left,
+                coalesce(extract(epoch from percentile_cont(0.5) within group (order by took)), 0)::float8 as median
+           from ended
+          group by provider",
+    )
+    .fetch_all(&rig.admin)
+    .await?;
+    let count =
+        |row: &sqlx::postgres::PgRow, name: &str| anyhow::Ok(usize::try_from(row.try_get::<i64, _>(name)?)?);
+    rows.iter()
+        .map(|row| {
+            let settled = Settled {
+                as_done: count(row, "as_done")?,
+                as_not_done: count(row, "as_not_done")?,
+                by_answer: count(row, "by_answer")?,
+                left: count(row, "left")?,
+                median: Duration::from_secs_f64(row.try_get("median")?),
+            };
+            Ok((row.try_get("provider")?, settled))
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_doubt_is_settled_as_it_was() -> anyhow::Result<()> {
+    let plan = Plan::settling();
+    let mut rig = Rig::new(&plan).await?;
+    let start = rig.server();
+    let outcome = torment::run(&plan, &mut rig, start).await?;
+    let settled = settled(&rig).await?;
+    eprintln!("{outcome}");
+    for (provider, settled) in &settled {
+        eprintln!("{provider}: {settled}");
+    }
+    anyhow::ensure!(outcome.report.is_clean(), "a promise was broken: {outcome}");
+
+    let doubts: usize =
+        settled.values().map(|one| one.as_done + one.as_not_done + one.by_answer + one.left).sum();
+    if let Some(why) = outcome.void(&plan) {
+        anyhow::bail!("void: this run proves nothing. {why}");
+    }
+    anyhow::ensure!(
+        doubts >= plan.doubts_min,
+        "void: {doubts} doubts, at least {} are needed",
+        plan.doubts_min
+    );
+    for provider in ["resend", "mastodon", "bluesky", "webhook", "sim", "twilio"] {
+        let one = settled.get(provider).ok_or_else(|| anyhow::anyhow!("void: no doubt about {provider}"))?;
+        anyhow::ensure!(one.as_done > 50, "void: {provider}: {one}");
+        anyhow::ensure!(one.median < Duration::from_secs(QUIET_SECONDS + 60), "{provider}: {one}");
+        // A call that was never placed sends no callback: a person finds out.
+        anyhow::ensure!(one.left == 0 || provider == "twilio", "{provider}: {one}");
+    }
+    let smtp = settled.get("smtp").ok_or_else(|| anyhow::anyhow!("void: no doubt about smtp"))?;
+    anyhow::ensure!(smtp.left > 0 && smtp.as_done + smtp.as_not_done == 0, "smtp is for a person: {smtp}");
+    let listed = listed(&rig).await?;
+    let left: usize = settled.values().map(|one| one.left).sum();
+    anyhow::ensure!(listed == left, "{listed} are listed and {left} are in doubt");
+    eprintln!("verdict: {doubts} doubts, and every one that was settled was settled as it was");
+    Ok(())
+}
+
+/// How many `postrider in-doubt list` shows, over all tenants.
+async fn listed(rig: &Rig) -> anyhow::Result<usize> {
+    let mut all = 0;
+    for tenant in ["north", "south"] {
+        let limit =
+            number(&rig.admin, "select count(*) from execution.channel_outbox where status = 'queued'")
+                .await?;
+        let url = rig.postgres.url("postgres");
+        let mut command = postrider();
+        command.args(["--database-url", &url, "in-doubt", "list", "--json", "--tenant", tenant, "--limit"]);
+        let output = run(command.arg(limit.max(1).to_string()))?;
+        anyhow::ensure!(output.code == 0, "{}", output.stderr);
+        let list: serde_json::Value = serde_json::from_str(&output.stdout)?;
+        all += list.as_array().map_or_else(|| list["items"].as_array().map_or(0, Vec::len), Vec::len);
+    }
+    Ok(all)
+}

@@ -1,0 +1,46 @@
+//! The mean provider: it stores the key late, denies what it has done, or acts when everybody has gone. The resolver is there from
+//! the beginning, and in a hurry.
+
+use super::{LEADS, PROVIDERS, Scene, success};
+
+/// Every item meets the fault once, lasting for a while after its call, well inside the quiet time. In the end each was done,
+/// and once.
+async fn done_once(fault: &str, providers: &[&str]) -> anyhow::Result<()> {
+    let times = LEADS * providers.len();
+    let rule = format!(r#"{{"fault": "{fault}", "delay_ms": 1500, "times": {times}}}"#);
+    let scene = Scene::new(&["--rule", &rule]).await?;
+    let mut runs = Vec::new();
+    for (provider, channel) in PROVIDERS.into_iter().filter(|(provider, _)| providers.contains(provider)) {
+        runs.push((provider, channel, scene.deploy(provider, channel).await?));
+    }
+    let _resolver = scene.serve("campaigns,resolver")?;
+    for (provider, channel, run) in runs {
+        assert_eq!(scene.stage.ended(run).await?, "completed", "{provider}");
+        assert_eq!(scene.stage.items(run).await?, [(success(channel), LEADS)].into(), "{provider}");
+        assert_eq!(scene.acted_in(run).await?, [1; LEADS], "{provider}");
+    }
+    let struck = scene.sim.receipts()?.into_iter().filter(|receipt| receipt["fault"] == fault).count();
+    assert!(struck >= times, "the fault struck {struck} times, and not {times}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_arrives_after_the_connection_died_is_neither_missed_nor_done_twice() -> anyhow::Result<()> {
+    // Those that are asked or called back. A repeat that comes first is another matter: it is the one that is done.
+    done_once("act_late", &["resend", "mastodon", "sim", "twilio"]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_that_arrives_late_changes_nothing() -> anyhow::Result<()> {
+    done_once("act_late", &["bluesky", "webhook"]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_stored_late_is_waited_for() -> anyhow::Result<()> {
+    done_once("key_late", &["resend", "mastodon"]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_up_that_comes_too_early_is_not_believed() -> anyhow::Result<()> {
+    done_once("lookup_early", &["sim"]).await
+}
