@@ -255,6 +255,8 @@ pub struct Material {
     pub failover: Option<OpenAccount>,
     /// The leads among its items, in no particular order.
     pub leads: Vec<Lead>,
+    /// Items that have a row already, where that must be known before their turn.
+    pub begun: HashSet<Uuid>,
 }
 
 /// An account that a job may use.
@@ -293,12 +295,13 @@ pub struct Lead {
     pub suppression_reason: Option<String>,
 }
 
-/// Reads what a job needs. `None` when it is not held any more.
+/// Reads what a job needs. `None` when it is not held any more. `is_counted`: its provider limits every account.
 pub async fn material(
     pool: &Pool,
     worker: &str,
     key: &MasterKey,
     job: &ClaimedJob,
+    is_counted: bool,
 ) -> Result<Option<Material>, StoreError> {
     let hold = job.hold;
     let mut transaction = pool::begin(pool).await?;
@@ -316,8 +319,16 @@ pub async fn material(
     .map_err(StoreError::on("reading the job"))?;
     let (account, failover) = read_accounts(&mut transaction, worker, key, hold).await?;
     let leads = leads(&mut transaction, worker, hold).await?;
+    // Where nothing is limited, an item that was begun before is found when it is reserved, at no cost.
+    let is_limited =
+        |account: &OpenAccount| account.limits.as_object().is_none_or(|limits| !limits.is_empty());
+    let begun = if is_counted || failover.is_some() || account.as_ref().is_some_and(is_limited) {
+        begun_items(&mut transaction, worker, hold).await?
+    } else {
+        HashSet::new()
+    };
     pool::commit(transaction).await?;
-    Ok(common.map(|common| Material { content: common.content, account, failover, leads }))
+    Ok(common.map(|common| Material { content: common.content, account, failover, leads, begun }))
 }
 
 /// The account of a job, and the one that it fails over to.
@@ -363,18 +374,20 @@ async fn read_accounts(
 }
 
 /// Which items of a job have a row already.
-pub async fn begun_items(pool: &Pool, worker: &str, job: JobHold) -> Result<HashSet<Uuid>, StoreError> {
-    let mut transaction = pool::begin(pool).await?;
+async fn begun_items(
+    connection: &mut PgConnection,
+    worker: &str,
+    job: JobHold,
+) -> Result<HashSet<Uuid>, StoreError> {
     let items = sqlx::query_scalar!(
         r#"select execution.read_begun_items($1, $2, $3) as "id!""#,
         worker,
         job.job_id.0,
         job.attempt,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unnamed(connection))
     .await
     .map_err(StoreError::on("reading what was begun"))?;
-    pool::commit(transaction).await?;
     Ok(items.into_iter().collect())
 }
 

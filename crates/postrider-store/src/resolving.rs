@@ -222,6 +222,43 @@ fn lead(json: serde_json::Value) -> Result<Lead, StoreError> {
     })
 }
 
+/// A turn at the account of a doubt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Turn {
+    /// To be used after so long.
+    In(Duration),
+    /// None before so long.
+    NotBefore(Duration),
+}
+
+/// Takes a turn for repeating a call. `rate` is what the provider allows where the account says nothing.
+pub async fn take_turn(
+    pool: &Pool,
+    resolver: &str,
+    doubt: &HeldDoubt,
+    rate: Option<f64>,
+) -> Result<Turn, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let row = sqlx::query!(
+        r#"
+        select granted as "granted!",
+               wait_seconds as "wait_seconds!"
+          from execution.take_turn_for_doubt($1, $2, $3, $4, $5)
+        "#,
+        resolver,
+        doubt.tenant_id.0,
+        doubt.outbox_id.0,
+        doubt.look,
+        rate,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("taking a turn at the account"))?;
+    pool::commit(transaction).await?;
+    let wait = Duration::try_from_secs_f64(row.wait_seconds).unwrap_or_default();
+    Ok(if row.granted { Turn::In(wait) } else { Turn::NotBefore(wait) })
+}
+
 /// Settles a doubt with its evidence, and says what the item has become. Its job may be able to end now: wake the workers
 /// with [`crate::jobs::hint`].
 pub async fn settle(

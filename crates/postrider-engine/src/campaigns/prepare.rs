@@ -38,8 +38,10 @@ pub(super) struct Prepared {
 
 impl Prepared {
     pub(super) async fn new(shared: &Shared, job: &ClaimedJob) -> Result<Self, Ended> {
+        let adapter = shared.adapters.get(&job.provider);
+        let is_counted = adapter.is_some_and(|adapter| adapter.manifest().rate.is_some());
         let material = shared
-            .while_away(|pool, worker| jobs::material(pool, worker, &shared.master_key, job))
+            .while_away(|pool, worker| jobs::material(pool, worker, &shared.master_key, job, is_counted))
             .await
             .map_err(|error| match error {
                 // The secret does not open: this worker was started with another master key.
@@ -59,17 +61,7 @@ impl Prepared {
         let second = material.failover.as_ref().and_then(|account| second(shared, job, account));
         let limits = account.limits.clone();
         let leads = material.leads.into_iter().map(|lead| (lead.id.0, Arc::new(lead))).collect();
-        // Where nothing is counted, an item that was begun before is found when it is reserved, at no cost.
-        let counts = first.is_counted() || first.limits.hours.is_some() || second.is_some();
-        let begun = if counts {
-            shared
-                .while_away(|pool, worker| jobs::begun_items(pool, worker, job.hold))
-                .await
-                .map_err(|error| Ended::Failed(describe(&error)))?
-        } else {
-            HashSet::new()
-        };
-        Ok(Self { template, leads, first, second, begun, limits })
+        Ok(Self { template, leads, first, second, begun: material.begun, limits })
     }
 
     pub(super) fn route(&self, way: Way) -> &Route {

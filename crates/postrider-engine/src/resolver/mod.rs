@@ -18,7 +18,7 @@ use postrider_store::{
     Pool, StoreError,
     doubts::Resolution,
     jobs, pool,
-    resolving::{self, ClaimedDoubt, PutOff},
+    resolving::{self, ClaimedDoubt, PutOff, Turn},
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -243,9 +243,35 @@ impl Shared {
                 return Verdict::LookAgain { at, note: "the quiet time is not over".to_owned() };
             }
             Step::Person(why) => return Verdict::Person { note: why.to_owned() },
-            Step::Repeat | Step::LookUp => self.ask(&*provider, claimed, asked, message.as_ref()).await,
+            Step::Repeat => match self.turn(adapter.manifest(), claimed).await {
+                Ok(()) => self.ask(&*provider, claimed, asked, message.as_ref()).await,
+                Err(wait) => {
+                    let note = "its account must wait before it is called again".to_owned();
+                    return Verdict::LookAgain {
+                        at: claimed.looked_at + wait.max(self.settings.poll_interval),
+                        note,
+                    };
+                }
+            },
+            Step::LookUp => self.ask(&*provider, claimed, asked, message.as_ref()).await,
         };
         conclude(&facts, asked, finding, &self.settings.pause)
+    }
+
+    /// A repeat is a call to the provider like any other. Waits for its turn, or says when to come back.
+    async fn turn(&self, manifest: &Manifest, claimed: &ClaimedDoubt) -> Result<(), Duration> {
+        let rate = manifest.rate.map(|rate| f64::from(rate.calls) / rate.per.as_secs_f64().max(0.001));
+        match resolving::take_turn(&self.pool, &self.name, &claimed.doubt, rate).await {
+            Ok(Turn::In(wait)) => {
+                tokio::time::sleep(wait).await;
+                Ok(())
+            }
+            Ok(Turn::NotBefore(wait)) => Err(wait.min(self.settings.pause.max)),
+            Err(error) => {
+                tracing::warn!(error = ?error, "no turn at the account: {error}");
+                Err(self.settings.pause.min)
+            }
+        }
     }
 
     async fn ask(

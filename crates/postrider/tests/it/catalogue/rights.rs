@@ -47,6 +47,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "execution.settle_doubt(text,uuid,uuid,integer,text,text,text): worker",
             "execution.success_of(text): app read worker",
             "execution.suppress_lead(uuid,text,text): app",
+            "execution.take_turn_for_doubt(text,uuid,uuid,integer,double precision): worker",
             "execution.take_turns(text,uuid,integer,integer,boolean,double precision,boolean): worker",
             "execution.verify_launch(uuid): app read worker",
             "m10_recovery.claim_outbox_events(text,integer): worker",

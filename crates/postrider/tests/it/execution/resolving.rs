@@ -315,3 +315,45 @@ async fn nobody_calls_back_about_another_s_items() -> anyhow::Result<()> {
     assert_eq!(number(&stage.admin, "select count(*) from execution.doubts").await?, 2);
     Ok(())
 }
+
+async fn take_turn(client: &PgPool, resolver: &str, doubt: &Doubt) -> Result<(bool, f64), sqlx::Error> {
+    sqlx::query_as("select granted, wait_seconds from execution.take_turn_for_doubt($1, $2, $3, $4, 100000)")
+        .bind(resolver)
+        .bind(doubt.tenant_id)
+        .bind(doubt.outbox_id)
+        .bind(doubt.look)
+        .fetch_one(client)
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_takes_its_turn_at_the_account() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    doubtful(&stage, 1).await?;
+    let doubt = claim_doubts(&stage.worker, "r").await?.remove(0);
+    assert_eq!(take_turn(&stage.worker, "r", &doubt).await?, (true, 0.0), "where nothing is limited");
+
+    // One every hundred seconds, and one at once; a turn is given at most a second ahead.
+    execute(&stage.admin, "update tenancy.provider_accounts set limits = '{\"rate_per_second\": 0.01}'; delete from execution.account_states")
+        .await?;
+    assert_eq!(take_turn(&stage.worker, "r", &doubt).await?, (true, 0.0));
+    let (granted, wait) = take_turn(&stage.worker, "r", &doubt).await?;
+    assert!(!granted && (90.0..100.0).contains(&wait), "{granted} {wait}");
+    assert_eq!(number(&stage.admin, "select used_today from execution.account_states").await?, 1);
+
+    // Left alone by its own wish, or because it fails.
+    for column in ["wait_until", "circuit_open_until"] {
+        execute(
+            &stage.admin,
+            format!(
+                "update execution.account_states set refilled_at = null, {column} = now() + interval '1 hour'"
+            ),
+        )
+        .await?;
+        let (granted, wait) = take_turn(&stage.worker, "r", &doubt).await?;
+        assert!(!granted && (3500.0..=3600.0).contains(&wait), "{column}: {granted} {wait}");
+    }
+    let stranger = take_turn(&stage.worker, "somebody else", &doubt).await;
+    assert_eq!(refusal(stranger)?.code, "PR001");
+    Ok(())
+}

@@ -187,12 +187,13 @@ async fn what_was_done_is_found_out_and_not_done_again() -> anyhow::Result<()> {
         assert_eq!(scene.stage.ended(run).await?, "completed", "{provider}");
         assert_eq!(scene.stage.items(run).await?, [(success(channel), LEADS)].into(), "{provider}");
         assert_eq!(scene.acted_in(run).await?, [1; LEADS], "{provider}");
-        let by = if provider == "twilio" { "callback" } else { "resolver" };
-        assert_eq!(
-            scene.settled_by(run).await?,
-            [format!("{by} item.resolved_as_{}", success(channel))],
-            "{provider}"
-        );
+        let resolved = format!("item.resolved_as_{}", success(channel));
+        for line in scene.settled_by(run).await? {
+            // A callback that came before its call was given up is there for the resolver.
+            let is_known = line == format!("resolver {resolved}")
+                || provider == "twilio" && line == format!("callback {resolved}");
+            assert!(is_known, "{provider}: {line}");
+        }
     }
     Ok(())
 }
