@@ -175,7 +175,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, lead jsonb, echo text)
+CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, echo text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -205,6 +205,7 @@ begin
                and doubt.next_look_at <= now()
                and (doubt.held_until is null or doubt.held_until < now())
                and doubt.provider = any (p_providers)
+               and doubt.account_id <> all (p_except_accounts)
              order by doubt.next_look_at
              limit p_limit
                for update skip locked
@@ -221,13 +222,28 @@ begin
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
                held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
                item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, now(), asset.content, account.settings,
-               account.sealed_secret,
+               account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
                case
                    when lead.id is not null
                        then jsonb_build_object('id', lead.id, 'external_id', lead.external_id, 'email', lead.email,
                                                'phone', lead.phone, 'timezone', lead.timezone,
                                                'attributes', lead.attributes)
                end,
+               lead.suppressed_at is not null
+               or exists (select
+                            from execution.leads as other
+                           where other.tenant_id = lead.tenant_id
+                             and other.workspace_id = lead.workspace_id
+                             and lower(other.email) = lower(lead.email)
+                             and other.suppressed_at is not null
+                             and item.channel = 'email')
+               or exists (select
+                            from execution.leads as other
+                           where other.tenant_id = lead.tenant_id
+                             and other.workspace_id = lead.workspace_id
+                             and other.phone = lead.phone
+                             and other.suppressed_at is not null
+                             and item.channel = 'voice'),
                (select callback.message_id
                   from execution.provider_callbacks as callback
                  where callback.tenant_id = item.tenant_id
@@ -1935,6 +1951,77 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    c_ahead constant double precision := 1.0;
+    v_account_id uuid;
+    v_limits jsonb;
+    v_state execution.account_states;
+    v_now timestamptz;
+    v_until timestamptz;
+    v_rate double precision;
+    v_burst double precision;
+    v_tokens double precision;
+    v_today date;
+begin
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
+    perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
+    select doubt.account_id, account.limits
+      into v_account_id, v_limits
+      from execution.doubts as doubt
+           left join tenancy.provider_accounts as account
+                  on account.tenant_id = doubt.tenant_id
+                 and account.id = doubt.account_id
+     where doubt.tenant_id = p_tenant_id
+       and doubt.outbox_id = p_outbox_id;
+    insert into execution.account_states (tenant_id, account_id) values (p_tenant_id, v_account_id) on conflict do nothing;
+    select state.*
+      into strict v_state
+      from execution.account_states as state
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
+       for no key update;
+    -- After the lock: whoever came before has used what was there.
+    v_now := clock_timestamp();
+    v_until := greatest(v_state.wait_until, v_state.circuit_open_until);
+    if v_until > v_now then
+        return query select false, extract(epoch from v_until - v_now)::double precision;
+        return;
+    end if;
+    granted := true;
+    wait_seconds := 0;
+    v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
+    if v_rate is not null then
+        v_burst := greatest(coalesce((v_limits ->> 'burst')::double precision, v_rate / 5), 1);
+        v_tokens := case
+                        when v_state.refilled_at is null then v_burst
+                        else least(v_burst, v_state.tokens + v_rate * greatest(extract(epoch from v_now - v_state.refilled_at), 0))
+                    end;
+        granted := v_tokens + v_rate * c_ahead >= 1;
+        wait_seconds := greatest((1 - v_tokens) / v_rate - case when granted then 0 else c_ahead end, 0);
+        v_state.tokens := v_tokens - case when granted then 1 else 0 end;
+        v_state.refilled_at := v_now;
+    end if;
+    v_today := (v_now at time zone coalesce(v_limits #>> '{hours,time_zone}', v_limits ->> 'time_zone', 'UTC'))::date;
+    update execution.account_states as state
+       set tokens = v_state.tokens,
+           refilled_at = v_state.refilled_at,
+           day = v_today,
+           used_today = case when v_today is distinct from state.day then 0 else state.used_today end
+                        + case when granted then 1 else 0 end
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id;
+    return next;
+end
+$$;
+
 CREATE FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2640,6 +2727,16 @@ CREATE FUNCTION tenancy.may_act_for(p_tenant_id uuid) RETURNS boolean
            end
 $$;
 
+CREATE FUNCTION tenancy.note_new_secret() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    new.secret_set_at := now();
+    return new;
+end
+$$;
+
 CREATE FUNCTION tenancy.protect(p_table regclass, p_tenant_column text DEFAULT 'tenant_id'::text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3096,6 +3193,7 @@ CREATE TABLE tenancy.provider_accounts (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     limits jsonb DEFAULT '{}'::jsonb NOT NULL,
+    secret_set_at timestamp with time zone,
     CONSTRAINT provider_accounts_limits_are_an_object CHECK ((jsonb_typeof(limits) = 'object'::text)),
     CONSTRAINT provider_accounts_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT provider_accounts_provider_is_given CHECK ((provider ~ '^[a-z][a-z0-9_]{0,62}$'::text)),
@@ -3246,7 +3344,7 @@ CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_
 
 CREATE INDEX channel_outbox_in_doubt ON execution.channel_outbox USING btree (in_doubt_since) WHERE (in_doubt_since IS NOT NULL);
 
-CREATE INDEX doubts_due ON execution.doubts USING btree (next_look_at) WHERE (NOT is_for_person);
+CREATE INDEX doubts_due ON execution.doubts USING btree (provider, next_look_at) WHERE (NOT is_for_person);
 
 CREATE INDEX idx_channel_outbox_run_id ON execution.channel_outbox USING btree (run_id);
 
@@ -3347,6 +3445,8 @@ CREATE TRIGGER api_keys_revoked_for_ever BEFORE UPDATE ON tenancy.api_keys FOR E
 CREATE TRIGGER audit_log_is_append_only BEFORE DELETE OR UPDATE ON tenancy.audit_log FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
 
 CREATE TRIGGER audit_log_is_never_emptied BEFORE TRUNCATE ON tenancy.audit_log FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+
+CREATE TRIGGER provider_accounts_secrets_have_a_time BEFORE UPDATE OF sealed_secret ON tenancy.provider_accounts FOR EACH ROW WHEN ((old.sealed_secret IS DISTINCT FROM new.sealed_secret)) EXECUTE FUNCTION tenancy.note_new_secret();
 
 CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant_id ON tenancy.provider_accounts FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id))) EXECUTE FUNCTION tenancy.refuse_change('an account does not move; its secret is bound to its row');
 
@@ -3566,8 +3666,8 @@ REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_p
 REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) TO postrider_worker;
@@ -3699,6 +3799,9 @@ GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_read;
 REVOKE ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
 
+REVOKE ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
 
@@ -3772,6 +3875,8 @@ REVOKE ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_app;
 GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_worker;
 GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) FROM PUBLIC;
 
@@ -3912,6 +4017,9 @@ GRANT SELECT(updated_at) ON TABLE tenancy.provider_accounts TO postrider_read;
 
 GRANT SELECT(limits) ON TABLE tenancy.provider_accounts TO postrider_app;
 GRANT SELECT(limits) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(secret_set_at) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(secret_set_at) ON TABLE tenancy.provider_accounts TO postrider_read;
 
 GRANT SELECT ON TABLE tenancy.tenants TO postrider_app;
 GRANT SELECT ON TABLE tenancy.tenants TO postrider_worker;

@@ -19,7 +19,7 @@ create table execution.doubts (
     note          text,
     primary key (tenant_id, outbox_id)
 ) with (fillfactor = 70);
-create index doubts_due on execution.doubts (next_look_at) where not is_for_person;
+create index doubts_due on execution.doubts (provider, next_look_at) where not is_for_person;
 select tenancy.protect('execution.doubts');
 
 create function execution.follow_doubt()
@@ -171,87 +171,6 @@ set enable_bitmapscan = off
 as $$
 begin
     return execution.settle_in_doubt(tenancy.required_tenant_id(), p_outbox_id, p_as, p_provider_message_id, p_note, p_actor);
-end
-$$;
-
--- Takes items in doubt that are due for a look, of providers that this resolver can ask, for as long as the lease lasts. The
--- number of the look is the fence: whoever comes back after somebody else has taken the item changes nothing.
-create function execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval)
-returns table (
-    outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text,
-    idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamptz,
-    doubted_since timestamptz, quiet_until timestamptz, look integer, looked_at timestamptz, content jsonb, settings jsonb,
-    sealed_secret bytea, lead jsonb, echo text)
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-#variable_conflict use_column
-begin
-    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
-    if coalesce(btrim(p_resolver_id), '') = '' then
-        raise exception 'a resolver must name itself to claim doubts'
-            using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
-    end if;
-    if p_limit is null or p_limit not between 1 and 1000 then
-        raise exception 'the limit must lie between 1 and 1000, not %', coalesce(p_limit::text, 'null')
-            using errcode = 'invalid_parameter_value';
-    end if;
-    return query
-        with due as (
-            select doubt.tenant_id, doubt.outbox_id
-              from execution.doubts as doubt
-             where not doubt.is_for_person
-               and doubt.next_look_at <= now()
-               and (doubt.held_until is null or doubt.held_until < now())
-               and doubt.provider = any (p_providers)
-             order by doubt.next_look_at
-             limit p_limit
-               for update skip locked
-        ), held as (
-            update execution.doubts as doubt
-               set looks = doubt.looks + 1,
-                   held_by = p_resolver_id,
-                   held_until = now() + p_lease
-              from due
-             where doubt.tenant_id = any (array[due.tenant_id])
-               and doubt.outbox_id = any (array[due.outbox_id])
-         returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks
-        )
-        select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
-               held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
-               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, now(), asset.content, account.settings,
-               account.sealed_secret,
-               case
-                   when lead.id is not null
-                       then jsonb_build_object('id', lead.id, 'external_id', lead.external_id, 'email', lead.email,
-                                               'phone', lead.phone, 'timezone', lead.timezone,
-                                               'attributes', lead.attributes)
-               end,
-               (select callback.message_id
-                  from execution.provider_callbacks as callback
-                 where callback.tenant_id = item.tenant_id
-                   and callback.account_id = held.account_id
-                   and callback.idempotency_key = item.idempotency_key
-                   and callback.proves_action
-                 order by callback.received_at
-                 limit 1)
-          from held
-               join execution.channel_outbox as item on item.id = any (array[held.outbox_id])
-               join execution.campaign_runs as run on run.id = any (array[item.run_id])
-               join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
-               left join tenancy.provider_accounts as account
-                      on account.tenant_id = held.tenant_id
-                     and account.id = held.account_id
-               left join execution.leads as lead on lead.tenant_id = item.tenant_id and lead.id = item.recipient_id
-         where item.in_doubt_since is not null;
 end
 $$;
 
@@ -428,7 +347,6 @@ grant select on execution.doubts, execution.provider_callbacks to postrider_app,
 revoke all on all functions in schema execution from public;
 revoke all on function tenancy.account_of_callback(uuid) from public;
 grant execute on function
-    execution.claim_doubts(text, text[], integer, interval),
     execution.settle_doubt(text, uuid, uuid, integer, text, text, text),
     execution.put_off_doubt(text, uuid, uuid, integer, timestamptz, boolean, text)
     to postrider_worker;

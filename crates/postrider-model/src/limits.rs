@@ -52,7 +52,7 @@ pub struct Hours {
     /// Until this time of day. An earlier one than `from` is that of the next day.
     pub to: TimeOfDay,
     /// On these days; hours that cross midnight belong to the day on which they begin. Every day, where none is named.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "some_days")]
     pub days: Vec<Day>,
     /// The account's time zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,6 +99,15 @@ impl Day {
             Self::Sun => Weekday::Sunday,
         }
     }
+}
+
+/// Days that were named. No day at all cannot be meant.
+fn some_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Day>, D::Error> {
+    let days = Vec::deserialize(deserializer)?;
+    if days.is_empty() {
+        return Err(D::Error::custom("days names no day; leave it out to send on every day"));
+    }
+    Ok(days)
 }
 
 /// A time of day to the minute, from 00:00 to 24:00.
@@ -447,6 +456,7 @@ mod tests {
             (hours(json!({ "to": "09:00" })), "hours begin and end at the same time"),
             (hours(json!({ "from": "24:00" })), "hours cannot begin at 24:00"),
             (hours(json!({ "days": ["monday"] })), "unknown variant `monday`"),
+            (hours(json!({ "days": [] })), "days names no day; leave it out to send on every day"),
             (
                 hours(json!({ "time_zone": "Berlin" })),
                 "`Berlin` is not a time zone; write it like `Europe/Berlin`",

@@ -85,13 +85,19 @@ pub enum Finding {
         /// How it is known, for the audit log.
         evidence: String,
     },
-    /// The vendor does not know it, or has refused it. This counts only when the quiet time is over.
+    /// To a look-up: the vendor does not know it. This counts only when the quiet time is over. To a repeat: the vendor refuses
+    /// this very message, which may be so because it has it.
     Absent {
         /// How it is known.
         evidence: String,
     },
     /// Nothing was learned: to be asked again later.
     Unclear {
+        /// Why.
+        reason: String,
+    },
+    /// Nothing will ever be learned this way.
+    CannotTell {
         /// Why.
         reason: String,
     },

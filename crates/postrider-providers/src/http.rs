@@ -4,7 +4,8 @@
 //! |---|---|
 //! | 2xx, whole, with the vendor's name for the message | delivered |
 //! | 2xx, broken off, too long, of another content type, or without that name | unknown: it may have acted |
-//! | 3xx | rejected: redirects are not followed |
+//! | 307, 308 | rejected: redirects are not followed |
+//! | any other 3xx | unknown: some servers say so when they have acted |
 //! | 401, 403 | not sent: the account is refused, which says nothing about the message |
 //! | 408 | unknown |
 //! | 409 | unknown: somebody is at it, or was, under the same key |
@@ -17,7 +18,7 @@
 //! | answer to a repeat | finding |
 //! |---|---|
 //! | what would be delivered | done |
-//! | 400 or 422, whole, and a JSON object: the vendor's own words about this message | absent |
+//! | 400 or 422, whole, and a JSON object: the vendor's own words about this message | absent: refused, so it is looked up |
 //! | everything else, silence included | unclear |
 //!
 //! A vendor's file says only where that vendor differs.
@@ -207,8 +208,13 @@ pub fn judge(answer: &Answer, now: Timestamp, name: impl FnOnce(&Answer) -> Opti
             Some(message_id) => Outcome::Delivered { message_id },
             None => Outcome::Unknown { reason: format!("the answer to the message is not whole: {reason}") },
         },
-        _ if status.is_redirection() => Outcome::Rejected {
+        // Asks for the same request elsewhere, so it has not done it here.
+        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => Outcome::Rejected {
             reason: format!("{status}, but redirects are not followed; set `url` to where it should go"),
+        },
+        // "It is done; look there" is said like this, too.
+        _ if status.is_redirection() => Outcome::Unknown {
+            reason: format!("{status}, and redirects are not followed; set `url` to where it should go"),
         },
         StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Outcome::Unknown { reason },
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

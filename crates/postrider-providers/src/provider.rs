@@ -53,8 +53,8 @@ pub trait Provider: Send + Sync {
     /// The resolver asks for it only where the manifest says [`DoubtClass::Key`](postrider_model::DoubtClass::Key), inside
     /// the key's life and after the quiet time, or [`DoubtClass::Natural`](postrider_model::DoubtClass::Natural).
     ///
-    /// [`Finding::Done`]: it has been done by now, once. [`Finding::Absent`]: the vendor refuses this very message, so it
-    /// refused it the first time too; a refusal of the account, of the moment or of the rate says nothing about that.
+    /// [`Finding::Done`]: it has been done by now, once. [`Finding::Absent`]: the vendor refuses this very message; then it is looked
+    /// up, and left to a person if that tells nothing. A refusal of the account, of the moment or of the rate is unclear.
     async fn repeat(&self, _doubt: &HeldDoubt, _message: &Message) -> Finding {
         Finding::Unclear { reason: "this provider takes no repeats".to_owned() }
     }
@@ -62,7 +62,7 @@ pub trait Provider: Send + Sync {
     /// Asks the vendor what became of an item. Nothing is sent to anybody. `message` is there when it could be rendered as it
     /// was the first time.
     async fn look_up(&self, _doubt: &HeldDoubt, _message: Option<&Message>) -> Finding {
-        Finding::Unclear { reason: "this provider cannot be asked".to_owned() }
+        Finding::CannotTell { reason: "this provider cannot be asked".to_owned() }
     }
 }
 

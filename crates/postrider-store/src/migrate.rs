@@ -48,7 +48,7 @@ pub const MIGRATIONS: &[Migration] = steps![
     12 => "execution/0012_lighter_reservations.sql",
     13 => "execution/0013_resolving.sql",
     14 => "execution/0014_limits.sql",
-    15 => "execution/0015_repeats_are_counted.sql",
+    15 => "execution/0015_claiming_doubts.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");

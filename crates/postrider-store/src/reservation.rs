@@ -40,6 +40,13 @@ impl Asked {
     pub(crate) fn now() -> Self {
         Self { by_the_machine: Instant::now(), by_the_calendar: SystemTime::now() }
     }
+
+    /// How long ago that was.
+    pub(crate) fn age(self) -> Duration {
+        // One clock stands still while the machine sleeps, the other can be set back: the larger one is believed.
+        let by_the_calendar = self.by_the_calendar.elapsed().unwrap_or_default();
+        self.by_the_machine.elapsed().max(by_the_calendar)
+    }
 }
 
 impl Reservation {
@@ -100,9 +107,7 @@ impl Reservation {
     /// provider's silence for an answer.
     #[must_use]
     pub fn age(&self) -> Duration {
-        // One clock stands still while the machine sleeps, the other can be set back: the larger one is believed.
-        let by_the_calendar = self.asked.by_the_calendar.elapsed().unwrap_or_default();
-        self.asked.by_the_machine.elapsed().max(by_the_calendar)
+        self.asked.age()
     }
 
     /// Ends the item with what the provider answered. [`Outcome::Unknown`] leaves the row `queued`, in doubt.

@@ -18,7 +18,9 @@ use crate::{
     crash_point,
     doubts::Resolution,
     jobs::{Lead, interval},
+    outbox::storable,
     pool,
+    reservation::Asked,
     unnamed::unnamed,
 };
 
@@ -36,9 +38,16 @@ pub struct HeldDoubt {
     doubted_since: Timestamp,
     quiet_until: Timestamp,
     look: i32,
+    asked: Asked,
 }
 
 impl HeldDoubt {
+    /// How long ago it was asked for. A resolver that was held up must not repeat anything: its lease may be over.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.asked.age()
+    }
+
     /// Which item.
     #[must_use]
     pub fn outbox_id(&self) -> OutboxId {
@@ -112,15 +121,21 @@ pub struct ClaimedDoubt {
     /// What is not secret about the account, and its secret; `None` when the account was removed. The error is that the
     /// secret does not open under this key.
     pub account: Option<(serde_json::Value, Result<SecretString, String>)>,
+    /// What the account may be asked.
+    pub limits: serde_json::Value,
+    /// Whether the account's secret was changed after the call: who is asked now may not be who was called then.
+    pub secret_is_newer: bool,
     /// The lead, as it is now.
     pub lead: Option<Arc<Lead>>,
+    /// Whether nobody wants to hear from us at its address any more.
+    pub is_suppressed: bool,
     /// What the vendor calls it, if it has called back about it.
     pub echo: Option<String>,
     /// The database's clock at the moment of the claim.
     pub looked_at: Timestamp,
 }
 
-/// Takes doubts that are due, of these vendors, for as long as the lease lasts. The commit was seen.
+/// Takes doubts that are due, of these vendors and not of these accounts, for as long as the lease lasts. The commit was seen.
 pub async fn claim(
     pool: &Pool,
     resolver: &str,
@@ -128,7 +143,9 @@ pub async fn claim(
     providers: &[&str],
     limit: usize,
     lease: Duration,
+    except: &[ProviderAccountId],
 ) -> Result<Vec<ClaimedDoubt>, StoreError> {
+    let asked = Asked::now();
     let providers: Vec<String> = providers.iter().map(|&name| name.to_owned()).collect();
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
@@ -150,14 +167,18 @@ pub async fn claim(
                content as "content!",
                settings,
                sealed_secret,
+               limits,
+               secret_is_newer,
                lead,
+               is_suppressed,
                echo
-          from execution.claim_doubts($1, $2, $3, $4)
+          from execution.claim_doubts($1, $2, $3, $4, $5)
         "#,
         resolver,
         &providers,
         i32::try_from(limit).unwrap_or(i32::MAX),
         interval(lease),
+        &except.iter().map(|account| account.0).collect::<Vec<_>>(),
     )
     .fetch_all(unnamed(&mut transaction))
     .await
@@ -166,7 +187,8 @@ pub async fn claim(
     if !rows.is_empty() {
         crash_point!("doubt.claimed");
     }
-    rows.into_iter()
+    let claimed = rows
+        .into_iter()
         .map(|row| {
             let tenant_id = TenantId(row.tenant_id);
             let account_id = ProviderAccountId(row.account_id);
@@ -185,6 +207,7 @@ pub async fn claim(
                     doubted_since: row.doubted_since.to_jiff(),
                     quiet_until: row.quiet_until.to_jiff(),
                     look: row.look,
+                    asked,
                 },
                 run_id: RunId(row.run_id),
                 account_id,
@@ -192,12 +215,19 @@ pub async fn claim(
                 message_hash: row.message_hash,
                 content: row.content,
                 account,
+                limits: row.limits.unwrap_or_default(),
+                secret_is_newer: row.secret_is_newer.unwrap_or(false),
                 lead: row.lead.map(lead).transpose()?.map(Arc::new),
+                is_suppressed: row.is_suppressed.unwrap_or(false),
                 echo: row.echo,
                 looked_at: row.looked_at.to_jiff(),
             })
         })
-        .collect()
+        .filter_map(|doubt: Result<ClaimedDoubt, StoreError>| {
+            // One that this version cannot read comes again when its lease is over, to this one or another.
+            doubt.map_err(|error| tracing::error!(error = ?error, "a doubt cannot be read: {error}")).ok()
+        });
+    Ok(claimed.collect())
 }
 
 fn lead(json: serde_json::Value) -> Result<Lead, StoreError> {
@@ -269,6 +299,7 @@ pub async fn settle(
     evidence: &str,
 ) -> Result<ItemStatus, StoreError> {
     let (resolved_as, message_id) = resolution.words();
+    let (message_id, evidence) = (message_id.map(storable), storable(evidence));
     crash_point!("resolve.before");
     let mut transaction = pool::begin(pool).await?;
     let status = sqlx::query_scalar!(
@@ -278,8 +309,8 @@ pub async fn settle(
         doubt.outbox_id.0,
         doubt.look,
         resolved_as,
-        message_id,
-        evidence,
+        message_id.as_deref(),
+        &*evidence,
     )
     .fetch_one(unnamed(&mut transaction))
     .await
@@ -311,6 +342,7 @@ pub async fn put_off(
         PutOff::Until(at) => Some(jiff_sqlx::Timestamp::from(at)),
         PutOff::ToAPerson => None,
     };
+    let note = storable(note);
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!(
         "select execution.put_off_doubt($1, $2, $3, $4, $5, $6, $7)",
@@ -320,7 +352,7 @@ pub async fn put_off(
         doubt.look,
         next as _,
         put_off == PutOff::ToAPerson,
-        note,
+        &*note,
     )
     .fetch_one(unnamed(&mut transaction))
     .await

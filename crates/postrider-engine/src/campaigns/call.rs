@@ -5,7 +5,6 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 use futures::FutureExt;
 use postrider_model::{Message, Outcome, ids::OutboxId};
 use postrider_store::{Reservation, Settlement, crash_point, jobs::ClaimedJob};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     Shared,
@@ -14,6 +13,7 @@ use super::{
     prepare::Prepared,
     route::Route,
     turns::Way,
+    window::Errand,
 };
 
 /// The call of a reservation at this account; and at the other one, if this one provably did not send it.
@@ -23,14 +23,14 @@ pub(super) async fn call(
     job: &ClaimedJob,
     way: Way,
     reservation: Reservation,
-    message: Message,
-    turn: Option<OwnedSemaphorePermit>,
+    Errand { item, message, permit }: Errand,
 ) -> Settlement {
     let mut outcome = try_at(shared, prepared.route(way), &reservation, &message).await;
-    drop(turn);
+    drop(permit);
     let mut reservation = reservation;
-    if let (Way::First, Some(second)) = (way, &prepared.second) {
-        (reservation, outcome) = failover::follow(shared, second, reservation, &message, outcome).await;
+    if way == Way::First {
+        (reservation, outcome) =
+            failover::follow(shared, prepared, item, reservation, &message, outcome).await;
     }
     log(job, &reservation, &outcome);
     reservation.settle(outcome)

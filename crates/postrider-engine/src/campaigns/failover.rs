@@ -5,8 +5,9 @@ use postrider_store::{
     Reservation,
     outbox::{self, Kept, MoveFailed, MovedOver},
 };
+use uuid::Uuid;
 
-use super::{Shared, call, route::Route};
+use super::{Shared, call, hours::Openings, prepare::Prepared, turns::Way};
 
 /// Whether an item may go to the other account after this. Whatever may have been sent stays where it is, and so does what the
 /// provider refused: that is an answer.
@@ -17,18 +18,25 @@ fn may_move(outcome: &Outcome) -> bool {
     }
 }
 
-/// Takes an item to the second account if it may go there, and if that one has room for it soon.
+/// Takes an item to the second account if there is one, if it may go there at this hour, and if there is room for it soon.
 pub(super) async fn follow(
     shared: &Shared,
-    second: &Route,
+    prepared: &Prepared,
+    item: Uuid,
     reservation: Reservation,
     message: &Message,
     outcome: Outcome,
 ) -> (Reservation, Outcome) {
-    if !may_move(&outcome) || shared.hurry.is_cancelled() {
+    let Some(second) = &prepared.second else {
+        return (reservation, outcome);
+    };
+    let is_open = || Openings::new(prepared, Way::Second).opens_at(prepared.leads.get(&item)).is_none();
+    if !may_move(&outcome) || shared.hurry.is_cancelled() || !is_open() {
         return (reservation, outcome);
     }
-    let Some(_turn) = second.take_one(shared, shared.settings.call_within / 2).await else {
+    let turn = second.take_one(shared, shared.settings.call_within / 2).await;
+    // The turn may have taken a while.
+    let Some(_turn) = turn.filter(|_| is_open()) else {
         return (reservation, outcome);
     };
     match outbox::move_one_over(&shared.pool, &shared.worker, reservation).await {

@@ -7,14 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use postrider_model::{Outcome, Why, ids::RunId};
+use postrider_model::{
+    Outcome, Why,
+    ids::{RunId, TenantId},
+};
 use postrider_store::{limits::Known, outbox::JobHold};
 use tokio::sync::Semaphore;
 
-/// Most jobs of a process for an account whose rate they only wait for: more would hold slots that other accounts could use.
-const SLOTS_OF_A_SLOW_ACCOUNT: usize = 2;
+use super::slow::Place;
+
 /// How long an account counts as slow after somebody had to wait for its rate.
 const SLOW_FOR: Duration = Duration::from_secs(5);
+/// How long a slow account stays away after one of its jobs was handed back; and how long a job has its place, if others wait.
+const TURN_AWAY_FOR: Duration = Duration::from_secs(30);
 /// Longest time that a provider's wish to be left alone is followed.
 pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
 /// How long a circuit is open until the database says so.
@@ -34,9 +39,11 @@ struct State {
     circuit: Option<Circuit>,
     /// Failures since the last answer.
     failures: u32,
-    slow_since: Option<Instant>,
-    jobs: Vec<JobHold>,
+    slow_until: Option<Instant>,
+    /// Who uses it, and since when.
+    jobs: Vec<(JobHold, Instant)>,
     runs: HashSet<RunId>,
+    tenant: Option<TenantId>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -92,13 +99,14 @@ impl Gate {
     pub(super) fn join(&self, hold: JobHold, run: RunId) {
         let mut state = self.state();
         state.held = state.held.filter(|held| held.why != Why::Daily);
-        state.jobs.push(hold);
+        state.jobs.push((hold, Instant::now()));
+        state.tenant = Some(hold.tenant_id);
         state.runs.insert(run);
     }
 
     /// A job does not use it any more.
     pub(super) fn leave(&self, hold: JobHold) {
-        self.state().jobs.retain(|joined| *joined != hold);
+        self.state().jobs.retain(|(joined, _)| *joined != hold);
     }
 
     /// Whether it must be remembered: somebody uses it, or it was slow a moment ago.
@@ -107,27 +115,48 @@ impl Gate {
         !state.jobs.is_empty() || state.is_slow(now)
     }
 
-    /// Runs of an account that is slow, and whether it has all the jobs that it may have.
-    pub(super) fn slow_runs(&self, now: Instant) -> Option<(Vec<RunId>, bool)> {
-        let state = self.state();
-        let is_full = state.jobs.len() >= SLOTS_OF_A_SLOW_ACCOUNT;
-        state.is_slow(now).then(|| (state.runs.iter().copied().collect(), is_full))
+    /// Whether somebody waits for the rate.
+    pub(super) fn is_slow(&self, now: Instant) -> bool {
+        self.state().is_slow(now)
     }
 
-    /// Whether this job is one too many.
-    pub(super) fn is_crowded(&self, hold: JobHold, now: Instant) -> bool {
+    /// Whether no other job came before this one.
+    pub(super) fn is_first(&self, hold: JobHold) -> bool {
+        self.state().jobs.first().is_some_and(|(first, _)| *first == hold)
+    }
+
+    /// The jobs that use it, if it is slow.
+    pub(super) fn slow_places(&self, now: Instant) -> Vec<Place> {
         let state = self.state();
-        state.is_slow(now)
-            && state
-                .jobs
-                .iter()
-                .position(|joined| *joined == hold)
-                .is_some_and(|place| place >= SLOTS_OF_A_SLOW_ACCOUNT)
+        if !state.is_slow(now) {
+            return Vec::new();
+        }
+        let place = |(rank, (hold, since)): (usize, &(JobHold, Instant))| Place {
+            tenant: hold.tenant_id,
+            hold: Some(*hold),
+            rank,
+            has_had_its_time: now.saturating_duration_since(*since) >= TURN_AWAY_FOR,
+            since: *since,
+        };
+        state.jobs.iter().enumerate().map(place).collect()
+    }
+
+    /// If it is slow, its runs, and the place that another job would have.
+    pub(super) fn slow_runs(&self, now: Instant) -> Option<(Vec<RunId>, Place)> {
+        let state = self.state();
+        let tenant = state.tenant.filter(|_| state.is_slow(now))?;
+        let next = Place { tenant, hold: None, rank: state.jobs.len(), has_had_its_time: false, since: now };
+        Some((state.runs.iter().copied().collect(), next))
     }
 
     /// Somebody waits for the rate.
     pub(super) fn note_slow(&self, now: Instant) {
-        self.state().slow_since = Some(now);
+        self.state().slow_for(now, SLOW_FOR);
+    }
+
+    /// A job is handed back because slow accounts have all the places that they may have.
+    pub(super) fn turn_away(&self, now: Instant) {
+        self.state().slow_for(now, TURN_AWAY_FOR);
     }
 
     /// The account is left alone for so long.
@@ -213,7 +242,11 @@ impl Gate {
 
 impl State {
     fn is_slow(&self, now: Instant) -> bool {
-        self.slow_since.is_some_and(|since| now.saturating_duration_since(since) < SLOW_FOR)
+        self.slow_until.is_some_and(|until| now < until)
+    }
+
+    fn slow_for(&mut self, now: Instant, long: Duration) {
+        self.slow_until = self.slow_until.max(Some(now + long));
     }
 
     /// Whether the circuit was not closed before.

@@ -16,12 +16,12 @@ use std::{
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
-use postrider_model::{Message, Outcome, Why, campaign::JobStatus};
+use postrider_model::{Outcome, Why, campaign::JobStatus};
 use postrider_store::{
     Reservation, Settlement, StoreError,
     jobs::{self, ClaimedJob},
     limits::{self, PutOff},
-    outbox::{MovedOver, PlannedItem, Reserved, Window, WindowAnswer},
+    outbox::{Reserved, Window, WindowAnswer},
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -31,11 +31,12 @@ use super::{
     call::call,
     committer::Submission,
     decide::job_pause,
-    failover,
     gate::Look,
+    hours::Openings,
     prepare::Prepared,
     route::{Taken, until},
-    turns::{Choice, Clock, Way, choose},
+    turns::{Choice, Way, choose},
+    window::{Errand, Moved, Ready, Reserving, move_window},
 };
 
 /// A job that this worker cannot do stays away as long as after so many attempts: another one shall find it first.
@@ -153,7 +154,6 @@ struct Execution<'a> {
     /// Turns that were granted and not used.
     turns: Option<Purse>,
     asking: Option<BoxFuture<'a, (Way, Taken)>>,
-    /// The window that is being reserved: messages and turns of its items, in order.
     reserving: Option<Reserving>,
     /// Windows that are moving to the other account.
     moving: FuturesUnordered<BoxFuture<'a, Moved>>,
@@ -175,32 +175,11 @@ enum Stop {
     Crowded,
 }
 
-/// A stretch of items that are about to be reserved.
-struct Ready {
-    way: Way,
-    first: usize,
-    items: VecDeque<(PlannedItem, Option<Message>)>,
-    permits: OwnedSemaphorePermit,
-    made_at: Instant,
-}
-
+/// Turns at an account.
 struct Purse {
     way: Way,
     left: usize,
     since: Instant,
-}
-
-struct Reserving {
-    way: Way,
-    messages: Vec<Option<Message>>,
-    permits: Option<OwnedSemaphorePermit>,
-    answer: oneshot::Receiver<WindowAnswer>,
-}
-
-/// What came of moving a window: what is called at the other account, and what is not.
-struct Moved {
-    items: Vec<(Reservation, Message, Option<OwnedSemaphorePermit>)>,
-    kept: Vec<Reservation>,
 }
 
 /// What a job does next.
@@ -329,7 +308,9 @@ impl<'a> Execution<'a> {
                 return Step::Nothing;
             }
         };
-        if self.prepared.route(way).gate.is_crowded(self.job.hold, now) {
+        // Turns that it has are used: others would only wait for them again.
+        if self.turns_left(way) == 0 && self.shared.is_crowded(&self.prepared.route(way).gate, self.job.hold)
+        {
             self.ready = None;
             self.stop = Some(Stop::Crowded);
             return Step::Nothing;
@@ -390,16 +371,9 @@ impl<'a> Execution<'a> {
 
     /// How many items from the first one on stand together and may be sent now. Those in front whose hour it is not are left out.
     fn open_stretch(&mut self, way: Way, most: usize) -> usize {
-        let route = self.prepared.route(way);
-        let mut clock = route
-            .limits
-            .hours
-            .as_ref()
-            .map(|hours| (hours, Clock::new(Timestamp::now(), route.zone.clone())));
-        let mut opening = |place: usize| {
-            let (hours, clock) = clock.as_mut()?;
-            clock.opens_at(hours, self.prepared.leads.get(&self.job.item_ids[place]))
-        };
+        let mut openings = Openings::new(self.prepared, way);
+        let mut opening =
+            |place: usize| openings.opens_at(self.prepared.leads.get(&self.job.item_ids[place]));
         while let Some(place) = self.todo.front().copied()
             && let Some(opens) = opening(place)
         {
@@ -478,9 +452,12 @@ impl<'a> Execution<'a> {
         let (reply, answer) = oneshot::channel();
         let mut reserving = Reserving { way: Way::First, messages: Vec::new(), permits: None, answer };
         let window = ready.map(|ready| {
-            let (items, messages) = ready.items.into_iter().unzip();
             reserving.way = ready.way;
-            reserving.messages = messages;
+            let items = ready.items.into_iter().map(|(item, message)| {
+                reserving.messages.push((item.item_id, message));
+                item
+            });
+            let items = items.collect();
             reserving.permits = Some(ready.permits);
             Window::new(self.job.hold, ready.first, items)
         });
@@ -499,10 +476,12 @@ impl<'a> Execution<'a> {
             return;
         };
         let mut ours = Vec::new();
-        for (reserved, message) in answers.into_iter().zip(messages) {
+        for (reserved, (item, message)) in answers.into_iter().zip(messages) {
             let permit = permits.as_mut().and_then(|permits| permits.split(1));
             match (reserved, message) {
-                (Reserved::Yours(reservation), Some(message)) => ours.push((reservation, message, permit)),
+                (Reserved::Yours(reservation), Some(message)) => {
+                    ours.push((reservation, Errand { item, message, permit }));
+                }
                 (Reserved::Yours(reservation), None) => {
                     // The database reserves only what was planned as a call, and those have messages.
                     self.settle_unsent(reservation, "there was no message to send");
@@ -535,10 +514,9 @@ impl<'a> Execution<'a> {
         self.call_all(Way::Second, items);
     }
 
-    fn call_all(&mut self, way: Way, items: Vec<(Reservation, Message, Option<OwnedSemaphorePermit>)>) {
-        for (reservation, message, permit) in items {
-            self.calls
-                .push(call(self.shared, self.prepared, self.job, way, reservation, message, permit).boxed());
+    fn call_all(&mut self, way: Way, items: Vec<(Reservation, Errand)>) {
+        for (reservation, errand) in items {
+            self.calls.push(call(self.shared, self.prepared, self.job, way, reservation, errand).boxed());
         }
     }
 
@@ -573,48 +551,4 @@ impl<'a> Execution<'a> {
             },
         }
     }
-}
-
-impl Ready {
-    fn calls(&self) -> usize {
-        self.items.iter().filter(|(_, message)| message.is_some()).count()
-    }
-
-    /// The items in front that need no more than so many turns. Nothing when there are none.
-    fn cut(&mut self, turns: usize) -> Option<Self> {
-        let mut calls = 0;
-        let fits = |(_, message): &&(PlannedItem, Option<Message>)| {
-            calls += usize::from(message.is_some());
-            calls <= turns
-        };
-        let count = self.items.iter().take_while(fits).count();
-        let permits = self.permits.split(count).filter(|_| count > 0)?;
-        let rest = self.items.split_off(count);
-        let items = std::mem::replace(&mut self.items, rest);
-        let part = Self { way: self.way, first: self.first, items, permits, made_at: self.made_at };
-        self.first += count;
-        Some(part)
-    }
-}
-
-/// Moves a window to the other account, all at once.
-async fn move_window(
-    shared: &Shared,
-    items: Vec<(Reservation, Message, Option<OwnedSemaphorePermit>)>,
-) -> Moved {
-    let mut held = std::collections::HashMap::new();
-    let mut reservations = Vec::with_capacity(items.len());
-    for (reservation, message, permit) in items {
-        held.insert(reservation.outbox_id(), (message, permit));
-        reservations.push(reservation);
-    }
-    let MovedOver { moved, mut kept } = failover::move_over(shared, reservations).await;
-    let mut items = Vec::with_capacity(moved.len());
-    for reservation in moved {
-        match held.remove(&reservation.outbox_id()) {
-            Some((message, permit)) => items.push((reservation, message, permit)),
-            None => kept.push(reservation),
-        }
-    }
-    Moved { items, kept }
 }

@@ -13,10 +13,13 @@ mod committer;
 mod decide;
 mod failover;
 mod gate;
+mod hours;
 mod job;
 mod prepare;
 mod route;
+mod slow;
 mod turns;
+mod window;
 
 use std::{
     collections::HashMap,
@@ -43,6 +46,7 @@ pub use self::decide::RetryPolicy;
 use self::{
     committer::{Committer, Submissions},
     gate::Gate,
+    slow::Bounds,
 };
 
 /// How the worker behaves.
@@ -121,7 +125,7 @@ struct Shared {
     hurry: CancellationToken,
 }
 
-/// Runs whose account is slow: with all the jobs that it may have here, or with room for one more.
+/// Runs whose account is slow: there is no place for another job of it, or there is one.
 #[derive(Default)]
 struct SlowRuns {
     full: Vec<RunId>,
@@ -332,11 +336,34 @@ impl Shared {
 
     /// Runs whose account has more jobs than turns.
     fn slow_runs(&self) -> SlowRuns {
-        let (now, mut slow) = (Instant::now(), SlowRuns::default());
-        for (runs, is_full) in self.gates().values().filter_map(|gate| gate.slow_runs(now)) {
-            if is_full { &mut slow.full } else { &mut slow.with_room }.extend(runs);
+        let (now, bounds, mut slow) = (Instant::now(), Bounds::of(&self.settings), SlowRuns::default());
+        let gates = self.gates();
+        let mut places: Vec<_> = gates.values().flat_map(|gate| gate.slow_places(now)).collect();
+        // Nobody comes back at once to take the place of one that is there for long: those that were turned away before come first.
+        places.iter_mut().for_each(|place| place.has_had_its_time = false);
+        for (runs, next) in gates.values().filter_map(|gate| gate.slow_runs(now)) {
+            let with_next = places.iter().copied().chain([next]).collect();
+            let has_room = bounds.kept(with_next).contains(&None);
+            if has_room { &mut slow.with_room } else { &mut slow.full }.extend(runs);
         }
         slow
+    }
+
+    /// Whether this job is one too many for an account that is slow.
+    fn is_crowded(&self, gate: &Gate, hold: JobHold) -> bool {
+        let now = Instant::now();
+        if !gate.is_slow(now) {
+            return false;
+        }
+        let places = self.gates().values().flat_map(|gate| gate.slow_places(now)).collect();
+        if Bounds::of(&self.settings).kept(places).contains(&Some(hold)) {
+            return false;
+        }
+        // While others of it are here, they find out for themselves how slow it is.
+        if gate.is_first(hold) {
+            gate.turn_away(now);
+        }
+        true
     }
 
     /// Hears what others have found out about the accounts of the jobs that are held.

@@ -1,13 +1,8 @@
 //! Which account takes the next items, and how long a job waits in its place. Nothing is done here.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use jiff::{Timestamp, tz::TimeZone};
-use postrider_model::{
-    Why,
-    limits::{self, By, Hours},
-};
-use postrider_store::jobs::Lead;
+use postrider_model::Why;
 
 use super::gate::Look;
 
@@ -60,30 +55,6 @@ pub(super) fn batch(rate: Option<f64>) -> usize {
         // The rate is at most a million.
         Some(rate) => (rate * BATCH.as_secs_f64()).max(1.0) as usize,
         None => usize::MAX,
-    }
-}
-
-/// The hours of leads, at one moment. Leads share few time zones, and each is worked out once.
-pub(super) struct Clock {
-    now: Timestamp,
-    of_account: TimeZone,
-    openings: HashMap<Option<String>, Option<Timestamp>>,
-}
-
-impl Clock {
-    pub(super) fn new(now: Timestamp, of_account: TimeZone) -> Self {
-        Self { now, of_account, openings: HashMap::new() }
-    }
-
-    /// When sending to this lead may begin: `None` when it may now.
-    pub(super) fn opens_at(&mut self, hours: &Hours, lead: Option<&Arc<Lead>>) -> Option<Timestamp> {
-        let name = lead.filter(|_| hours.by == By::Lead).and_then(|lead| lead.timezone.as_deref());
-        let key = name.map(str::to_owned);
-        let (now, of_account) = (self.now, &self.of_account);
-        *self.openings.entry(key).or_insert_with(|| {
-            let zone = name.and_then(limits::zone);
-            hours.opens_at(now, zone.as_ref().unwrap_or(of_account))
-        })
     }
 }
 

@@ -8,12 +8,17 @@
 //! | echo | looks up; waits for the callback | looks up | a person |
 //! | person | – | – | a person |
 //!
-//! A message that cannot be rendered as it was is never sent again: where a repeat would settle it, a person does.
+//! What cannot be rendered as it was, and what is addressed to somebody who unsubscribed since, is never sent again: it is looked
+//! up, or left to a person. A vendor that refuses a repeat may do so because it has the message: it is looked up, too.
+//! If the account's secret was changed since the call, whoever is asked now may not be who was called then: a person.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use postrider_model::{DoubtClass, Finding};
+
+/// A doubt about which nothing was learned for so long is for a person.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What is known before anybody is asked. Times are the database's.
 #[derive(Debug, Clone, Copy)]
@@ -23,8 +28,10 @@ pub(super) struct Facts {
     pub(super) quiet_until: Timestamp,
     /// Until when the vendor recognises the key, with a margin; `None`: it has no key.
     pub(super) repeat_until: Option<Timestamp>,
-    /// Whether the message is the one that was reserved.
-    pub(super) is_same_message: bool,
+    /// Whether the message is the one that was reserved, and its reader still wants it.
+    pub(super) may_repeat: bool,
+    /// Whether the account's secret was changed since the call.
+    pub(super) secret_is_newer: bool,
     /// How long it has been in doubt.
     pub(super) age: Duration,
 }
@@ -38,18 +45,21 @@ pub(super) enum Step {
     Person(&'static str),
 }
 
-const NOT_THE_SAME: &str = "the message cannot be rendered as it was, so it must not be sent again";
+const OTHER_SECRET: &str =
+    "the account's secret was changed since the call, so its provider may not know who asks";
+const NO_ONE_TELLS: &str = "this provider can tell nobody but a person";
 
 pub(super) fn step(facts: &Facts) -> Step {
     let is_quiet = facts.now >= facts.quiet_until;
     match facts.class {
+        DoubtClass::Key | DoubtClass::Lookup if facts.secret_is_newer => Step::Person(OTHER_SECRET),
         DoubtClass::Key if !is_quiet => Step::Wait(facts.quiet_until),
-        DoubtClass::Key if facts.repeat_until.is_some_and(|until| facts.now < until) => {
-            if facts.is_same_message { Step::Repeat } else { Step::Person(NOT_THE_SAME) }
+        DoubtClass::Key if facts.may_repeat && facts.repeat_until.is_some_and(|until| facts.now < until) => {
+            Step::Repeat
         }
-        DoubtClass::Natural if facts.is_same_message => Step::Repeat,
+        DoubtClass::Natural if facts.may_repeat => Step::Repeat,
         DoubtClass::Key | DoubtClass::Natural | DoubtClass::Lookup | DoubtClass::Echo => Step::LookUp,
-        DoubtClass::Person => Step::Person("this provider can tell nobody but a person"),
+        DoubtClass::Person => Step::Person(NO_ONE_TELLS),
     }
 }
 
@@ -62,29 +72,41 @@ pub(super) enum Verdict {
     Person { note: String },
 }
 
-pub(super) fn conclude(facts: &Facts, asked: Step, finding: Finding, pause: &Pause) -> Verdict {
+/// What follows from a repeat, unless it was refused: then it is looked up.
+pub(super) fn conclude_repeat(facts: &Facts, finding: Finding, pause: &Pause) -> Result<Verdict, String> {
+    match finding {
+        Finding::Absent { evidence } => Err(evidence),
+        found => Ok(conclude(facts, found, pause)),
+    }
+}
+
+/// What follows from a look-up.
+pub(super) fn conclude(facts: &Facts, finding: Finding, pause: &Pause) -> Verdict {
     let is_quiet = facts.now >= facts.quiet_until;
+    let at_the_end = |at: Timestamp, note: String| match facts.class {
+        _ if !is_quiet && at > facts.now => Verdict::LookAgain { at, note },
+        _ => Verdict::Person { note },
+    };
     match finding {
         Finding::Done { message_id, evidence } => Verdict::Sent { message_id, evidence },
         // The vendor's silence counts when nothing can arrive any more, and where its memory is the proof.
-        Finding::Absent { evidence } if !is_quiet => {
-            Verdict::LookAgain { at: facts.quiet_until, note: evidence }
-        }
-        Finding::Absent { evidence } => match (facts.class, asked) {
-            (DoubtClass::Key, Step::LookUp) | (DoubtClass::Echo | DoubtClass::Person, _) => {
-                Verdict::Person { note: evidence }
-            }
-            _ => Verdict::Failed { evidence },
+        Finding::Absent { evidence } => match facts.class {
+            DoubtClass::Lookup | DoubtClass::Natural if is_quiet => Verdict::Failed { evidence },
+            _ => at_the_end(facts.quiet_until, evidence),
         },
-        Finding::Unclear { reason } => match (facts.class, asked) {
+        Finding::Unclear { reason } => match facts.class {
             // There is nothing further to wait for.
-            (DoubtClass::Echo, _) if is_quiet => {
+            DoubtClass::Echo if is_quiet => {
                 Verdict::Person { note: format!("no callback came in the quiet time; {reason}") }
             }
-            (DoubtClass::Echo, _) => Verdict::LookAgain { at: facts.quiet_until, note: reason },
-            (DoubtClass::Key, Step::LookUp) => Verdict::Person { note: reason },
-            (DoubtClass::Person, _) => Verdict::Person { note: reason },
+            DoubtClass::Echo => Verdict::LookAgain { at: facts.quiet_until, note: reason },
+            _ if facts.age >= GIVE_UP_AFTER => Verdict::Person { note: reason },
             _ => Verdict::LookAgain { at: facts.now + pause.after(facts.age), note: reason },
+        },
+        Finding::CannotTell { reason } => match facts.class {
+            // The callback may still come.
+            DoubtClass::Echo => at_the_end(facts.quiet_until, reason),
+            _ => Verdict::Person { note: reason },
         },
     }
 }
@@ -115,13 +137,14 @@ mod tests {
     }
 
     /// Quiet from 100 on, and the key lives until 1000.
-    fn facts(class: DoubtClass, now: i64, is_same_message: bool) -> Facts {
+    fn facts(class: DoubtClass, now: i64) -> Facts {
         Facts {
             class,
             now: at(now),
             quiet_until: at(100),
             repeat_until: (class == DoubtClass::Key).then(|| at(1000)),
-            is_same_message,
+            may_repeat: true,
+            secret_is_newer: false,
             age: Duration::from_secs(16),
         }
     }
@@ -130,42 +153,45 @@ mod tests {
     fn a_repeat_is_asked_for_only_where_it_is_harmless() {
         use DoubtClass::{Echo, Key, Lookup, Natural, Person};
         use Step::{LookUp, Repeat, Wait};
-        let told = Step::Person("this provider can tell nobody but a person");
-        let differs = Step::Person(NOT_THE_SAME);
+        let told = Step::Person(NO_ONE_TELLS);
+        let other = Step::Person(OTHER_SECRET);
         #[rustfmt::skip]
         let table = [
-            // class   now   same    step
-            (Key,      0,    true,   Wait(at(100))),
-            (Key,      99,   true,   Wait(at(100))),
-            (Key,      100,  true,   Repeat),
-            (Key,      999,  true,   Repeat),
-            (Key,      100,  false,  differs),
-            (Key,      1000, true,   LookUp),
-            (Key,      1000, false,  LookUp),
-            (Natural,  0,    true,   Repeat),
-            (Natural,  9999, true,   Repeat),
-            (Natural,  0,    false,  LookUp),
-            (Lookup,   0,    true,   LookUp),
-            (Lookup,   100,  false,  LookUp),
-            (Echo,     0,    true,   LookUp),
-            (Echo,     100,  true,   LookUp),
-            (Person,   0,    true,   told),
-            (Person,   9999, true,   told),
+            // class   now   may repeat, newer secret   step
+            (Key,      0,    true,       false,         Wait(at(100))),
+            (Key,      99,   true,       false,         Wait(at(100))),
+            (Key,      100,  true,       false,         Repeat),
+            (Key,      999,  true,       false,         Repeat),
+            (Key,      100,  false,      false,         LookUp),
+            (Key,      1000, true,       false,         LookUp),
+            (Key,      100,  true,       true,          other),
+            (Natural,  0,    true,       false,         Repeat),
+            (Natural,  9999, true,       false,         Repeat),
+            (Natural,  0,    false,      false,         LookUp),
+            // A put goes where it went, whoever signs.
+            (Natural,  0,    true,       true,          Repeat),
+            (Lookup,   0,    true,       false,         LookUp),
+            (Lookup,   100,  false,      false,         LookUp),
+            (Lookup,   100,  false,      true,          other),
+            (Echo,     0,    true,       false,         LookUp),
+            (Echo,     100,  true,       true,          LookUp),
+            (Person,   0,    true,       false,         told),
         ];
-        for (class, now, same, expected) in table {
-            assert_eq!(step(&facts(class, now, same)), expected, "{class:?} at {now}, same message: {same}");
+        for (class, now, may_repeat, secret_is_newer, expected) in table {
+            let facts = Facts { may_repeat, secret_is_newer, ..facts(class, now) };
+            assert_eq!(step(&facts), expected, "{facts:?}");
         }
-        let without_a_life = Facts { repeat_until: None, ..facts(Key, 100, true) };
+        let without_a_life = Facts { repeat_until: None, ..facts(Key, 100) };
         assert_eq!(step(&without_a_life), LookUp, "a key of unknown life is not relied upon");
     }
 
     #[test]
     fn what_is_found_counts_when_it_may() {
         use DoubtClass::{Echo, Key, Lookup, Natural};
-        use Step::{LookUp, Repeat};
         let done = || Finding::Done { message_id: "m".to_owned(), evidence: "e".to_owned() };
         let absent = || Finding::Absent { evidence: "e".to_owned() };
         let unclear = || Finding::Unclear { reason: "e".to_owned() };
+        let never = || Finding::CannotTell { reason: "e".to_owned() };
         let sent = || Verdict::Sent { message_id: "m".to_owned(), evidence: "e".to_owned() };
         let failed = || Verdict::Failed { evidence: "e".to_owned() };
         let person = || Verdict::Person { note: "e".to_owned() };
@@ -173,32 +199,56 @@ mod tests {
         let silent = || Verdict::Person { note: "no callback came in the quiet time; e".to_owned() };
         #[rustfmt::skip]
         let table = [
-            // class   now   asked   finding     verdict
-            (Key,      100,  Repeat, done(),     sent()),
-            (Natural,  0,    Repeat, done(),     sent()),
-            (Lookup,   0,    LookUp, done(),     sent()),
-            (Echo,     0,    LookUp, done(),     sent()),
-            (Lookup,   0,    LookUp, absent(),   again(100)),
-            (Lookup,   99,   LookUp, absent(),   again(100)),
-            (Lookup,   100,  LookUp, absent(),   failed()),
-            (Natural,  99,   LookUp, absent(),   again(100)),
-            (Natural,  100,  LookUp, absent(),   failed()),
-            (Natural,  100,  Repeat, absent(),   failed()),
-            (Key,      100,  Repeat, absent(),   failed()),
-            (Key,      1000, LookUp, absent(),   person()),
-            (Echo,     0,    LookUp, absent(),   again(100)),
-            (Echo,     100,  LookUp, absent(),   person()),
-            (Key,      100,  Repeat, unclear(),  again(108)),
-            (Natural,  0,    Repeat, unclear(),  again(8)),
-            (Lookup,   500,  LookUp, unclear(),  again(508)),
-            (Key,      1000, LookUp, unclear(),  person()),
-            (Echo,     0,    LookUp, unclear(),  again(100)),
-            (Echo,     100,  LookUp, unclear(),  silent()),
+            // class   now   finding     verdict
+            (Key,      100,  done(),     sent()),
+            (Natural,  0,    done(),     sent()),
+            (Lookup,   0,    done(),     sent()),
+            (Echo,     0,    done(),     sent()),
+            (Lookup,   0,    absent(),   again(100)),
+            (Lookup,   99,   absent(),   again(100)),
+            (Lookup,   100,  absent(),   failed()),
+            (Natural,  99,   absent(),   again(100)),
+            (Natural,  100,  absent(),   failed()),
+            (Key,      1000, absent(),   person()),
+            (Echo,     0,    absent(),   again(100)),
+            (Echo,     100,  absent(),   person()),
+            (Key,      1000, unclear(),  again(1008)),
+            (Natural,  0,    unclear(),  again(8)),
+            (Lookup,   500,  unclear(),  again(508)),
+            (Echo,     0,    unclear(),  again(100)),
+            (Echo,     100,  unclear(),  silent()),
+            (Key,      1000, never(),    person()),
+            (Natural,  0,    never(),    person()),
+            (Lookup,   0,    never(),    person()),
+            (Echo,     0,    never(),    again(100)),
+            (Echo,     100,  never(),    person()),
         ];
-        for (class, now, asked, finding, expected) in table {
-            let shown = format!("{class:?} at {now}: {asked:?} found {finding:?}");
-            assert_eq!(conclude(&facts(class, now, true), asked, finding, &PAUSE), expected, "{shown}");
+        for (class, now, finding, expected) in table {
+            let shown = format!("{class:?} at {now}: {finding:?}");
+            assert_eq!(conclude(&facts(class, now), finding, &PAUSE), expected, "{shown}");
         }
+        let old = |class| Facts { age: GIVE_UP_AFTER, ..facts(class, 500) };
+        for class in [Key, Natural, Lookup] {
+            assert_eq!(
+                conclude(&old(class), unclear(), &PAUSE),
+                person(),
+                "{class:?}: nobody looks for ever"
+            );
+        }
+    }
+
+    #[test]
+    fn a_refused_repeat_proves_nothing_by_itself() {
+        let refused = Finding::Absent { evidence: "processed already".to_owned() };
+        for class in [DoubtClass::Key, DoubtClass::Natural] {
+            let found = conclude_repeat(&facts(class, 500), refused.clone(), &PAUSE);
+            assert_eq!(found, Err("processed already".to_owned()));
+        }
+        let done = Finding::Done { message_id: "m".to_owned(), evidence: "e".to_owned() };
+        assert!(matches!(
+            conclude_repeat(&facts(DoubtClass::Key, 500), done, &PAUSE),
+            Ok(Verdict::Sent { .. })
+        ));
     }
 
     #[test]

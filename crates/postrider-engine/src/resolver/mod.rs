@@ -12,8 +12,13 @@ mod decide;
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use postrider_model::{DoubtClass, Finding, Manifest, Message, ids::ProviderAccountId, seal::MasterKey};
-use postrider_providers::{Account, Adapters, Provider};
+use postrider_model::{
+    DoubtClass, Finding, Limits, Manifest, Message,
+    ids::ProviderAccountId,
+    limits::{self, By},
+    seal::MasterKey,
+};
+use postrider_providers::{Account, Adapters};
 use postrider_store::{
     Pool, StoreError,
     doubts::Resolution,
@@ -24,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use self::decide::Pause;
-use self::decide::{Facts, Step, Verdict, conclude, step};
+use self::decide::{Facts, Step, Verdict, conclude, conclude_repeat, step};
 use crate::render::{Template, address_of};
 
 /// How the resolver behaves.
@@ -87,7 +92,14 @@ impl Resolver {
             let room = shared.settings.concurrency.saturating_sub(looks.len());
             let claimed = match room {
                 0 => Vec::new(),
-                _ => shared.claim(&vendors, room).await,
+                _ => {
+                    let is_busy = |(_, asked): &(&ProviderAccountId, &usize)| {
+                        **asked >= shared.settings.account_concurrency
+                    };
+                    let busy: Vec<ProviderAccountId> =
+                        of_account.iter().filter(is_busy).map(|(account, _)| *account).collect();
+                    shared.claim(&vendors, room, &busy).await
+                }
             };
             let found = claimed.len();
             for doubt in claimed {
@@ -139,10 +151,14 @@ impl Shared {
             .collect()
     }
 
-    async fn claim(&self, vendors: &[&str], room: usize) -> Vec<ClaimedDoubt> {
-        // Longer than a look can take, so that nobody else looks at the same time.
-        let lease = self.settings.call_timeout * 2 + Duration::from_secs(30);
-        match resolving::claim(&self.pool, &self.name, &self.master_key, vendors, room, lease).await {
+    /// Longer than a look can take, so that nobody else looks at the same time.
+    fn lease(&self) -> Duration {
+        self.settings.call_timeout * 3 + Duration::from_secs(30)
+    }
+
+    async fn claim(&self, vendors: &[&str], room: usize, busy: &[ProviderAccountId]) -> Vec<ClaimedDoubt> {
+        let (lease, key) = (self.lease(), &self.master_key);
+        match resolving::claim(&self.pool, &self.name, key, vendors, room, lease, busy).await {
             Ok(claimed) => claimed,
             Err(error) => {
                 tracing::error!(error = ?error, "no doubts were claimed: {error}");
@@ -237,28 +253,66 @@ impl Shared {
         };
         let message = same_message(claimed);
         let facts = facts(adapter.manifest(), claimed, message.is_some());
-        let asked = step(&facts);
-        let finding = match asked {
-            Step::Wait(at) => {
-                return Verdict::LookAgain { at, note: "the quiet time is not over".to_owned() };
-            }
-            Step::Person(why) => return Verdict::Person { note: why.to_owned() },
-            Step::Repeat => match self.turn(adapter.manifest(), claimed).await {
-                Ok(()) => self.ask(&*provider, claimed, asked, message.as_ref()).await,
-                Err(wait) => {
-                    let note = "its account must wait before it is called again".to_owned();
-                    return Verdict::LookAgain {
-                        at: claimed.looked_at + wait.max(self.settings.poll_interval),
-                        note,
-                    };
+        let look_up = || self.ask(claimed, async || provider.look_up(&claimed.doubt, message.as_ref()).await);
+        match (step(&facts), &message) {
+            (Step::Wait(at), _) => Verdict::LookAgain { at, note: "the quiet time is not over".to_owned() },
+            (Step::Person(why), _) => Verdict::Person { note: why.to_owned() },
+            (Step::Repeat, Some(message)) => {
+                if let Err(later) = self.may_call(adapter.manifest(), &facts, claimed).await {
+                    return later;
                 }
-            },
-            Step::LookUp => self.ask(&*provider, claimed, asked, message.as_ref()).await,
-        };
-        conclude(&facts, asked, finding, &self.settings.pause)
+                let found = self.ask(claimed, async || provider.repeat(&claimed.doubt, message).await).await;
+                match conclude_repeat(&facts, found, &self.settings.pause) {
+                    Ok(verdict) => verdict,
+                    // Perhaps because it has it.
+                    Err(refusal) => match conclude(&facts, look_up().await, &self.settings.pause) {
+                        Verdict::Person { note } => Verdict::Person { note: format!("{refusal}; {note}") },
+                        verdict => verdict,
+                    },
+                }
+            }
+            (Step::Repeat | Step::LookUp, _) => {
+                let not_again = match message {
+                    None => "the message cannot be rendered as it was, so it must not be sent again; ",
+                    Some(_) if claimed.is_suppressed => {
+                        "its reader has unsubscribed, so it must not be sent again; "
+                    }
+                    Some(_) => "",
+                };
+                match conclude(&facts, look_up().await, &self.settings.pause) {
+                    Verdict::Person { note } => Verdict::Person { note: format!("{not_again}{note}") },
+                    verdict => verdict,
+                }
+            }
+        }
     }
 
-    /// A repeat is a call to the provider like any other. Waits for its turn, or says when to come back.
+    /// A repeat is a call to the provider like any other: at its hour, in its turn, and not by somebody who was held up.
+    async fn may_call(
+        &self,
+        manifest: &Manifest,
+        facts: &Facts,
+        claimed: &ClaimedDoubt,
+    ) -> Result<(), Verdict> {
+        let later = |wait: Duration, note: &str| {
+            let wait = wait.max(self.settings.poll_interval).min(self.settings.pause.max);
+            Verdict::LookAgain { at: claimed.looked_at + wait, note: note.to_owned() }
+        };
+        if let Some(at) = opens_at(claimed) {
+            return Err(Verdict::LookAgain { at, note: "it is not the hour to call".to_owned() });
+        }
+        self.turn(manifest, claimed)
+            .await
+            .map_err(|wait| later(wait, "its account must wait before it is called again"))?;
+        let age = claimed.doubt.age();
+        let is_late = facts.repeat_until.is_some_and(|until| facts.now + age >= until);
+        if is_late || age > self.lease() / 2 {
+            return Err(later(Duration::ZERO, "the resolver was held up before the call"));
+        }
+        Ok(())
+    }
+
+    /// Waits for a turn at the account, or says when to come back.
     async fn turn(&self, manifest: &Manifest, claimed: &ClaimedDoubt) -> Result<(), Duration> {
         let rate = manifest.rate.map(|rate| f64::from(rate.calls) / rate.per.as_secs_f64().max(0.001));
         match resolving::take_turn(&self.pool, &self.name, &claimed.doubt, rate).await {
@@ -274,28 +328,29 @@ impl Shared {
         }
     }
 
-    async fn ask(
-        &self,
-        provider: &dyn Provider,
-        claimed: &ClaimedDoubt,
-        asked: Step,
-        message: Option<&Message>,
-    ) -> Finding {
-        let doubt = &claimed.doubt;
-        let asking = async {
-            match (asked, message) {
-                (Step::Repeat, Some(message)) => provider.repeat(doubt, message).await,
-                (_, message) => provider.look_up(doubt, message).await,
-            }
-        };
+    /// Asks, for so long and no longer.
+    async fn ask(&self, claimed: &ClaimedDoubt, question: impl AsyncFnOnce() -> Finding) -> Finding {
         let unclear = |reason: String| Finding::Unclear { reason };
-        match tokio::time::timeout(self.settings.call_timeout, AssertUnwindSafe(asking).catch_unwind()).await
-        {
+        let asking = AssertUnwindSafe(question()).catch_unwind();
+        match tokio::time::timeout(self.settings.call_timeout, asking).await {
             Ok(Ok(finding)) => finding,
-            Ok(Err(_)) => unclear("the adapter panicked".to_owned()),
+            Ok(Err(_)) => {
+                tracing::error!(provider = claimed.provider, "an adapter panicked");
+                unclear("the adapter panicked".to_owned())
+            }
             Err(_) => unclear(format!("no answer within {:?}", self.settings.call_timeout)),
         }
     }
+}
+
+/// When the account may call this lead again; `None` when it may now.
+fn opens_at(claimed: &ClaimedDoubt) -> Option<jiff::Timestamp> {
+    let limits = Limits::read(&claimed.limits).ok()?;
+    let hours = limits.hours.as_ref()?;
+    let of_lead =
+        claimed.lead.as_ref().filter(|_| hours.by == By::Lead).and_then(|lead| lead.timezone.as_deref());
+    let zone = of_lead.and_then(limits::zone).unwrap_or_else(|| limits.zone());
+    hours.opens_at(claimed.looked_at, &zone)
 }
 
 fn facts(manifest: &Manifest, claimed: &ClaimedDoubt, is_same_message: bool) -> Facts {
@@ -306,7 +361,8 @@ fn facts(manifest: &Manifest, claimed: &ClaimedDoubt, is_same_message: bool) -> 
         quiet_until: doubt.quiet_until(),
         // From the reservation on, which is before the first call.
         repeat_until: manifest.repeat_within().map(|within| doubt.reserved_at() + within),
-        is_same_message,
+        may_repeat: is_same_message && !claimed.is_suppressed,
+        secret_is_newer: claimed.secret_is_newer,
         age: Duration::try_from(claimed.looked_at.duration_since(doubt.doubted_since())).unwrap_or_default(),
     }
 }

@@ -39,7 +39,7 @@ impl From<&Finding> for Verdict {
         match finding {
             Finding::Done { .. } => Self::Done,
             Finding::Absent { .. } => Self::Absent,
-            Finding::Unclear { .. } => Self::Unclear,
+            Finding::Unclear { .. } | Finding::CannotTell { .. } => Self::Unclear,
         }
     }
 }
@@ -131,8 +131,8 @@ cases! {
     RepeatNotTaken, "repeat: not taken" => [Unclear];
     /// The vendor recognises the repeat, or does it now.
     RepeatAccepted, "repeat: success" => [Done];
-    /// The vendor says no to this very message, so it said no the first time.
-    RepeatRefused, "repeat: refusal" => [Absent];
+    /// The vendor says no to this very message.
+    RepeatRefused, "repeat: refusal" => [Absent, Unclear];
     /// 429: this says nothing about the first time.
     RepeatBusy, "repeat: 429" => [Unclear];
     /// 500.

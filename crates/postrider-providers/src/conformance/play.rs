@@ -223,7 +223,7 @@ impl Said {
         let (words, message_id) = match finding {
             Finding::Done { message_id, evidence } => (evidence.clone(), Some(message_id.clone())),
             Finding::Absent { evidence } => (evidence.clone(), None),
-            Finding::Unclear { reason } => (reason.clone(), None),
+            Finding::Unclear { reason } | Finding::CannotTell { reason } => (reason.clone(), None),
         };
         Self { verdict: finding.into(), words, message_id, retry_after: None }
     }

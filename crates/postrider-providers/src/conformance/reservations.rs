@@ -149,7 +149,8 @@ impl Reservations {
         let id = reservation.outbox_id();
         self.settle(reservation, Outcome::Unknown { reason: "the suite wants it so".to_owned() }).await?;
         // With those of earlier calls that nobody wants to know about.
-        let held = resolving::claim(&self.pool, ACTOR, &self.key, &[&self.provider], 1000, LEASE).await?;
+        let held =
+            resolving::claim(&self.pool, ACTOR, &self.key, &[&self.provider], 1000, LEASE, &[]).await?;
         let ours = held.into_iter().map(|claimed| claimed.doubt).find(|doubt| doubt.outbox_id() == id);
         ours.ok_or_else(|| NoReservations::Other(format!("item {id} is in doubt, and cannot be claimed")))
     }

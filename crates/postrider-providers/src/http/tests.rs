@@ -138,7 +138,7 @@ fn each_answer_has_its_outcome() {
         (200, good, "delivered"), (201, good, "delivered"), (202, good, "delivered"),
         (200, "", "unknown"), (200, "thanks", "unknown"), (204, "", "unknown"),
         (200, r#"{"accepted": true}"#, "unknown"), (200, r#"{"id": " "}"#, "unknown"), (200, r#"{"id": 7}"#, "unknown"),
-        (301, "", "rejected"), (307, good, "rejected"),
+        (301, "", "unknown"), (303, good, "unknown"), (307, good, "rejected"), (308, "", "rejected"),
         (400, "no", "rejected"), (404, "", "rejected"), (410, "", "rejected"), (422, "", "rejected"),
         (401, "no", "not_sent"), (403, "no", "not_sent"), (429, "", "not_sent"),
         (408, "", "unknown"), (409, "", "unknown"),
@@ -181,7 +181,7 @@ fn a_repeat_settles_only_what_it_proves() {
     let kind = |finding: Finding| match finding {
         Finding::Done { .. } => "done",
         Finding::Absent { .. } => "absent",
-        Finding::Unclear { .. } => "unclear",
+        Finding::Unclear { .. } | Finding::CannotTell { .. } => "unclear",
     };
     for (status, body, expected) in table {
         let found = finding(Ok(answer(status, body)), |answer, _| judged(answer));

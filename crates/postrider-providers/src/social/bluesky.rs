@@ -351,7 +351,9 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
         return http::not_sent(format!("the session is over: {}", http::words(answer)));
     }
     match http::judge(answer, now, |answer| http::named(answer, "uri")) {
-        Outcome::NotSent { reason, .. } => Outcome::NotSent { reason, retry_after: reset(answer, now) },
+        Outcome::NotSent { reason, .. } if answer.status == StatusCode::TOO_MANY_REQUESTS => {
+            Outcome::NotSent { reason, retry_after: reset(answer, now) }
+        }
         outcome => outcome,
     }
 }

@@ -159,13 +159,19 @@ impl Provider for Mastodon {
             return unclear("the post cannot be rendered as it was, so nobody can recognise it");
         };
         let made = Window { from: doubt.reserved_at(), until: doubt.quiet_until() };
-        self.search(made, text).await.unwrap_or_else(|unclear| unclear)
+        match self.search(made, text).await.unwrap_or_else(|unclear| unclear) {
+            // Two items may say the same: which of them a post is, no list tells.
+            Finding::Done { message_id, .. } => {
+                unclear(&format!("post {message_id} has the same words, and may be this item's or another's"))
+            }
+            found => found,
+        }
     }
 }
 
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     match http::judge(answer, now, |answer| http::named(answer, "id")) {
-        Outcome::NotSent { reason, retry_after: None } => {
+        Outcome::NotSent { reason, retry_after: None } if answer.status == StatusCode::TOO_MANY_REQUESTS => {
             let reset = answer.headers.get("x-ratelimit-reset").and_then(|reset| reset.to_str().ok());
             let reset = reset.and_then(|reset| reset.parse::<Timestamp>().ok());
             Outcome::NotSent { reason, retry_after: http::until(reset, now) }

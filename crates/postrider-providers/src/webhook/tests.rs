@@ -65,9 +65,14 @@ fn the_status_alone_decides() {
     ] {
         assert_eq!(judge(&answer), expected);
     }
-    for (status, expected) in
-        [(302, "rejected"), (404, "rejected"), (410, "rejected"), (429, "not_sent"), (500, "unknown")]
-    {
+    for (status, expected) in [
+        (302, "unknown"),
+        (307, "rejected"),
+        (404, "rejected"),
+        (410, "rejected"),
+        (429, "not_sent"),
+        (500, "unknown"),
+    ] {
         assert_eq!(judge(&answer(status, "{}")).kind(), expected, "{status}");
     }
 }

@@ -88,6 +88,7 @@ fn mastodon(adapters: &Adapters) -> Subject {
         .refuses(Answer::json(422, &json!({ "error": "Validation failed: Text can't be blank" })))
         .key(Key::Header("idempotency-key"))
         .looks_up(|request| request.method == "GET", found, |request| page(request, json!([])))
+        .differs(Case::LookUpFound, Verdict::Unclear, "two items may say the same")
 }
 
 fn bluesky(adapters: &Adapters) -> Subject {

@@ -14,7 +14,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
         texts(&admin, granted).await?,
         [
             "execution.begin_outbox_items(text,uuid[],integer[],integer[],integer[],uuid[],text[],bytea[],text[],text[]): worker",
-            "execution.claim_doubts(text,text[],integer,interval): worker",
+            "execution.claim_doubts(text,text[],integer,interval,uuid[]): worker",
             "execution.claim_queued_jobs(text,integer,uuid[],uuid[]): worker",
             "execution.close_circuit(text,uuid,integer,boolean): worker",
             "execution.complete_job(uuid,text,integer,interval): worker",

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, os::unix::process::ExitStatusExt};
 
-use serde_json::json;
+use jiff::{Timestamp, ToSpan, tz::TimeZone};
+use serde_json::{Value, json};
 
 use super::{
     account, deploy,
@@ -106,6 +107,64 @@ async fn what_the_first_has_no_calls_left_for_today_goes_to_the_second() -> anyh
     super::make_due(&stage).await?;
     assert_eq!(stage.ended(run).await?, "completed");
     assert_eq!((first.acted().len(), second.acted().len()), (30, 30));
+    Ok(())
+}
+
+/// Hours around now by the clock of leads, of which every second one lives where it is half a day later.
+async fn half_of_them_are_asleep(stage: &Stage) -> anyhow::Result<Value> {
+    let zones = "update execution.leads
+                    set timezone = case (attributes ->> 'n')::integer % 2 when 0 then 'Etc/GMT-12' else 'UTC' end";
+    execute(&stage.admin, zones).await?;
+    let now = Timestamp::now().to_zoned(TimeZone::UTC);
+    let (from, to) = (now.checked_sub(2.hours())?, now.checked_add(2.hours())?);
+    Ok(json!({ "hours": {
+        "from": from.strftime("%H:%M").to_string(), "to": to.strftime("%H:%M").to_string(), "by": "lead",
+    } }))
+}
+
+/// What became of those who are asleep.
+const ASLEEP: &str = "select item.status || ' ' || (item.moved_to_account_id is not null)
+                        from execution.channel_outbox as item join execution.leads as lead on lead.id = item.recipient_id
+                       where lead.timezone = 'Etc/GMT-12'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_woken_by_the_second_account_because_the_first_fails() -> anyhow::Result<()> {
+    let (first, second) = (Provider::start(Answer::DoesNotLetIn)?, Provider::start(Answer::Accepts)?);
+    let world = World::new().await?;
+    let stage = Stage::new(&world, "acme").await?;
+    stage.leads("all", 200).await?;
+    let hours = half_of_them_are_asleep(&stage).await?;
+    account(&world, &stage, "first", &first, &hours).await?;
+    account(&world, &stage, "second", &second, &json!({})).await?;
+    let _worker = worker(&world, "tries_max = 1\nwindow = 4")?;
+    let run = deploy(&stage, "first", Some("second"), 500).await?;
+    eventually("those who are awake are done, and the job waits", || async {
+        Ok(super::jobs(&stage, run, "status || ' ' || coalesce(waits_for, '')").await? == "queued hours")
+    })
+    .await?;
+    assert!(first.calls().len() < 90, "void: the circuit of the first did not open");
+    assert_eq!(texts(&stage.admin, ASLEEP).await?, [""; 0], "somebody was woken");
+    assert_eq!(second.acted().len(), 100);
+    let later = super::jobs(&stage, run, "run_after > now() + interval '1 hour'").await?;
+    assert_eq!(later, "true", "it waits for the circuit");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hours_of_the_second_account_count_for_what_would_go_there() -> anyhow::Result<()> {
+    let (first, second) = (Provider::start(Answer::DoesNotLetIn)?, Provider::start(Answer::Accepts)?);
+    let world = World::new().await?;
+    let stage = Stage::new(&world, "acme").await?;
+    // Too few to open the circuit: each of them goes by itself.
+    stage.leads("all", 8).await?;
+    let hours = half_of_them_are_asleep(&stage).await?;
+    account(&world, &stage, "first", &first, &json!({})).await?;
+    account(&world, &stage, "second", &second, &hours).await?;
+    let _worker = worker(&world, "tries_max = 1")?;
+    let run = deploy(&stage, "first", Some("second"), 500).await?;
+    assert_eq!(stage.ended(run).await?, "completed");
+    assert_eq!(texts(&stage.admin, ASLEEP).await?, ["failed false"; 4], "somebody was woken");
+    assert_eq!((first.calls().len(), second.acted().len()), (8, 4));
     Ok(())
 }
 

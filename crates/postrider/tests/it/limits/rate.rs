@@ -85,6 +85,42 @@ async fn a_slow_account_does_not_slow_another_one() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_slow_accounts_together_leave_room_for_one_that_is_not() -> anyhow::Result<()> {
+    const SLOW: usize = 5;
+    let (world, fast) = (World::new().await?, Provider::start(Answer::Accepts)?);
+    let slow = (0..SLOW).map(|_| Provider::start(Answer::Accepts)).collect::<Result<Vec<_>, _>>()?;
+    let stage = Stage::new(&world, "acme").await?;
+    stage.leads("all", 200).await?;
+    let mut waiting = Vec::new();
+    for (number, provider) in slow.iter().enumerate() {
+        let name = format!("slow {number}");
+        account(&world, &stage, &name, provider, &json!({ "rate_per_second": 0.5 })).await?;
+        waiting.push(deploy(&stage, &name, None, 10).await?);
+    }
+    account(&world, &stage, "fast", &fast, &json!({})).await?;
+    // Each of them could have two places, and there are not even enough for one each.
+    let _worker = worker(&world, "jobs_max = 4\njobs_per_tenant_max = 4")?;
+    eventually("every slow one was at work", || async {
+        Ok(slow.iter().all(|provider| !provider.calls().is_empty()))
+    })
+    .await?;
+    let before: usize = slow.iter().map(|provider| provider.calls().len()).sum();
+    let run = deploy(&stage, "fast", None, 10).await?;
+    assert_eq!(stage.ended(run).await?, "completed");
+    let last = fast.calls().iter().map(|call| call.at).max();
+    let meanwhile = slow.iter().flat_map(Provider::calls).filter(|call| Some(call.at) < last).count();
+    assert_eq!(fast.acted().len(), 200);
+    assert!(meanwhile - before < 100, "{meanwhile} calls of slow accounts came before the last of 200");
+    for run in waiting {
+        assert_eq!(stage.run_status(run).await?, "running");
+    }
+    let burnt = "select max(attempts)::bigint from execution.job_queue as job
+                  where not exists (select from execution.channel_outbox where job_id = job.id)";
+    assert!(number(&stage.admin, burnt).await? <= 1, "waiting has burnt attempts");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_account_has_no_more_calls_at_a_time_than_it_may() -> anyhow::Result<()> {
     let (world, provider) = (World::new().await?, Provider::start(Answer::Keeps)?);
     let stage = Stage::new(&world, "acme").await?;

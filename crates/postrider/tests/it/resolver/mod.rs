@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::{
     campaigns::{crash::send, stage::Stage},
     sql::{execute, number, texts},
-    world::{Server, Sim, World, eventually},
+    world::{MASTER_KEY, Server, Sim, World, eventually, postrider, run_with_input},
 };
 
 /// Long enough for a busy machine to look before it is over, short enough to wait for.
@@ -243,7 +243,12 @@ async fn a_message_that_would_be_another_one_is_not_sent_again() -> anyhow::Resu
     .await?;
     let notes = "select distinct note from execution.doubts";
     let notes = texts(&scene.stage.admin, notes).await?;
-    assert_eq!(notes, ["the message cannot be rendered as it was, so it must not be sent again"]);
+    assert_eq!(
+        notes,
+        [
+            "the message cannot be rendered as it was, so it must not be sent again; this provider cannot be asked"
+        ]
+    );
     assert!(scene.acted()?.is_empty());
     Ok(())
 }
@@ -255,7 +260,7 @@ async fn a_resolver_without_the_key_to_an_account_leaves_its_doubts_to_others() 
     scene.doubt(&[run]).await?;
     scene.end_faults()?;
     // As if it had been sealed under another key.
-    let broken = "update tenancy.provider_accounts set sealed_secret = '\\x00'";
+    let broken = "alter table tenancy.provider_accounts disable trigger user; update tenancy.provider_accounts set sealed_secret = '\\x00'";
     let kept: Vec<u8> =
         sqlx::query_scalar("select sealed_secret from tenancy.provider_accounts where provider = 'sim'")
             .fetch_one(&scene.stage.admin)
@@ -274,5 +279,52 @@ async fn a_resolver_without_the_key_to_an_account_leaves_its_doubts_to_others() 
         .execute(&scene.stage.admin)
         .await?;
     assert_eq!(scene.stage.ended(run).await?, "completed");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_unsubscribed_since_is_not_written_to_by_a_repeat() -> anyhow::Result<()> {
+    let scene = Scene::new(&["--rule", r#"{"fault": "reset_before"}"#]).await?;
+    let mut runs = Vec::new();
+    for provider in ["resend", "webhook"] {
+        runs.push(scene.deploy(provider, "email").await?);
+    }
+    scene.doubt(&runs).await?;
+    scene.end_faults()?;
+    execute(
+        &scene.stage.admin,
+        "update execution.leads set suppressed_at = now(), suppression_reason = 'unsubscribed'",
+    )
+    .await?;
+    let _resolver = scene.serve("resolver")?;
+    let left = "select count(*) from execution.doubts where is_for_person and note like 'its reader has unsubscribed%'";
+    eventually("they are left to a person", || async {
+        Ok(number(&scene.stage.admin, left).await? == 2 * LEADS as i64)
+    })
+    .await?;
+    assert!(scene.acted()?.is_empty());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_with_another_secret_is_not_asked_about_the_calls_of_the_old_one() -> anyhow::Result<()> {
+    let scene = Scene::new(&["--rule", r#"{"fault": "reset"}"#]).await?;
+    let run = scene.deploy("mastodon", "social").await?;
+    scene.doubt(&[run]).await?;
+    scene.end_faults()?;
+    // Another person's token: the provider does not know the key there.
+    let mut rotate = postrider();
+    rotate.env("POSTRIDER_MASTER_KEY", MASTER_KEY).args(["--database-url", &scene.world.admin_url()]);
+    rotate.args(["accounts", "rotate", "mastodon", "--tenant", "scene"]);
+    let rotated = run_with_input(&mut rotate, "another-token")?;
+    assert_eq!(rotated.code, 0, "{}", rotated.stderr);
+    let _resolver = scene.serve("resolver")?;
+    let left =
+        "select count(*) from execution.doubts where is_for_person and note like '%secret was changed%'";
+    eventually("they are left to a person", || async {
+        Ok(number(&scene.stage.admin, left).await? == LEADS as i64)
+    })
+    .await?;
+    assert_eq!(scene.acted_in(run).await?, [1; LEADS]);
     Ok(())
 }
