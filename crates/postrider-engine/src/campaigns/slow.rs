@@ -62,10 +62,15 @@ mod tests {
 
     use super::*;
 
-    /// Jobs in the order in which they came: tenant, rank, and whether they have had their time.
-    fn kept(bounds: (usize, usize), jobs: &[(u128, usize, bool)]) -> Vec<usize> {
+    /// A tenant, a rank, and whether the job has had its time.
+    type Job = (u128, usize, bool);
+    /// A name, the bounds, the jobs, and which of them are kept.
+    type Case<'a> = (&'a str, (usize, usize), &'a [Job], &'a [usize]);
+
+    /// Which of these jobs are kept. They stand in the order in which they came.
+    fn kept(bounds: (usize, usize), jobs: &[Job]) -> Vec<usize> {
         let begun = Instant::now();
-        let place = |(number, (tenant, rank, has_had_its_time)): (usize, &(u128, usize, bool))| {
+        let place = |(number, (tenant, rank, has_had_its_time)): (usize, &Job)| {
             let tenant = TenantId(Uuid::from_u128(*tenant));
             let job_id = JobId(Uuid::from_u128(number as u128));
             Place {
@@ -88,7 +93,7 @@ mod tests {
     fn slow_accounts_share_a_part_of_the_places_and_each_gets_one_before_any_gets_two() {
         let (new, old) = (false, true);
         #[rustfmt::skip]
-        let table: [(&str, (usize, usize), &[(u128, usize, bool)], &[usize]); 6] = [
+        let table: [Case<'_>; 6] = [
             ("two of an account",     (8, 8), &[(1, 0, new), (1, 1, new), (1, 2, new)], &[0, 1]),
             ("who came first",        (2, 2), &[(1, 0, new), (1, 0, new), (1, 0, new)], &[0, 1]),
             ("firsts before seconds", (2, 2), &[(1, 0, new), (1, 1, new), (1, 0, new)], &[0, 2]),

@@ -29,7 +29,9 @@ impl Worker {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let process = Process::start(&mut start())?;
-            match process.wait_for_line("the campaign worker is running") {
+            // Other roles begin after it; a start that fails in between is one that failed.
+            let running = process.wait_for_line("the campaign worker is running");
+            match running.and_then(|line| process.wait_for_line("postrider is serving at").map(|_| line)) {
                 Ok(line) => {
                     let at = line.find('{').with_context(|| line.clone())?;
                     let line: Value = serde_json::from_str(&line[at..])?;
