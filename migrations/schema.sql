@@ -175,7 +175,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, echo text)
+CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -217,7 +217,7 @@ begin
               from due
              where doubt.tenant_id = any (array[due.tenant_id])
                and doubt.outbox_id = any (array[due.outbox_id])
-         returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks
+         returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
                held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
@@ -244,6 +244,7 @@ begin
                              and other.phone = lead.phone
                              and other.suppressed_at is not null
                              and item.channel = 'voice'),
+               held.repeated_at,
                (select callback.message_id
                   from execution.provider_callbacks as callback
                  where callback.tenant_id = item.tenant_id
@@ -2018,6 +2019,12 @@ begin
                         + case when granted then 1 else 0 end
      where state.tenant_id = p_tenant_id
        and state.account_id = v_account_id;
+    if granted then
+        update execution.doubts as doubt
+           set repeated_at = v_now + wait_seconds * interval '1 second'
+         where doubt.tenant_id = p_tenant_id
+           and doubt.outbox_id = p_outbox_id;
+    end if;
     return next;
 end
 $$;
@@ -2979,6 +2986,7 @@ CREATE TABLE execution.doubts (
     next_look_at timestamp with time zone DEFAULT now() NOT NULL,
     held_by text,
     held_until timestamp with time zone,
+    repeated_at timestamp with time zone,
     is_for_person boolean DEFAULT false NOT NULL,
     note text
 )

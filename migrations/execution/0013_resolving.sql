@@ -15,6 +15,7 @@ create table execution.doubts (
     next_look_at  timestamptz not null default now(),
     held_by       text,
     held_until    timestamptz,
+    repeated_at   timestamptz,
     is_for_person boolean     not null default false,
     note          text,
     primary key (tenant_id, outbox_id)

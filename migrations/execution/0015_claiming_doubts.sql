@@ -31,7 +31,7 @@ returns table (
     outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text,
     idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamptz,
     doubted_since timestamptz, quiet_until timestamptz, look integer, looked_at timestamptz, content jsonb, settings jsonb,
-    sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, echo text)
+    sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamptz, echo text)
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
@@ -74,7 +74,7 @@ begin
               from due
              where doubt.tenant_id = any (array[due.tenant_id])
                and doubt.outbox_id = any (array[due.outbox_id])
-         returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks
+         returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
                held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
@@ -101,6 +101,7 @@ begin
                              and other.phone = lead.phone
                              and other.suppressed_at is not null
                              and item.channel = 'voice'),
+               held.repeated_at,
                (select callback.message_id
                   from execution.provider_callbacks as callback
                  where callback.tenant_id = item.tenant_id
@@ -123,7 +124,8 @@ $$;
 
 
 -- A turn for repeating the call of an item that this resolver holds: how long to wait before it is used; or no turn, and how long there
--- will be none. It is counted for the day, and the day does not hold it up: the item had its turn when it was reserved.
+-- will be none. The turn is noted with the doubt: a repeat is a call that may be recognised late, so the next one waits for
+-- the quiet time anew, whoever makes it. It is counted for the day, and the day does not hold it up: the item had its turn when it was reserved.
 create function execution.take_turn_for_doubt(
     p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision default null)
 returns table (granted boolean, wait_seconds double precision)
@@ -194,6 +196,12 @@ begin
                         + case when granted then 1 else 0 end
      where state.tenant_id = p_tenant_id
        and state.account_id = v_account_id;
+    if granted then
+        update execution.doubts as doubt
+           set repeated_at = v_now + wait_seconds * interval '1 second'
+         where doubt.tenant_id = p_tenant_id
+           and doubt.outbox_id = p_outbox_id;
+    end if;
     return next;
 end
 $$;

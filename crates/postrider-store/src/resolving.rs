@@ -129,6 +129,8 @@ pub struct ClaimedDoubt {
     pub lead: Option<Arc<Lead>>,
     /// Whether nobody wants to hear from us at its address any more.
     pub is_suppressed: bool,
+    /// When its call was last repeated.
+    pub repeated_at: Option<Timestamp>,
     /// What the vendor calls it, if it has called back about it.
     pub echo: Option<String>,
     /// The database's clock at the moment of the claim.
@@ -171,6 +173,7 @@ pub async fn claim(
                secret_is_newer,
                lead,
                is_suppressed,
+               repeated_at as "repeated_at: jiff_sqlx::Timestamp",
                echo
           from execution.claim_doubts($1, $2, $3, $4, $5)
         "#,
@@ -219,6 +222,7 @@ pub async fn claim(
                 secret_is_newer: row.secret_is_newer.unwrap_or(false),
                 lead: row.lead.map(lead).transpose()?.map(Arc::new),
                 is_suppressed: row.is_suppressed.unwrap_or(false),
+                repeated_at: row.repeated_at.map(jiff_sqlx::Timestamp::to_jiff),
                 echo: row.echo,
                 looked_at: row.looked_at.to_jiff(),
             })

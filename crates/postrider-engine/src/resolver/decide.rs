@@ -2,7 +2,7 @@
 //!
 //! | class | before the quiet time is over | afterwards | at the end |
 //! |---|---|---|---|
-//! | key | waits: the vendor may store the key late | repeats, inside the key's life | past it: looks up, then a person |
+//! | key | waits: the vendor may store the key late | repeats, inside the key's life, a quiet time apart | past it: looks up, then a person |
 //! | natural | repeats | repeats | – |
 //! | lookup | looks up; only "done" counts | looks up; "not done" counts | – |
 //! | echo | looks up; waits for the callback | looks up | a person |
@@ -26,6 +26,8 @@ pub(super) struct Facts {
     pub(super) class: DoubtClass,
     pub(super) now: Timestamp,
     pub(super) quiet_until: Timestamp,
+    /// From when on a vendor that stores keys late knows the key of every call so far: the quiet time after the last of them.
+    pub(super) repeat_from: Timestamp,
     /// Until when the vendor recognises the key, with a margin; `None`: it has no key.
     pub(super) repeat_until: Option<Timestamp>,
     /// Whether the message is the one that was reserved, and its reader still wants it.
@@ -50,10 +52,9 @@ const OTHER_SECRET: &str =
 const NO_ONE_TELLS: &str = "this provider can tell nobody but a person";
 
 pub(super) fn step(facts: &Facts) -> Step {
-    let is_quiet = facts.now >= facts.quiet_until;
     match facts.class {
         DoubtClass::Key | DoubtClass::Lookup if facts.secret_is_newer => Step::Person(OTHER_SECRET),
-        DoubtClass::Key if !is_quiet => Step::Wait(facts.quiet_until),
+        DoubtClass::Key if facts.now < facts.repeat_from => Step::Wait(facts.repeat_from),
         DoubtClass::Key if facts.may_repeat && facts.repeat_until.is_some_and(|until| facts.now < until) => {
             Step::Repeat
         }
@@ -142,6 +143,7 @@ mod tests {
             class,
             now: at(now),
             quiet_until: at(100),
+            repeat_from: at(100),
             repeat_until: (class == DoubtClass::Key).then(|| at(1000)),
             may_repeat: true,
             secret_is_newer: false,
@@ -181,6 +183,9 @@ mod tests {
             let facts = Facts { may_repeat, secret_is_newer, ..facts(class, now) };
             assert_eq!(step(&facts), expected, "{facts:?}");
         }
+        let repeated = |now| Facts { repeat_from: at(300), ..facts(Key, now) };
+        assert_eq!(step(&repeated(299)), Wait(at(300)), "its key may not be known yet");
+        assert_eq!(step(&repeated(300)), Repeat);
         let without_a_life = Facts { repeat_until: None, ..facts(Key, 100) };
         assert_eq!(step(&without_a_life), LookUp, "a key of unknown life is not relied upon");
     }

@@ -359,12 +359,20 @@ fn facts(manifest: &Manifest, claimed: &ClaimedDoubt, is_same_message: bool) -> 
         class: manifest.doubt,
         now: claimed.looked_at,
         quiet_until: doubt.quiet_until(),
+        repeat_from: repeat_from(claimed),
         // From the reservation on, which is before the first call.
         repeat_until: manifest.repeat_within().map(|within| doubt.reserved_at() + within),
         may_repeat: is_same_message && !claimed.is_suppressed,
         secret_is_newer: claimed.secret_is_newer,
         age: Duration::try_from(claimed.looked_at.duration_since(doubt.doubted_since())).unwrap_or_default(),
     }
+}
+
+/// The quiet time after the last call, whoever made it and whatever became of it.
+fn repeat_from(claimed: &ClaimedDoubt) -> jiff::Timestamp {
+    let doubt = &claimed.doubt;
+    let quiet = doubt.quiet_until().duration_since(doubt.doubted_since());
+    claimed.repeated_at.map_or(doubt.quiet_until(), |last| doubt.quiet_until().max(last + quiet))
 }
 
 /// The message as it was reserved, or nothing: whatever a lead or a rule has changed since, nothing else is sent under the

@@ -41,6 +41,24 @@ async fn a_key_that_is_stored_late_is_waited_for() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_whose_key_is_stored_late_is_waited_for_too() -> anyhow::Result<()> {
+    // The first request never arrives, the repeat is done and its key stored late.
+    let scene = Scene::new(&[
+        "--rule",
+        &format!(r#"{{"fault": "reset_before", "times": {LEADS}}}"#),
+        "--rule",
+        &format!(r#"{{"fault": "key_late", "delay_ms": 2500, "times": {LEADS}}}"#),
+    ])
+    .await?;
+    let run = scene.deploy("resend", "email").await?;
+    let _resolver = scene.serve("campaigns,resolver")?;
+    assert_eq!(scene.stage.ended(run).await?, "completed");
+    assert_eq!(scene.stage.items(run).await?, [("sent".to_owned(), LEADS)].into());
+    assert_eq!(scene.acted_in(run).await?, [1; LEADS]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_look_up_that_comes_too_early_is_not_believed() -> anyhow::Result<()> {
     done_once("lookup_early", &["sim"]).await
 }
