@@ -18,7 +18,7 @@
 //! `timestamp` is when the item was reserved, which stays the same; the time of the attempt is in `webhook-timestamp`. So
 //! each attempt has the same body.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -39,7 +39,10 @@ use crate::{
 };
 
 const MANIFEST: Manifest = Manifest {
-    doubt: DoubtClass::Natural,
+    // As Natural as can be, but a receiver may note an id only after it has acted: a repeat waits for the quiet time.
+    doubt: DoubtClass::Key,
+    // As long as others try again, receivers must remember.
+    key_lifetime: Some(Duration::from_secs(72 * 60 * 60)),
     ..Manifest::new("webhook", &[Channel::Email, Channel::Voice, Channel::Social])
 };
 

@@ -253,7 +253,7 @@ fn the_vendors_say_about_themselves_what_is_documented() {
         Manifest { doubt: DoubtClass::Lookup, ..Manifest::new("sim", all) },
         Manifest { doubt: DoubtClass::Person, ..Manifest::new("smtp", &[Channel::Email]) },
         Manifest { doubt: DoubtClass::Echo, rate: rate(1, 1), ..Manifest::new("twilio", &[Channel::Voice]) },
-        Manifest { doubt: DoubtClass::Natural, ..Manifest::new("webhook", all) },
+        Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(72), ..Manifest::new("webhook", all) },
     ];
     let adapters = Adapters::standard(&client(true));
     assert_eq!(adapters.manifests().copied().collect::<Vec<_>>(), documented);

@@ -37,6 +37,8 @@ pub struct Face {
     pub say: fn(StatusCode, &str) -> Value,
     /// The status with which it says "no, and do not ask again".
     pub refuses_with: StatusCode,
+    /// Whether a second action under the same name is the first: a name is known as soon as something is there.
+    pub is_natural: bool,
 }
 
 /// What is said to a request that is not good.
@@ -193,7 +195,8 @@ async fn act(
         let now = Instant::now();
         order.deed.enter(world, &done, now + after(Fault::LookupEarly));
         if let Some(working) = &mut working {
-            working.keep(done, now + after(Fault::KeyLate));
+            let late = if face.is_natural { Duration::ZERO } else { after(Fault::KeyLate) };
+            working.keep(done, now + late);
         }
     }
     Some(exchange.held_by(working))

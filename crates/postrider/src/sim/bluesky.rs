@@ -24,7 +24,8 @@ use super::memory::{Done, Identity};
 use super::receipts::Receipt;
 
 /// See the [module](self).
-pub static FACE: Face = Face { provider: "bluesky", note, judge, say, refuses_with: StatusCode::BAD_REQUEST };
+pub static FACE: Face =
+    Face { provider: "bluesky", note, judge, say, refuses_with: StatusCode::BAD_REQUEST, is_natural: true };
 
 /// A record is there until the sim ends.
 const REMEMBERED_FOR: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -31,6 +31,7 @@ pub static FACE: Face = Face {
     judge,
     say: |_, why| error(why),
     refuses_with: StatusCode::UNPROCESSABLE_ENTITY,
+    is_natural: false,
 };
 
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);

@@ -24,8 +24,14 @@ use super::memory::Done;
 use super::receipts::Receipt;
 
 /// See the [module](self).
-pub static FACE: Face =
-    Face { provider: "sim", note, judge, say: |_, why| error(why), refuses_with: StatusCode::BAD_REQUEST };
+pub static FACE: Face = Face {
+    provider: "sim",
+    note,
+    judge,
+    say: |_, why| error(why),
+    refuses_with: StatusCode::BAD_REQUEST,
+    is_natural: false,
+};
 
 const KEY_CHARS_MAX: usize = 255;
 

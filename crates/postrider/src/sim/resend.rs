@@ -24,8 +24,14 @@ use super::memory::{Clash, Done, Identity};
 use super::receipts::Receipt;
 
 /// See the [module](self).
-pub static FACE: Face =
-    Face { provider: "resend", note, judge, say, refuses_with: StatusCode::UNPROCESSABLE_ENTITY };
+pub static FACE: Face = Face {
+    provider: "resend",
+    note,
+    judge,
+    say,
+    refuses_with: StatusCode::UNPROCESSABLE_ENTITY,
+    is_natural: false,
+};
 
 const KEY_CHARS_MAX: usize = 256;
 const RECIPIENTS_MAX: usize = 50;

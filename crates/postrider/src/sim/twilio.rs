@@ -26,7 +26,8 @@ use super::memory::Done;
 use super::receipts::Receipt;
 
 /// See the [module](self).
-pub static FACE: Face = Face { provider: "twilio", note, judge, say, refuses_with: StatusCode::BAD_REQUEST };
+pub static FACE: Face =
+    Face { provider: "twilio", note, judge, say, refuses_with: StatusCode::BAD_REQUEST, is_natural: false };
 
 const ACCOUNTS: &str = "/twilio/2010-04-01/Accounts/";
 const API_VERSION: &str = "2010-04-01";

@@ -31,6 +31,7 @@ pub static FACE: Face = Face {
     judge,
     say: |_, why| error(why),
     refuses_with: StatusCode::BAD_REQUEST,
+    is_natural: false,
 };
 
 /// Longer than anybody repeats a webhook.

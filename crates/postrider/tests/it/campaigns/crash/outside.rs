@@ -7,6 +7,8 @@ use std::{
 };
 
 use anyhow::Context;
+use postrider_model::IdempotencyKey;
+use postrider_providers::social::record_key;
 use serde_json::Value;
 
 use super::{audit::Receipt, rig::RIG};
@@ -60,6 +62,14 @@ impl Outside {
         let answer = send(&self.http_url, "PUT", "/faults", &[], "{}")?;
         anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         Ok(())
+    }
+
+    /// Every line that names this key.
+    pub fn lines_about(&self, key: &str) -> anyhow::Result<Vec<String>> {
+        let record = record_key(&IdempotencyKey::from_row(key.to_owned()));
+        let text = std::fs::read_to_string(&self.receipts)?;
+        let names = |line: &&str| line.contains(key) || line.contains(&record);
+        Ok(text.lines().filter(names).map(str::to_owned).collect())
     }
 
     /// The whole book, as the auditor needs it, and which faults struck.
