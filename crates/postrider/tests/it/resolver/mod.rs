@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Long enough for a busy machine to look before it is over, short enough to wait for.
-const QUIET_SECONDS: u32 = 4;
+const QUIET_SECONDS: u32 = 6;
 const LEADS: usize = 3;
 
 /// A provider, the channel it is tried on, and how it settles.
