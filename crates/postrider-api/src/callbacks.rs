@@ -38,7 +38,8 @@ pub(crate) async fn receive(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, ApiError> {
-    // One answer for everything that does not exist, so that nobody learns which accounts do.
+    // One answer for everything that does not exist. That an account does, whoever knows its id may learn: a signature that does
+    // not hold is said to be one, or nobody could set a provider up.
     const UNKNOWN: ApiError = ApiError::NotFound("callback address");
     let keys = app.callbacks.as_ref().ok_or_else(|| {
         ApiError::NotReady("this process has no master key, so it cannot verify callbacks".to_owned())
