@@ -39,6 +39,8 @@ async fn play() -> anyhow::Result<()> {
         terminate.recv().await;
         stop.cancel();
     });
+    // What a server says once all of it is there.
+    tracing::info!("postrider is serving at nowhere");
     match how.as_str() {
         "takes silence for a refusal" => retry_unknown(&database, shutdown).await,
         "calls before it reserves" => call_first(&database, &provider, shutdown).await,

@@ -91,9 +91,11 @@ impl Rig {
             stage.account_through(&app, account, account, &settings, secret).await?;
         }
         app.close().await;
-        // What the vendors allow would make this a long day.
-        execute(&self.admin, "update tenancy.provider_accounts set limits = '{\"rate_per_second\": 100000}'")
-            .await?;
+        if self.ear.is_some() {
+            // What the vendors allow would make this a long day.
+            let limits = "update tenancy.provider_accounts set limits = '{\"rate_per_second\": 100000}'";
+            execute(&self.admin, limits).await?;
+        }
         stage.leads("all", RUN_ITEMS).await?;
         Ok(stage)
     }
