@@ -264,13 +264,22 @@ async fn a_restart_keeps_tenants_events_and_the_admin_key() -> anyhow::Result<()
 
 #[test]
 fn the_master_key_is_private_made_once_and_refused_when_others_can_read_it() -> anyhow::Result<()> {
+    const SETTINGS: &str = r#"{"from": "news@example.com"}"#;
     let home = Home::new()?;
     home.run(&["tenants", "list"])?;
     assert!(!home.data_dir().join("master.key").exists(), "it is made when it is needed");
     // Several at once, of which one makes the key and the others must use it.
     let adding: Vec<_> = (0..4)
         .map(|n| {
-            let mut command = home.command(&["accounts", "add", &format!("sms{n}"), "--provider", "twilio"]);
+            let mut command = home.command(&[
+                "accounts",
+                "add",
+                &format!("mailer{n}"),
+                "--provider",
+                "resend",
+                "--settings",
+                SETTINGS,
+            ]);
             std::thread::spawn(move || run_with_input(&mut command, "secret"))
         })
         .collect();
