@@ -72,7 +72,7 @@ impl Scene {
 
     /// A worker, until every item of a run is in doubt.
     pub async fn doubt(&self, runs: &[Uuid]) -> anyhow::Result<()> {
-        let worker = self.serve("campaigns")?;
+        let mut worker = self.serve("campaigns")?;
         for run in runs {
             eventually("every item was tried", || async {
                 Ok(self.stage.items(*run).await?.values().sum::<usize>() == LEADS
@@ -80,7 +80,9 @@ impl Scene {
             })
             .await?;
         }
-        drop(worker);
+        // Not killed: it may be looking at one of the jobs again, and would leave its lock.
+        worker.process.signal("TERM")?;
+        anyhow::ensure!(worker.process.wait()?.success(), "the worker did not end well");
         Ok(())
     }
 
