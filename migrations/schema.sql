@@ -1973,6 +1973,10 @@ begin
     if current_setting('idle_in_transaction_session_timeout') = '0' then
         perform set_config('idle_in_transaction_session_timeout', '30s', true);
     end if;
+    -- A note that a crash may take back is none, whatever the login is set to: the next repeat relies on it.
+    if current_setting('synchronous_commit') in ('off', 'local') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
     select doubt.account_id, account.limits
       into v_account_id, v_limits

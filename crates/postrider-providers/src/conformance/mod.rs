@@ -14,9 +14,9 @@
 //! use postrider_model::Message;
 //! use postrider_providers::{Adapter, GuardedClient, conformance::{self, Answer, Key, Reservations, Subject}};
 //! use serde_json::json;
-//! # fn fax_adapter(_: &GuardedClient) -> std::sync::Arc<dyn Adapter> { unimplemented!() }
+//! # type Fax = fn(&GuardedClient) -> std::sync::Arc<dyn Adapter>;
 //!
-//! # async fn test() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn test(fax_adapter: Fax) -> Result<(), Box<dyn std::error::Error>> {
 //! let fax = fax_adapter(&conformance::client()?);
 //! let message = Message::Social { text: "Hello.".to_owned() };
 //! let subject = Subject::new(fax, message, |url| json!({ "url": url }))
