@@ -79,6 +79,11 @@ impl Cost {
         }
     }
 
+    /// Items per second of the processor's time, on both sides together.
+    pub(super) fn items_per_second(self) -> f64 {
+        1e6 / (self.server + self.client)
+    }
+
     pub(super) fn words(self) -> String {
         format!(
             "per 1,000 items {} kB of WAL and {:.1} commits; per item {:.1} µs of the processor in the server and {:.1} µs in \
