@@ -9,6 +9,56 @@ CREATE SCHEMA postrider;
 
 CREATE SCHEMA tenancy;
 
+CREATE FUNCTION execution.advance_campaign(p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_campaign record;
+    v_next record;
+begin
+    select campaign.tenant_id, campaign.id, campaign.advance_from
+      into v_campaign
+      from execution.campaigns as campaign
+     where campaign.advance_from is not null
+     order by campaign.tenant_id, campaign.id
+     limit 1
+       for no key update skip locked;
+    if not found then
+        return false;
+    end if;
+    update execution.campaigns
+       set advance_from = null
+     where tenant_id = v_campaign.tenant_id
+       and id = v_campaign.id;
+    select phase.id, phase.phase, phase.status
+      into v_next
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_campaign.tenant_id
+       and phase.campaign_id = v_campaign.id
+       and phase.position > v_campaign.advance_from
+     order by phase.position
+     limit 1
+       for no key update;
+    if not found or v_next.status <> 'not_started' then
+        return true;
+    end if;
+    begin
+        perform execution.start_phase(v_campaign.tenant_id, v_campaign.id, v_next.id, gen_random_uuid(), 500, p_actor);
+    exception
+        -- What is wrong with the phase is said; what is wrong with the database is tried again.
+        when invalid_parameter_value or no_data_found or check_violation then
+            update execution.campaigns
+               set not_advanced = left(v_next.phase || ': ' || sqlerrm, 2000)
+             where tenant_id = v_campaign.tenant_id
+               and id = v_campaign.id;
+            perform execution.audit(v_campaign.tenant_id, v_campaign.id, v_next.id, null, null, null, p_actor,
+                                    'phase.not_advanced', sqlerrm);
+    end;
+    return true;
+end
+$$;
+
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -17,6 +67,49 @@ begin
     insert into execution.campaign_audit_log
            (tenant_id, campaign_id, phase_id, run_id, job_id, outbox_id, actor, action, note)
     values (p_tenant_id, p_campaign_id, p_phase_id, p_run_id, p_job_id, p_outbox_id, p_actor, p_action, p_note);
+end
+$$;
+
+CREATE FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_run_id uuid;
+    v_job_id uuid;
+    v_in_flight bigint;
+begin
+    select run.id
+      into v_run_id
+      from execution.campaign_phases as phase
+           join execution.campaign_runs as run
+             on run.tenant_id = phase.tenant_id and run.phase_id = phase.id
+     where phase.tenant_id = v_tenant_id
+       and phase.campaign_id = p_campaign_id
+       and phase.phase = p_phase
+     order by run.created_at desc, run.id desc
+     limit 1;
+    -- One at a time, and let go at once: whoever holds several locks while it waits for another may wait in a circle.
+    for v_job_id in
+        select job.id
+          from execution.job_queue as job
+         where job.run_id = v_run_id
+           and job.status = 'locked'
+    loop
+        begin
+            perform from execution.job_queue as job where job.id = v_job_id for no key update;
+            raise sqlstate 'PR000';
+        exception when sqlstate 'PR000' then
+            null; -- the lock is gone with what was undone
+        end;
+    end loop;
+    select coalesce(sum(progress.in_flight), 0)
+      into v_in_flight
+      from execution.run_progress(array[v_run_id]) as progress;
+    return v_in_flight;
 end
 $$;
 
@@ -35,6 +128,8 @@ declare
     v_suffix text;
     v_suppressed uuid[];
     v_end integer := 0;
+    v_paused uuid[];
+    v_open integer[] := '{}';
     -- One entry per window that is still held: its number, where its items end, and what they have in common.
     v_held integer[] := '{}';
     v_ends integer[] := '{}';
@@ -111,6 +206,32 @@ begin
             select encode(sha256(convert_to(v_prefix || item.id::text || v_suffix, 'UTF8')), 'hex')
               from unnest(v_job.items) as item (id));
     end loop;
+
+    -- Asked after the last job was locked, in a statement of its own that sees what has committed by now: a pause that has
+    -- committed is obeyed, and one that comes later waits for these locks before it answers.
+    v_paused := array(
+        select run.id
+          from execution.campaign_runs as run
+               join execution.campaign_phases as phase
+                 on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+         where run.id = any (v_run_ids)
+           and phase.status <> 'in_progress');
+    if cardinality(v_paused) > 0 then
+        for i in 1..cardinality(v_held) loop
+            if v_run_ids[i] = any (v_paused) then
+                return query select p_job_ids[v_held[i]], null::uuid, null::uuid, null::text, 'paused'::text;
+            else
+                v_open := v_open || i;
+            end if;
+        end loop;
+        v_ends := array(select v_ends[i] from unnest(v_open) as i);
+        v_tenant_ids := array(select v_tenant_ids[i] from unnest(v_open) as i);
+        v_workspace_ids := array(select v_workspace_ids[i] from unnest(v_open) as i);
+        v_run_ids := array(select v_run_ids[i] from unnest(v_open) as i);
+        v_channels := array(select v_channels[i] from unnest(v_open) as i);
+        v_providers := array(select v_providers[i] from unnest(v_open) as i);
+        v_held := array(select v_held[i] from unnest(v_open) as i);
+    end if;
 
     begin
         insert into execution.channel_outbox
@@ -511,6 +632,163 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text DEFAULT NULL::text, p_job_size integer DEFAULT 500) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint, second_messages bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_goal constant text := execution.phase_goal(p_trigger);
+    v_phase record;
+    v_run record;
+    v_run_id uuid;
+    v_doubts bigint;
+    v_sequence bigint;
+    v_second bigint;
+begin
+    if v_goal is null then
+        raise exception 'a phase is not controlled by `%`', coalesce(p_trigger, 'null')
+            using errcode = 'invalid_parameter_value', hint = 'Use start, pause, resume, retry, rerun, complete or fail.';
+    end if;
+    if coalesce(btrim(p_actor), '') = '' then
+        raise exception 'somebody must be named who does this' using errcode = 'invalid_parameter_value';
+    end if;
+    -- The campaign before its phase, as everybody does. The counter is read under the lock.
+    select campaign.sequence
+      into v_sequence
+      from execution.campaigns as campaign
+     where campaign.tenant_id = v_tenant_id
+       and campaign.id = p_campaign_id
+       for no key update;
+    if not found then
+        raise exception 'there is no campaign %', p_campaign_id
+            using errcode = 'no_data_found', hint = '`postrider campaign status` lists them.';
+    end if;
+    select phase.*
+      into v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_tenant_id
+       and phase.campaign_id = p_campaign_id
+       and phase.phase = p_phase
+       for no key update;
+    if not found then
+        raise exception 'the campaign has no phase `%`', p_phase
+            using errcode = 'no_data_found',
+                  hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
+                            from execution.campaign_phases as phase
+                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+    end if;
+    select run.id, run.status, run.intended
+      into v_run
+      from execution.campaign_runs as run
+     where run.tenant_id = v_tenant_id
+       and run.phase_id = v_phase.id
+     order by run.created_at desc, run.id desc
+     limit 1;
+
+    if v_phase.kind = 'delivery' and p_trigger in ('complete', 'fail') then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            'a delivery ends when its items have; `' || p_trigger || '` is for phases that another service does',
+                            v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
+        return;
+    end if;
+    if v_phase.status = v_goal then
+        return query select 'unchanged', v_phase.status, v_phase.kind, null::text, v_sequence, v_run.id, v_run.intended::bigint,
+                            null::bigint;
+        return;
+    end if;
+    if p_expected is not null and p_expected <> v_phase.status then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            'the phase is ' || v_phase.status || ', not ' || p_expected || ' as expected',
+                            v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
+        return;
+    end if;
+    if execution.phase_target(p_trigger, v_phase.status) is null then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            'a phase that is ' || v_phase.status || ' cannot ' || p_trigger, v_sequence, v_run.id,
+                            v_run.intended::bigint, null::bigint;
+        return;
+    end if;
+
+    if p_trigger = 'start' then
+        v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor);
+    elsif p_trigger = 'retry' and v_phase.kind = 'delivery' then
+        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), true, p_job_size, p_actor);
+        if v_run_id is null then
+            select count(*)
+              into v_doubts
+              from execution.channel_outbox as item
+             where item.run_id = v_run.id
+               and item.status = 'queued';
+            if v_doubts > 0 then
+                return query select 'conflict', v_phase.status, v_phase.kind,
+                                    'nothing of it failed for certain; ' || v_doubts || ' items are in doubt and must be settled first',
+                                    v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
+                return;
+            end if;
+        end if;
+        v_sequence := execution.enter_phase_state(
+            v_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
+            jsonb_build_object('items', coalesce((select run.intended from execution.campaign_runs as run where run.id = v_run_id), 0)));
+        if v_run_id is null then
+            -- What was in doubt turned out well, and nothing is left to send.
+            perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
+            v_sequence := execution.enter_phase_state(v_tenant_id, p_campaign_id, v_phase.id, 'complete', null, p_actor,
+                                                      jsonb_build_object('items', 0));
+        end if;
+    elsif p_trigger = 'rerun' and v_phase.kind = 'delivery' then
+        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), false, p_job_size, p_actor);
+        -- Whoever got it, or may have, gets it again.
+        select count(distinct item.recipient_id)
+          into v_second
+          from execution.job_queue as job
+               cross join lateral unnest(job.item_ids) as wanted (id)
+               join execution.channel_outbox as item on item.recipient_id = wanted.id
+         where job.tenant_id = v_tenant_id
+           and job.run_id = v_run_id
+           and item.run_id in (select run.id
+                                 from execution.campaign_runs as run
+                                where run.tenant_id = v_tenant_id
+                                  and run.phase_id = v_phase.id
+                                  and run.id <> v_run_id)
+           and item.status in ('sent', 'called', 'posted', 'queued');
+        v_sequence := execution.enter_phase_state(
+            v_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
+            jsonb_build_object('items', (select run.intended from execution.campaign_runs as run where run.id = v_run_id),
+                               'secondMessages', v_second));
+    else
+        if p_trigger = 'complete' then
+            perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
+        end if;
+        v_sequence := execution.enter_phase_state(
+            v_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
+            jsonb_strip_nulls(jsonb_build_object('reason', left(p_reason, 2000))));
+        if p_trigger = 'pause' then
+            perform execution.shelve_jobs(v_run.id);
+        elsif p_trigger = 'resume' then
+            perform execution.unshelve_jobs(v_run.id);
+            if v_run.status in ('completed', 'partial', 'failed') then
+                -- Its last calls ended while it was paused.
+                perform execution.end_phase(v_run.id, p_actor);
+            end if;
+        end if;
+    end if;
+    return query
+        select 'changed', phase.status, phase.kind, null::text, v_sequence, run.id, run.intended::bigint, v_second
+          from execution.campaign_phases as phase
+               left join lateral (
+                   select newest.id, newest.intended
+                     from execution.campaign_runs as newest
+                    where newest.tenant_id = phase.tenant_id
+                      and newest.phase_id = phase.id
+                    order by newest.created_at desc, newest.id desc
+                    limit 1) as run on true
+         where phase.tenant_id = v_tenant_id
+           and phase.id = v_phase.id;
+end
+$$;
+
 CREATE FUNCTION execution.count_items(p_job_id uuid) RETURNS TABLE(intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -673,6 +951,104 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_only_failed boolean, p_job_size integer, p_actor text) RETURNS uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_phase record;
+    v_audience uuid[];
+    v_members bigint;
+begin
+    if p_job_size is null or p_job_size not between 1 and 10000 then
+        raise exception 'a job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    select phase.*, asset.version as asset_version, account.provider
+      into strict v_phase
+      from execution.campaign_phases as phase
+           join execution.assets as asset
+             on asset.tenant_id = phase.tenant_id and asset.id = phase.asset_id
+           join tenancy.provider_accounts as account
+             on account.tenant_id = phase.tenant_id and account.id = phase.provider_account_id
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id;
+
+    -- The audience, in a fixed order. Of several leads with one address the first is addressed: nobody gets the same
+    -- message twice because a list holds them twice. A social phase without a list is one post.
+    if p_only_failed then
+        select array_agg(item.recipient_id order by item.recipient_id), count(*)
+          into v_audience, v_members
+          from execution.channel_outbox as item
+         where item.run_id = (select run.id
+                                from execution.campaign_runs as run
+                               where run.tenant_id = p_tenant_id
+                                 and run.phase_id = p_phase_id
+                               order by run.created_at desc, run.id desc
+                               limit 1)
+           and item.status = 'failed';
+        if v_members = 0 then
+            return null;
+        end if;
+    elsif v_phase.list_id is null then
+        v_audience := array[v_phase.asset_id];
+        v_members := 1;
+    else
+        select array_agg(audience.id order by audience.id) filter (where audience.is_first), count(*)
+          into v_audience, v_members
+          from (select lead.id,
+                       case v_phase.channel
+                           when 'email' then lead.email is null
+                                or row_number() over (partition by lower(lead.email) order by lead.id) = 1
+                           when 'voice' then lead.phone is null
+                                or row_number() over (partition by lead.phone order by lead.id) = 1
+                           else true
+                       end as is_first
+                  from execution.lead_list_members as member
+                       join execution.leads as lead
+                         on lead.tenant_id = member.tenant_id and lead.id = member.lead_id
+                 where member.tenant_id = p_tenant_id
+                   and member.list_id = v_phase.list_id) as audience;
+    end if;
+    if v_members = 0 then
+        raise exception 'the list of phase `%` is empty', v_phase.phase
+            using errcode = 'invalid_parameter_value', hint = 'Import leads with `postrider campaign import`.';
+    end if;
+
+    insert into execution.campaign_runs
+           (id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider,
+            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id)
+    values (p_run_id, p_tenant_id, v_phase.workspace_id, v_phase.campaign_id, v_phase.id, v_phase.channel, v_phase.asset_id,
+            v_phase.provider_account_id, v_phase.provider, v_phase.failover_account_id, v_phase.scheduled_for, v_phase.quiet_time,
+            case v_phase.channel
+                when 'email' then v_phase.asset_id::text
+                when 'voice' then v_phase.asset_version::text
+                else 'social'
+            end,
+            cardinality(v_audience), v_members - cardinality(v_audience), gen_random_uuid());
+
+    insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, run_after, item_ids)
+    select gen_random_uuid(), p_tenant_id, v_phase.workspace_id, p_run_id, part + 1,
+           case v_phase.channel
+               when 'email' then 'email_send_batch'
+               when 'voice' then 'voice_call_batch'
+               else 'social_post_batch'
+           end,
+           coalesce(v_phase.scheduled_for, now()),
+           v_audience[part * p_job_size + 1 : (part + 1) * p_job_size]
+      from generate_series(0, (cardinality(v_audience) - 1) / p_job_size) as part;
+
+    -- Looked for first: an insert alone would wait for a worker that is just noting this tenant's turn.
+    insert into execution.turns (tenant_id)
+    select p_tenant_id
+     where not exists (select from execution.turns where tenant_id = p_tenant_id)
+        on conflict do nothing;
+    perform execution.audit(p_tenant_id, v_phase.campaign_id, v_phase.id, p_run_id, null, null, p_actor, 'run.deployed',
+                            cardinality(v_audience) || ' items');
+    return p_run_id;
+end
+$$;
+
 CREATE FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -682,26 +1058,20 @@ declare
     v_actor constant text := coalesce(nullif(btrim(p_actor), ''), session_user::text);
     v_run_id constant uuid := coalesce(p_run_id, gen_random_uuid());
     v_phase record;
-    v_audience uuid[];
-    v_members bigint;
 begin
-    if p_job_size is null or p_job_size not between 1 and 10000 then
-        raise exception 'a job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if not exists (select from execution.campaigns where tenant_id = v_tenant_id and id = p_campaign_id) then
+    -- The lock makes one run of two deployments at once.
+    perform
+       from execution.campaigns
+      where tenant_id = v_tenant_id
+        and id = p_campaign_id
+        for no key update;
+    if not found then
         raise exception 'there is no campaign %', p_campaign_id
             using errcode = 'no_data_found', hint = '`postrider campaign status` lists them.';
     end if;
-
-    -- The lock makes one run of two deployments at once.
-    select phase.*, asset.version as asset_version, account.provider
+    select phase.*
       into v_phase
       from execution.campaign_phases as phase
-           left join execution.assets as asset
-             on asset.tenant_id = phase.tenant_id and asset.id = phase.asset_id
-           left join tenancy.provider_accounts as account
-             on account.tenant_id = phase.tenant_id and account.id = phase.provider_account_id
      where phase.tenant_id = v_tenant_id
        and phase.campaign_id = p_campaign_id
        and (phase.phase = p_phase
@@ -719,7 +1089,7 @@ begin
         if p_phase is null then
             raise exception 'every phase of the campaign was deployed already'
                 using errcode = 'invalid_parameter_value',
-                      hint = '`postrider campaign status` shows how they stand; to send again, create another campaign.';
+                      hint = '`postrider campaign status` shows how they stand; `rerun` sends a phase again.';
         end if;
         raise exception 'the campaign has no phase `%`', p_phase
             using errcode = 'no_data_found',
@@ -729,85 +1099,25 @@ begin
     end if;
     if v_phase.kind <> 'delivery' then
         raise exception 'phase `%` is done by another service and is not deployed', v_phase.phase
-            using errcode = 'invalid_parameter_value', hint = 'Deploy a phase that is a delivery.';
+            using errcode = 'invalid_parameter_value', hint = 'Deploy a phase that is a delivery, or start this one.';
     end if;
     if v_phase.status in ('in_progress', 'paused') then
         return (select run.id
                   from execution.campaign_runs as run
                  where run.tenant_id = v_tenant_id
                    and run.phase_id = v_phase.id
-                 order by run.created_at desc
+                 order by run.created_at desc, run.id desc
                  limit 1);
     end if;
     if v_phase.status <> 'not_started' then
         raise exception 'phase `%` is % and is not deployed twice', v_phase.phase, v_phase.status
-            using errcode = 'invalid_parameter_value', hint = 'To send again, create another campaign.';
+            using errcode = 'invalid_parameter_value',
+                  hint = case v_phase.status
+                             when 'failed' then '`retry` sends what failed.'
+                             else '`rerun` sends it to everybody again.'
+                         end;
     end if;
-
-    -- The audience, in a fixed order. Of several leads with one address the first is addressed: nobody gets the same
-    -- message twice because a list holds them twice. A social phase without a list is one post.
-    if v_phase.list_id is null then
-        v_audience := array[v_phase.asset_id];
-        v_members := 1;
-    else
-        select array_agg(audience.id order by audience.id) filter (where audience.is_first), count(*)
-          into v_audience, v_members
-          from (select lead.id,
-                       case v_phase.channel
-                           when 'email' then lead.email is null
-                                or row_number() over (partition by lower(lead.email) order by lead.id) = 1
-                           when 'voice' then lead.phone is null
-                                or row_number() over (partition by lead.phone order by lead.id) = 1
-                           else true
-                       end as is_first
-                  from execution.lead_list_members as member
-                       join execution.leads as lead
-                         on lead.tenant_id = member.tenant_id and lead.id = member.lead_id
-                 where member.tenant_id = v_tenant_id
-                   and member.list_id = v_phase.list_id) as audience;
-    end if;
-    if v_members = 0 then
-        raise exception 'the list of phase `%` is empty', v_phase.phase
-            using errcode = 'invalid_parameter_value', hint = 'Import leads with `postrider campaign import`.';
-    end if;
-
-    insert into execution.campaign_runs
-           (id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider,
-            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id)
-    values (v_run_id, v_tenant_id, v_phase.workspace_id, p_campaign_id, v_phase.id, v_phase.channel, v_phase.asset_id,
-            v_phase.provider_account_id, v_phase.provider, v_phase.failover_account_id, v_phase.scheduled_for, v_phase.quiet_time,
-            case v_phase.channel
-                when 'email' then v_phase.asset_id::text
-                when 'voice' then v_phase.asset_version::text
-                else 'social'
-            end,
-            cardinality(v_audience), v_members - cardinality(v_audience), gen_random_uuid());
-
-    insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, run_after, item_ids)
-    select gen_random_uuid(), v_tenant_id, v_phase.workspace_id, v_run_id, part + 1,
-           case v_phase.channel
-               when 'email' then 'email_send_batch'
-               when 'voice' then 'voice_call_batch'
-               else 'social_post_batch'
-           end,
-           coalesce(v_phase.scheduled_for, now()),
-           v_audience[part * p_job_size + 1 : (part + 1) * p_job_size]
-      from generate_series(0, (cardinality(v_audience) - 1) / p_job_size) as part;
-
-    update execution.campaign_phases
-       set status = 'in_progress',
-           updated_at = now()
-     where tenant_id = v_tenant_id
-       and id = v_phase.id;
-    -- Looked for first: an insert alone would wait for a worker that is just noting this tenant's turn.
-    insert into execution.turns (tenant_id)
-    select v_tenant_id
-     where not exists (select from execution.turns where tenant_id = v_tenant_id)
-        on conflict do nothing;
-    perform execution.audit(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, null, null, v_actor, 'run.deployed',
-                            cardinality(v_audience) || ' items');
-    perform execution.audit(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, null, null, v_actor, 'phase.in_progress',
-                            v_phase.phase);
+    perform execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, p_job_size, v_actor);
     return v_run_id;
 end
 $$;
@@ -958,6 +1268,95 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.end_phase(p_run_id uuid, p_actor text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_run record;
+    v_jobs record;
+    v_tolerated boolean;
+begin
+    select run.*, phase.failure_tolerance
+      into strict v_run
+      from execution.campaign_runs as run
+           join execution.campaign_phases as phase
+             on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+     where run.id = p_run_id;
+    select coalesce(sum(job.succeeded + job.skipped), 0) as went_well,
+           coalesce(sum(job.failed), 0) as failed
+      into v_jobs
+      from execution.job_queue as job
+     where job.tenant_id = v_run.tenant_id
+       and job.run_id = p_run_id;
+    -- What nobody tried, or nobody knows about, is no better than what failed.
+    v_tolerated := v_run.status = 'completed'
+                   or v_run.status = 'partial'
+                      and v_run.intended - v_jobs.went_well <= v_run.failure_tolerance * v_run.intended;
+    perform execution.note_progress_of(v_run.tenant_id, v_run.campaign_id, v_run.phase_id,
+                                       100.0 * (v_jobs.went_well + v_jobs.failed) / v_run.intended);
+    perform execution.enter_phase_state(
+        v_run.tenant_id, v_run.campaign_id, v_run.phase_id, case when v_tolerated then 'complete' else 'fail' end, p_run_id,
+        p_actor,
+        jsonb_build_object('runStatus', v_run.status, 'items', v_run.intended, 'succeededOrSkipped', v_jobs.went_well,
+                           'failed', v_jobs.failed, 'open', v_run.intended - v_jobs.went_well - v_jobs.failed));
+end
+$$;
+
+CREATE FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_status constant text := execution.phase_goal(p_trigger);
+    v_before text;
+    v_phase record;
+    v_sequence bigint;
+begin
+    select phase.status
+      into strict v_before
+      from execution.campaign_phases as phase
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id;
+    update execution.campaign_phases as phase
+       set status = v_status,
+           updated_at = now()
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id
+ returning phase.phase, phase.position, phase.progress, phase.progress_reported
+      into strict v_phase;
+    perform execution.audit(p_tenant_id, p_campaign_id, p_phase_id, p_run_id, null, null, p_actor, 'phase.' || v_status,
+                            v_phase.phase || ' (' || p_trigger || ')');
+    -- What was reported belongs to the state in which it was.
+    if v_phase.progress_reported is not null then
+        perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, v_phase.progress_reported);
+    end if;
+    v_sequence := execution.note_event(
+        p_tenant_id, p_campaign_id, v_phase.phase,
+        case p_trigger
+            when 'pause' then 'phase_paused'
+            when 'resume' then 'phase_resumed'
+            when 'complete' then 'phase_completed'
+            when 'fail' then 'phase_failed'
+            else 'phase_started'
+        end,
+        jsonb_strip_nulls(jsonb_build_object('status', v_status, 'previousStatus', v_before, 'trigger', p_trigger,
+                                             'runId', p_run_id)) || coalesce(p_details, '{}'));
+    if p_trigger in ('start', 'retry', 'rerun') then
+        perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, 0);
+    end if;
+    if v_status = 'completed' then
+        update execution.campaigns
+           set advance_from = v_phase.position,
+               not_advanced = null
+         where tenant_id = p_tenant_id
+           and id = p_campaign_id
+           and auto_advance;
+    end if;
+    return v_sequence;
+end
+$$;
+
 CREATE FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1068,9 +1467,7 @@ CREATE FUNCTION execution.finish_run(p_run_id uuid, p_actor text) RETURNS void
     AS $$
 declare
     v_run record;
-    v_jobs record;
     v_status text;
-    v_phase record;
     v_phase_status text;
 begin
     -- The lock comes first: of two jobs that end at once, the later one sees both.
@@ -1086,45 +1483,36 @@ begin
     then
         return;
     end if;
-    select bool_and(job.outcome = 'completed') as all_completed,
-           bool_and(job.outcome = 'failed') as all_failed,
-           coalesce(sum(job.succeeded + job.skipped), 0) as went_well
-      into v_jobs
+    select case
+               when bool_and(job.outcome = 'completed') then 'completed'
+               when bool_and(job.outcome = 'failed') then 'failed'
+               else 'partial'
+           end
+      into v_status
       from execution.job_queue as job
      where job.tenant_id = v_run.tenant_id
        and job.run_id = p_run_id;
-    v_status := case when v_jobs.all_completed then 'completed' when v_jobs.all_failed then 'failed' else 'partial' end;
     update execution.campaign_runs
        set status = v_status,
            finished_at = now()
      where id = p_run_id;
     perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
                             'run.' || v_status, null);
-
-    select phase.*
-      into strict v_phase
+    perform
+       from execution.campaigns
+      where tenant_id = v_run.tenant_id
+        and id = v_run.campaign_id
+        for no key update;
+    select phase.status
+      into strict v_phase_status
       from execution.campaign_phases as phase
      where phase.tenant_id = v_run.tenant_id
        and phase.id = v_run.phase_id
        for no key update;
-    if v_phase.status <> 'in_progress' then
-        return;
+    -- A phase that is paused ends when it is resumed.
+    if v_phase_status = 'in_progress' then
+        perform execution.end_phase(p_run_id, p_actor);
     end if;
-    v_phase_status := case
-                          when v_status = 'completed' then 'completed'
-                          -- What nobody tried, or nobody knows about, is no better than what failed.
-                          when v_status = 'partial'
-                               and v_run.intended - v_jobs.went_well <= v_phase.failure_tolerance * v_run.intended
-                               then 'completed'
-                          else 'failed'
-                      end;
-    update execution.campaign_phases
-       set status = v_phase_status,
-           updated_at = now()
-     where tenant_id = v_phase.tenant_id
-       and id = v_phase.id;
-    perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
-                            'phase.' || v_phase_status, v_phase.phase);
 end
 $$;
 
@@ -1367,6 +1755,125 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_before constant text := current_setting('app.current_tenant_id', true);
+    v_sequence bigint;
+    v_at timestamptz := clock_timestamp();
+begin
+    update execution.campaigns
+       set sequence = sequence + 1
+     where tenant_id = p_tenant_id
+       and id = p_campaign_id
+ returning sequence
+      into strict v_sequence;
+    -- Clocks may step back; a history does not.
+    v_at := greatest(v_at, (select event.at
+                              from execution.campaign_events as event
+                             where event.tenant_id = p_tenant_id
+                               and event.campaign_id = p_campaign_id
+                               and event.sequence = v_sequence - 1));
+    insert into execution.campaign_events (tenant_id, campaign_id, sequence, type, phase, at, payload)
+    values (p_tenant_id, p_campaign_id, v_sequence, p_type, p_phase, v_at, p_payload);
+    if p_type <> 'campaign_progress' then
+        perform set_config('app.current_tenant_id', p_tenant_id::text, true);
+        perform m10_recovery.publish_outbox(
+            'campaign', p_campaign_id::text, 'campaign.' || p_type,
+            jsonb_build_object(
+                'type', p_type, 'campaignId', p_campaign_id, 'phase', p_phase, 'sequence', v_sequence,
+                'timestamp', to_char(v_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'payload', p_payload));
+        perform set_config('app.current_tenant_id', coalesce(v_before, ''), true);
+    end if;
+    perform pg_notify('postrider_campaign_events', '');
+    return v_sequence;
+end
+$$;
+
+CREATE FUNCTION execution.note_progress(p_worker_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_phase record;
+    v_progress record;
+begin
+    for v_phase in
+        select distinct on (due.tenant_id, due.campaign_id) due.*
+          from (select run.tenant_id, run.campaign_id, run.phase_id, run.id as run_id
+                  from execution.campaign_runs as run
+                 where run.id in (select job.run_id
+                                    from execution.job_queue as job
+                                   where job.status = 'locked'
+                                     and job.locked_by = p_worker_id)
+                   and run.status = 'running'
+                union all
+                select phase.tenant_id, phase.campaign_id, phase.id, null
+                  from execution.campaign_phases as phase
+                 where phase.progress_reported is not null) as due
+         order by due.tenant_id, due.campaign_id, random()
+    loop
+        perform
+           from execution.campaigns as campaign
+          where campaign.tenant_id = v_phase.tenant_id
+            and campaign.id = v_phase.campaign_id
+            and (campaign.progress_at is null or campaign.progress_at <= now() - interval '1 second')
+            for no key update skip locked;
+        continue when not found;
+        if v_phase.run_id is null then
+            perform execution.note_progress_of(v_phase.tenant_id, v_phase.campaign_id, v_phase.phase_id, phase.progress_reported)
+               from execution.campaign_phases as phase
+              where phase.tenant_id = v_phase.tenant_id
+                and phase.id = v_phase.phase_id
+                and phase.progress_reported is not null;
+        else
+            perform set_config('app.current_tenant_id', v_phase.tenant_id::text, true);
+            select progress.*
+              into v_progress
+              from execution.run_progress(array[v_phase.run_id]) as progress;
+            -- The last tenth is for the end of the run, which says it with the phase's.
+            perform execution.note_progress_of(
+                v_phase.tenant_id, v_phase.campaign_id, v_phase.phase_id,
+                least(99.9, 100.0 * (v_progress.succeeded + v_progress.failed + v_progress.skipped) / v_progress.intended))
+               from execution.campaign_runs as run
+              where run.id = v_phase.run_id
+                and run.status = 'running';
+            perform set_config('app.current_tenant_id', '', true);
+        end if;
+    end loop;
+end
+$$;
+
+CREATE FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_progress constant numeric := trunc(p_progress, 1);
+    v_phase record;
+begin
+    select phase.phase, phase.progress
+      into strict v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id
+       for no key update;
+    update execution.campaign_phases as phase
+       set progress = v_progress,
+           progress_reported = null
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id
+       and (phase.progress <> v_progress or phase.progress_reported is not null);
+    if v_phase.progress <> v_progress then
+        update execution.campaigns set progress_at = now() where tenant_id = p_tenant_id and id = p_campaign_id;
+        perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
+                                     jsonb_build_object('progressPercentage', v_progress));
+    end if;
+end
+$$;
+
 CREATE FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1406,6 +1913,49 @@ $$;
 CREATE FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN encode(sha256(convert_to((((((((p_run_id)::text || '|'::text) || (p_item_id)::text) || '|'::text) || p_key_part) || '|'::text) || execution.key_time(p_scheduled_for)), 'UTF8'::name)), 'hex'::text);
+
+CREATE FUNCTION execution.phase_goal(p_trigger text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (p_trigger = ANY (ARRAY['start'::text, 'resume'::text, 'retry'::text, 'rerun'::text])) THEN 'in_progress'::text WHEN (p_trigger = 'pause'::text) THEN 'paused'::text WHEN (p_trigger = 'complete'::text) THEN 'completed'::text WHEN (p_trigger = 'fail'::text) THEN 'failed'::text ELSE NULL::text END;
+
+CREATE FUNCTION execution.phase_target(p_trigger text, p_from text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (((((p_trigger = 'start'::text) AND (p_from = 'not_started'::text)) OR ((p_trigger = 'resume'::text) AND (p_from = 'paused'::text))) OR ((p_trigger = 'retry'::text) AND (p_from = 'failed'::text))) OR ((p_trigger = 'rerun'::text) AND (p_from = 'completed'::text))) THEN 'in_progress'::text WHEN ((p_trigger = 'pause'::text) AND (p_from = 'in_progress'::text)) THEN 'paused'::text WHEN ((p_trigger = 'complete'::text) AND (p_from = 'in_progress'::text)) THEN 'completed'::text WHEN ((p_trigger = 'fail'::text) AND (p_from = 'in_progress'::text)) THEN 'failed'::text ELSE NULL::text END;
+
+CREATE FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_removed bigint := 0;
+    v_part bigint;
+    v_campaign record;
+begin
+    -- A campaign's events go in their order, with its row locked: a reader never meets a gap in the middle.
+    for v_campaign in
+        select old.tenant_id, old.campaign_id, max(old.sequence) as through
+          from (select event.tenant_id, event.campaign_id, event.sequence
+                  from execution.campaign_events as event
+                 where event.at < least(p_before, now() - interval '1 hour')
+                 order by event.at, event.tenant_id, event.campaign_id, event.sequence
+                 limit p_limit) as old
+         group by old.tenant_id, old.campaign_id
+         order by old.tenant_id, old.campaign_id
+    loop
+        update execution.campaigns as campaign
+           set pruned_through = greatest(campaign.pruned_through, v_campaign.through)
+         where campaign.tenant_id = v_campaign.tenant_id
+           and campaign.id = v_campaign.campaign_id;
+        delete from execution.campaign_events as event
+         where event.tenant_id = v_campaign.tenant_id
+           and event.campaign_id = v_campaign.campaign_id
+           and event.sequence <= v_campaign.through;
+        get diagnostics v_part = row_count;
+        v_removed := v_removed + v_part;
+    end loop;
+    return v_removed;
+end
+$$;
 
 CREATE FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1701,20 +2251,92 @@ CREATE FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
+declare
+    v_phase_status text;
 begin
     perform execution.require_held(p_job_id, p_worker_id, p_attempt);
     perform execution.doubt_leftovers(p_job_id, p_worker_id);
+    -- Shared: whoever resumes the phase meanwhile waits, and then finds the job where it was put.
+    select phase.status
+      into strict v_phase_status
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.campaign_phases as phase
+             on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+     where job.id = p_job_id
+       for share of phase;
     update execution.job_queue
        set status = 'queued',
            attempts = attempts - 1,
            locked_by = null,
            locked_at = null,
-           run_after = greatest(run_after, now() + p_retry_after)
+           run_after = case v_phase_status
+                           when 'paused' then 'infinity'
+                           else greatest(run_after, now() + p_retry_after)
+                       end
      where id = p_job_id;
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
     select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.released'
       from execution.job_queue as job
      where job.id = p_job_id;
+end
+$$;
+
+CREATE FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_campaign record;
+    v_phase record;
+begin
+    if p_progress is null or p_progress not between 0 and 100 then
+        raise exception 'progress is a percentage between 0 and 100' using errcode = 'invalid_parameter_value';
+    end if;
+    select campaign.sequence, campaign.progress_at
+      into v_campaign
+      from execution.campaigns as campaign
+     where campaign.tenant_id = v_tenant_id
+       and campaign.id = p_campaign_id
+       for no key update;
+    if not found then
+        raise exception 'there is no campaign %', p_campaign_id
+            using errcode = 'no_data_found', hint = '`postrider campaign status` lists them.';
+    end if;
+    select phase.id, phase.kind, phase.status
+      into v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_tenant_id
+       and phase.campaign_id = p_campaign_id
+       and phase.phase = p_phase
+       for no key update;
+    if not found then
+        raise exception 'the campaign has no phase `%`', p_phase using errcode = 'no_data_found';
+    end if;
+    if v_phase.kind = 'delivery' or v_phase.status not in ('in_progress', 'paused') then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            case
+                                when v_phase.kind = 'delivery' then 'the progress of a delivery is counted, not reported'
+                                else 'a phase that is ' || v_phase.status || ' makes no progress'
+                            end,
+                            v_campaign.sequence;
+        return;
+    end if;
+    if v_campaign.progress_at > now() - interval '1 second' then
+        update execution.campaign_phases
+           set progress_reported = trunc(p_progress, 1)
+         where tenant_id = v_tenant_id
+           and id = v_phase.id;
+    else
+        perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, p_progress);
+    end if;
+    return query
+        select 'changed', v_phase.status, v_phase.kind, null::text, campaign.sequence
+          from execution.campaigns as campaign
+         where campaign.tenant_id = v_tenant_id
+           and campaign.id = p_campaign_id;
 end
 $$;
 
@@ -1923,6 +2545,50 @@ begin
            and status = 'failed';
     end if;
     return v_status;
+end
+$$;
+
+CREATE FUNCTION execution.shelve_jobs(p_run_id uuid) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    update execution.job_queue as job
+       set run_after = 'infinity',
+           waits_for = null
+      from (select waiting.id
+              from execution.job_queue as waiting
+             where waiting.run_id = p_run_id
+               and waiting.status = 'queued'
+               and waiting.run_after < 'infinity'
+             order by waiting.id
+               for no key update skip locked) as waiting
+     where job.id = waiting.id
+$$;
+
+CREATE FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_run_id uuid;
+    v_items integer;
+begin
+    if exists (select from execution.campaign_phases
+                where tenant_id = p_tenant_id and id = p_phase_id and kind = 'delivery')
+    then
+        v_run_id := execution.create_run(p_tenant_id, p_phase_id, p_run_id, false, p_job_size, p_actor);
+        select run.intended into v_items from execution.campaign_runs as run where run.id = v_run_id;
+    end if;
+    -- Somebody has started it: whatever was to be started by itself is settled.
+    update execution.campaigns
+       set not_advanced = null
+     where tenant_id = p_tenant_id
+       and id = p_campaign_id
+       and not_advanced is not null;
+    return execution.enter_phase_state(p_tenant_id, p_campaign_id, p_phase_id, 'start', v_run_id, p_actor,
+                                       jsonb_strip_nulls(jsonb_build_object('items', v_items)));
 end
 $$;
 
@@ -2143,6 +2809,21 @@ begin
        and state.account_id = v_held.account_id;
     return next;
 end
+$$;
+
+CREATE FUNCTION execution.unshelve_jobs(p_run_id uuid) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    update execution.job_queue as job
+       set run_after = greatest(run.scheduled_for, now())
+      from execution.campaign_runs as run
+     where run.id = p_run_id
+       and job.run_id = run.id
+       and job.status = 'queued'
+       and job.run_after = 'infinity'
 $$;
 
 CREATE FUNCTION execution.verify_launch(p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
@@ -2645,6 +3326,47 @@ begin
 end
 $$;
 
+CREATE FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '100ms'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_request tenancy.requests;
+begin
+    delete from tenancy.requests as request
+     where request.tenant_id = v_tenant_id
+       and request.idempotency_key = p_key
+       and request.created_at < now() - interval '24 hours';
+    insert into tenancy.requests (tenant_id, idempotency_key, fingerprint)
+    values (v_tenant_id, p_key, p_fingerprint)
+        on conflict do nothing;
+    if found then
+        return query select 'fresh', null::smallint, null::text, null::text;
+        return;
+    end if;
+
+    select request.*
+      into v_request
+      from tenancy.requests as request
+     where request.tenant_id = v_tenant_id
+       and request.idempotency_key = p_key;
+    return query
+        select case
+                   when v_request.fingerprint is null or v_request.status is null then 'in_progress'
+                   when v_request.fingerprint <> p_fingerprint then 'another'
+                   else 'answered'
+               end,
+               v_request.status,
+               v_request.location,
+               v_request.body;
+exception
+    when lock_not_available then
+        return query select 'in_progress', null::smallint, null::text, null::text;
+end
+$$;
+
 CREATE FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2691,6 +3413,24 @@ $$;
 CREATE FUNCTION tenancy.current_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN CASE WHEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text) IS NULL) THEN (NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid WHEN ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text) IS NULL) OR ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid = (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid)) THEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid ELSE NULL::uuid END;
+
+CREATE FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update tenancy.requests as request
+       set status = p_status,
+           location = p_location,
+           body = p_body
+     where request.tenant_id = tenancy.required_tenant_id()
+       and request.idempotency_key = p_key
+       and request.status is null;
+    if not found then
+        raise exception 'no request with this key was begun' using errcode = 'no_data_found';
+    end if;
+end
+$$;
 
 CREATE FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2760,6 +3500,30 @@ begin
     execute format('create policy tenant_sees_its_own on %s for select '
                    'to postrider_app, postrider_worker, postrider_read '
                    'using (%I = (select tenancy.current_tenant_id()))', p_table, p_tenant_column);
+end
+$$;
+
+CREATE FUNCTION tenancy.prune_requests(p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_removed bigint;
+begin
+    if p_limit is null or p_limit < 1 then
+        raise exception 'the limit must be at least one' using errcode = 'invalid_parameter_value';
+    end if;
+    delete from tenancy.requests as request
+     using (select old.tenant_id, old.idempotency_key
+              from tenancy.requests as old
+             where old.created_at < now() - interval '24 hours'
+             order by old.created_at
+             limit p_limit
+               for update skip locked) as old
+     where request.tenant_id = old.tenant_id
+       and request.idempotency_key = old.idempotency_key;
+    get diagnostics v_removed = row_count;
+    return v_removed;
 end
 $$;
 
@@ -2909,6 +3673,20 @@ ALTER TABLE execution.campaign_audit_log ALTER COLUMN id ADD GENERATED ALWAYS AS
     CACHE 1
 );
 
+CREATE TABLE execution.campaign_events (
+    tenant_id uuid NOT NULL,
+    campaign_id uuid NOT NULL,
+    sequence bigint NOT NULL,
+    type text NOT NULL,
+    phase text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    payload jsonb NOT NULL,
+    CONSTRAINT campaign_events_count_from_one CHECK ((sequence > 0)),
+    CONSTRAINT campaign_events_type_check CHECK ((type = ANY (ARRAY['phase_started'::text, 'phase_paused'::text, 'phase_resumed'::text, 'phase_completed'::text, 'phase_failed'::text, 'campaign_progress'::text])))
+);
+
+ALTER TABLE ONLY execution.campaign_events FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE execution.campaign_phases (
     id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -2928,12 +3706,16 @@ CREATE TABLE execution.campaign_phases (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     failover_account_id uuid,
+    progress numeric(4,1) DEFAULT 0 NOT NULL,
+    progress_reported numeric(4,1),
     CONSTRAINT campaign_phases_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
     CONSTRAINT campaign_phases_deliveries_are_whole CHECK (((kind = 'external'::text) OR ((channel IS NOT NULL) AND (asset_id IS NOT NULL) AND (provider_account_id IS NOT NULL) AND ((list_id IS NOT NULL) OR (channel = 'social'::text))))),
     CONSTRAINT campaign_phases_fail_over_to_another_account CHECK ((failover_account_id <> provider_account_id)),
     CONSTRAINT campaign_phases_kind_check CHECK ((kind = ANY (ARRAY['delivery'::text, 'external'::text]))),
     CONSTRAINT campaign_phases_name_is_simple CHECK ((phase ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text)),
+    CONSTRAINT campaign_phases_progress_is_a_percentage CHECK (((progress >= (0)::numeric) AND (progress <= (100)::numeric))),
     CONSTRAINT campaign_phases_quiet_time_is_positive CHECK ((quiet_time > '00:00:00'::interval)),
+    CONSTRAINT campaign_phases_reports_are_percentages CHECK (((progress_reported >= (0)::numeric) AND (progress_reported <= (100)::numeric))),
     CONSTRAINT campaign_phases_scheduled_in_a_plain_year CHECK (((scheduled_for >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (scheduled_for < '9999-01-01 00:00:00+00'::timestamp with time zone))),
     CONSTRAINT campaign_phases_status_check CHECK ((status = ANY (ARRAY['not_started'::text, 'in_progress'::text, 'paused'::text, 'completed'::text, 'failed'::text]))),
     CONSTRAINT campaign_phases_tolerance_is_a_share CHECK (((failure_tolerance >= (0)::numeric) AND (failure_tolerance <= (1)::numeric)))
@@ -2976,7 +3758,13 @@ CREATE TABLE execution.campaigns (
     name text NOT NULL,
     auto_advance boolean DEFAULT true NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT campaigns_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255)))
+    sequence bigint DEFAULT 0 NOT NULL,
+    pruned_through bigint DEFAULT 0 NOT NULL,
+    progress_at timestamp with time zone,
+    advance_from integer,
+    not_advanced text,
+    CONSTRAINT campaigns_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
+    CONSTRAINT campaigns_prune_what_happened CHECK (((pruned_through >= 0) AND (pruned_through <= sequence)))
 );
 
 ALTER TABLE ONLY execution.campaigns FORCE ROW LEVEL SECURITY;
@@ -3214,6 +4002,21 @@ CREATE TABLE tenancy.provider_accounts (
 
 ALTER TABLE ONLY tenancy.provider_accounts FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE tenancy.requests (
+    tenant_id uuid NOT NULL,
+    idempotency_key text NOT NULL,
+    fingerprint bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    status smallint,
+    location text,
+    body text,
+    CONSTRAINT requests_answers_are_bounded CHECK (((octet_length(body) <= 65536) AND (octet_length(location) <= 1024))),
+    CONSTRAINT requests_fingerprint_is_sha256 CHECK ((octet_length(fingerprint) = 32)),
+    CONSTRAINT requests_key_is_printable CHECK ((idempotency_key ~ '^[ -~]{1,255}$'::text))
+);
+
+ALTER TABLE ONLY tenancy.requests FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE tenancy.tenants (
     id uuid NOT NULL,
     name text NOT NULL,
@@ -3244,6 +4047,9 @@ ALTER TABLE ONLY execution.assets
 
 ALTER TABLE ONLY execution.campaign_audit_log
     ADD CONSTRAINT campaign_audit_log_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY execution.campaign_events
+    ADD CONSTRAINT campaign_events_pkey PRIMARY KEY (tenant_id, campaign_id, sequence);
 
 ALTER TABLE ONLY execution.campaign_phases
     ADD CONSTRAINT campaign_phases_one_per_name UNIQUE (tenant_id, campaign_id, phase);
@@ -3326,6 +4132,9 @@ ALTER TABLE ONLY tenancy.provider_accounts
 ALTER TABLE ONLY tenancy.provider_accounts
     ADD CONSTRAINT provider_accounts_pkey PRIMARY KEY (tenant_id, id);
 
+ALTER TABLE ONLY tenancy.requests
+    ADD CONSTRAINT requests_one_row_per_key PRIMARY KEY (tenant_id, idempotency_key);
+
 ALTER TABLE ONLY tenancy.tenants
     ADD CONSTRAINT tenants_one_per_name UNIQUE (name);
 
@@ -3340,17 +4149,29 @@ ALTER TABLE ONLY tenancy.workspaces
 
 CREATE INDEX account_states_circuits ON execution.account_states USING btree (circuit_open_until) WHERE (circuit_open_until IS NOT NULL);
 
+CREATE INDEX assets_by_age ON execution.assets USING btree (tenant_id, created_at, id);
+
 CREATE INDEX campaign_audit_log_by_campaign ON execution.campaign_audit_log USING btree (tenant_id, campaign_id, id);
 
 CREATE INDEX campaign_audit_log_by_item ON execution.campaign_audit_log USING btree (outbox_id) WHERE (outbox_id IS NOT NULL);
 
 CREATE INDEX campaign_audit_log_by_run ON execution.campaign_audit_log USING btree (tenant_id, run_id, id);
 
+CREATE INDEX campaign_events_by_time ON execution.campaign_events USING btree (at);
+
+CREATE INDEX campaign_phases_reported ON execution.campaign_phases USING btree (tenant_id, id) WHERE (progress_reported IS NOT NULL);
+
+CREATE INDEX campaign_runs_by_age ON execution.campaign_runs USING btree (tenant_id, created_at, id);
+
 CREATE INDEX campaign_runs_by_campaign ON execution.campaign_runs USING btree (tenant_id, campaign_id, created_at);
 
 CREATE INDEX campaign_runs_by_correlation ON execution.campaign_runs USING btree (tenant_id, correlation_id);
 
 CREATE INDEX campaign_runs_by_phase ON execution.campaign_runs USING btree (tenant_id, phase_id, created_at);
+
+CREATE INDEX campaigns_by_age ON execution.campaigns USING btree (tenant_id, created_at, id);
+
+CREATE INDEX campaigns_to_advance ON execution.campaigns USING btree (tenant_id, id) WHERE (advance_from IS NOT NULL);
 
 CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id);
 
@@ -3372,6 +4193,10 @@ CREATE INDEX job_queue_waiting ON execution.job_queue USING btree (tenant_id, ru
 
 CREATE INDEX lead_intake_by_intake ON execution.lead_intake USING btree (intake);
 
+CREATE INDEX leads_by_email ON execution.leads USING btree (tenant_id, email, id) WHERE (email IS NOT NULL);
+
+CREATE INDEX leads_by_phone ON execution.leads USING btree (tenant_id, phone, id) WHERE (phone IS NOT NULL);
+
 CREATE INDEX leads_suppressed ON execution.leads USING btree (tenant_id, id) WHERE (suppressed_at IS NOT NULL);
 
 CREATE INDEX leads_suppressed_by_email ON execution.leads USING btree (lower(email), tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
@@ -3390,6 +4215,8 @@ CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id
 
 CREATE INDEX provider_accounts_by_id ON tenancy.provider_accounts USING btree (id);
 
+CREATE INDEX requests_by_age ON tenancy.requests USING btree (created_at);
+
 CREATE TRIGGER assets_are_never_emptied BEFORE TRUNCATE ON execution.assets FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
 
 CREATE TRIGGER assets_never_change BEFORE DELETE OR UPDATE ON execution.assets FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
@@ -3397,6 +4224,12 @@ CREATE TRIGGER assets_never_change BEFORE DELETE OR UPDATE ON execution.assets F
 CREATE TRIGGER campaign_audit_log_is_append_only BEFORE DELETE OR UPDATE ON execution.campaign_audit_log FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
 
 CREATE TRIGGER campaign_audit_log_is_never_emptied BEFORE TRUNCATE ON execution.campaign_audit_log FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+
+CREATE TRIGGER campaign_events_are_facts BEFORE UPDATE ON execution.campaign_events FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what has happened does not change');
+
+CREATE TRIGGER campaign_events_are_never_emptied BEFORE TRUNCATE ON execution.campaign_events FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('what has happened does not change');
+
+CREATE TRIGGER campaign_events_stay_for_an_hour BEFORE DELETE ON execution.campaign_events FOR EACH ROW WHEN ((old.at > (now() - '01:00:00'::interval))) EXECUTE FUNCTION tenancy.refuse_change('readers may still ask for it');
 
 CREATE TRIGGER campaign_phases_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_phases FOR EACH ROW WHEN (((((((((old.status <> 'not_started'::text) OR (new.status <> 'in_progress'::text)) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'paused'::text))) AND ((old.status <> 'paused'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'completed'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'in_progress'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a phase does not change like this');
 
@@ -3462,6 +4295,8 @@ CREATE TRIGGER provider_accounts_secrets_have_a_time BEFORE UPDATE OF sealed_sec
 
 CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant_id ON tenancy.provider_accounts FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id))) EXECUTE FUNCTION tenancy.refuse_change('an account does not move; its secret is bound to its row');
 
+CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('what was answered stays as it was said');
+
 ALTER TABLE ONLY execution.account_states
     ADD CONSTRAINT account_states_belong_to_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
 
@@ -3470,6 +4305,9 @@ ALTER TABLE ONLY execution.assets
 
 ALTER TABLE ONLY execution.campaign_audit_log
     ADD CONSTRAINT campaign_audit_log_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY execution.campaign_events
+    ADD CONSTRAINT campaign_events_belong_to_a_campaign FOREIGN KEY (tenant_id, campaign_id) REFERENCES execution.campaigns(tenant_id, id);
 
 ALTER TABLE ONLY execution.campaign_phases
     ADD CONSTRAINT campaign_phases_address_a_list FOREIGN KEY (tenant_id, list_id) REFERENCES execution.lead_lists(tenant_id, id);
@@ -3534,6 +4372,9 @@ ALTER TABLE ONLY tenancy.audit_log
 ALTER TABLE ONLY tenancy.provider_accounts
     ADD CONSTRAINT provider_accounts_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
 
+ALTER TABLE ONLY tenancy.requests
+    ADD CONSTRAINT requests_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
@@ -3542,6 +4383,8 @@ ALTER TABLE execution.account_states ENABLE ROW LEVEL SECURITY;
 ALTER TABLE execution.assets ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.campaign_audit_log ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaign_events ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.campaign_phases ENABLE ROW LEVEL SECURITY;
 
@@ -3566,6 +4409,8 @@ CREATE POLICY owner_passes ON execution.account_states TO postrider_owner USING 
 CREATE POLICY owner_passes ON execution.assets TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.campaign_audit_log TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaign_events TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.campaign_phases TO postrider_owner USING (true) WITH CHECK (true);
 
@@ -3596,6 +4441,8 @@ CREATE POLICY tenant_sees_its_own ON execution.account_states FOR SELECT TO post
 CREATE POLICY tenant_sees_its_own ON execution.assets FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.campaign_audit_log FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaign_events FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.campaign_phases FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
@@ -3637,17 +4484,23 @@ CREATE POLICY owner_passes ON tenancy.audit_log TO postrider_owner USING (true) 
 
 CREATE POLICY owner_passes ON tenancy.provider_accounts TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON tenancy.requests TO postrider_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY owner_passes ON tenancy.tenants TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON tenancy.workspaces TO postrider_owner USING (true) WITH CHECK (true);
 
 ALTER TABLE tenancy.provider_accounts ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE tenancy.requests ENABLE ROW LEVEL SECURITY;
+
 CREATE POLICY tenant_sees_its_own ON tenancy.api_keys FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON tenancy.audit_log FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON tenancy.provider_accounts FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON tenancy.requests FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON tenancy.tenants FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
@@ -3673,7 +4526,13 @@ GRANT USAGE ON SCHEMA tenancy TO postrider_app;
 GRANT USAGE ON SCHEMA tenancy TO postrider_worker;
 GRANT USAGE ON SCHEMA tenancy TO postrider_read;
 
+REVOKE ALL ON FUNCTION execution.advance_campaign(p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.advance_campaign(p_actor text) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
@@ -3690,6 +4549,9 @@ GRANT ALL ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p
 REVOKE ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) TO postrider_app;
+
 REVOKE ALL ON FUNCTION execution.count_items(p_job_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) FROM PUBLIC;
@@ -3697,6 +4559,8 @@ GRANT ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_n
 
 REVOKE ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_only_failed boolean, p_job_size integer, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
@@ -3713,6 +4577,10 @@ GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p
 GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.end_phase(p_run_id uuid, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) TO postrider_worker;
@@ -3751,6 +4619,13 @@ GRANT ALL ON FUNCTION execution.merge_leads(p_intake uuid, p_workspace_id uuid, 
 REVOKE ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.note_progress(p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.note_progress(p_worker_id text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) TO postrider_worker;
 
@@ -3758,6 +4633,13 @@ REVOKE ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_app;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.phase_goal(p_trigger text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.phase_target(p_trigger text, p_from text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) TO postrider_worker;
@@ -3786,6 +4668,9 @@ GRANT ALL ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency
 REVOKE ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) TO postrider_app;
+
 REVOKE ALL ON FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) FROM PUBLIC;
@@ -3803,6 +4688,10 @@ GRANT ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uui
 
 REVOKE ALL ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION execution.shelve_jobs(p_run_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.success_of(p_channel text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_app;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_worker;
@@ -3816,6 +4705,8 @@ GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant
 
 REVOKE ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_run_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.verify_launch(p_run_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_app;
@@ -3867,6 +4758,9 @@ GRANT ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) TO postride
 REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) TO postrider_app;
+
 REVOKE ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
 
@@ -3880,6 +4774,9 @@ GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_app;
 GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_worker;
 GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_read;
 
+REVOKE ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
+
 REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
 
@@ -3891,6 +4788,9 @@ GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_read;
 REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.prune_requests(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.prune_requests(p_limit integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_change() FROM PUBLIC;
 
@@ -3919,6 +4819,10 @@ GRANT SELECT ON TABLE execution.assets TO postrider_read;
 GRANT SELECT ON TABLE execution.campaign_audit_log TO postrider_app;
 GRANT SELECT ON TABLE execution.campaign_audit_log TO postrider_worker;
 GRANT SELECT ON TABLE execution.campaign_audit_log TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaign_events TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_events TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_events TO postrider_read;
 
 GRANT SELECT ON TABLE execution.campaign_phases TO postrider_app;
 GRANT SELECT ON TABLE execution.campaign_phases TO postrider_worker;

@@ -2,6 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`drafts`] | what is wrong with a campaign before it is created |
 //! | [`campaigns`] | the worker: claims jobs, reserves items, calls providers, settles |
 //! | [`resolver`] | settles what is in doubt, where the provider allows it |
 //! | [`render`] | from an asset and a lead to a message |
@@ -9,6 +10,7 @@
 //! | [`retention`] | removes old processed events in small steps |
 
 pub mod campaigns;
+pub mod drafts;
 pub mod relay;
 pub mod render;
 pub mod resolver;
@@ -17,4 +19,4 @@ pub mod retention;
 pub use campaigns::{CampaignSettings, CampaignWorker};
 pub use relay::{Relay, RelaySettings, Route};
 pub use resolver::{Resolver, ResolverSettings};
-pub use retention::Retention;
+pub use retention::{Retention, sweep_requests};

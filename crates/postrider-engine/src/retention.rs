@@ -1,17 +1,20 @@
-//! Removes old processed events in small steps, so that claims never wait for it.
+//! Removes what is old, in small steps, so that nobody waits for it: processed events, the history of campaigns, and what was answered
+//! to requests a day ago.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use postrider_store::{Pool, StoreError, events, pool};
+use postrider_store::{PgConnection, Pool, StoreError, events, history, pool, requests};
 use tokio_util::sync::CancellationToken;
 
-/// How long processed events are kept.
+/// How long things are kept.
 #[derive(Debug, Clone)]
 pub struct Retention {
-    /// Since they were processed.
-    pub keep: Duration,
-    /// How often to look for older ones.
+    /// Domain events, since they were processed; for ever without.
+    pub events: Option<Duration>,
+    /// What happened to campaigns; for ever without.
+    pub history: Option<Duration>,
+    /// How often to look for what is older.
     pub every: Duration,
 }
 
@@ -24,13 +27,9 @@ impl Retention {
     /// Removes what is too old, now and then, until shutdown.
     pub async fn run(self, pool: Pool, shutdown: CancellationToken) {
         loop {
-            match self.sweep(&pool, &shutdown).await {
-                Ok(0) => {}
-                Ok(removed) => {
-                    tracing::info!(removed, "removed {removed} processed events past their retention");
-                }
-                Err(error) => tracing::warn!(?error, "old events stay until the next round: {error}"),
-            }
+            tell("processed events", self.sweep_events(&pool, &shutdown).await);
+            tell("events of campaigns", self.sweep_history(&pool, &shutdown).await);
+            tell("answered requests", sweep_requests(&pool, &shutdown).await);
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(self.every) => {}
@@ -38,21 +37,71 @@ impl Retention {
         }
     }
 
-    /// One pass over everything that may be too old. Returns how many events were removed.
-    pub async fn sweep(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
-        let keep = SignedDuration::try_from(self.keep).unwrap_or(SignedDuration::MAX);
-        let before = Timestamp::now().checked_sub(keep).unwrap_or(Timestamp::MIN);
-        let (mut after_id, mut removed) = (0, 0);
+    /// One pass over the domain events that may be too old. Returns how many were removed.
+    pub async fn sweep_events(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
+        let Some(before) = before(self.events) else { return Ok(0) };
+        Old::Events { before, after_id: 0 }.sweep(pool, shutdown).await
+    }
+
+    /// One pass over the history of campaigns. Returns how many events were removed.
+    pub async fn sweep_history(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
+        let Some(before) = before(self.history) else { return Ok(0) };
+        Old::History { before }.sweep(pool, shutdown).await
+    }
+}
+
+/// One pass over the answers to requests that are a day old. Returns how many were forgotten.
+pub async fn sweep_requests(pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
+    Old::Requests.sweep(pool, shutdown).await
+}
+
+/// What grows old.
+enum Old {
+    Events { before: Timestamp, after_id: i64 },
+    History { before: Timestamp },
+    Requests,
+}
+
+impl Old {
+    /// Takes steps until there is nothing left. Returns the sum of what they removed.
+    async fn sweep(mut self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
+        let mut removed = 0;
         loop {
             let mut transaction = pool::begin(pool).await?;
-            let step = events::prune(&mut transaction, before, after_id, WINDOW).await?;
+            let (more, done) = self.step(&mut transaction).await?;
             pool::commit(transaction).await?;
-            removed += step.removed;
-            after_id = step.last_id;
-            if step.done || shutdown.is_cancelled() {
+            removed += more;
+            if done || shutdown.is_cancelled() {
                 return Ok(removed);
             }
             tokio::time::sleep(BREATH).await;
         }
+    }
+
+    /// How many rows a step removed, and whether it was the last one.
+    async fn step(&mut self, connection: &mut PgConnection) -> Result<(i64, bool), StoreError> {
+        let removed = match self {
+            Self::Events { before, after_id } => {
+                let step = events::prune(connection, *before, *after_id, WINDOW).await?;
+                *after_id = step.last_id;
+                return Ok((step.removed, step.done));
+            }
+            Self::History { before } => history::prune(connection, *before, WINDOW).await?,
+            Self::Requests => requests::prune(connection, WINDOW).await?,
+        };
+        Ok((removed, removed < i64::from(WINDOW)))
+    }
+}
+
+fn before(keep: Option<Duration>) -> Option<Timestamp> {
+    let keep = SignedDuration::try_from(keep?).unwrap_or(SignedDuration::MAX);
+    Some(Timestamp::now().checked_sub(keep).unwrap_or(Timestamp::MIN))
+}
+
+fn tell(what: &str, swept: Result<i64, StoreError>) {
+    match swept {
+        Ok(0) => {}
+        Ok(removed) => tracing::info!(removed, "removed {removed} {what} past their retention"),
+        Err(error) => tracing::warn!(?error, "old {what} stay until the next round: {error}"),
     }
 }

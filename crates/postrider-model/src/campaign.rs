@@ -85,6 +85,26 @@ words!(
 );
 
 words!(
+    /// What changes the state of a phase.
+    PhaseTrigger, "phase control" {
+        /// It begins.
+        Start => "start",
+        /// It is suspended.
+        Pause => "pause",
+        /// It goes on.
+        Resume => "resume",
+        /// What failed is tried again.
+        Retry => "retry",
+        /// All of it is done again.
+        Rerun => "rerun",
+        /// It has ended well.
+        Complete => "complete",
+        /// It has ended badly.
+        Fail => "fail",
+    }
+);
+
+words!(
     /// The state of a run, computed from its jobs.
     RunStatus, "run status" {
         /// Its jobs exist and none was taken yet.
@@ -156,6 +176,24 @@ words!(
     }
 );
 
+words!(
+    /// What a campaign's history consists of.
+    EventType, "event type" {
+        /// A phase began, or began again.
+        PhaseStarted => "phase_started",
+        /// A phase was suspended.
+        PhasePaused => "phase_paused",
+        /// A phase goes on.
+        PhaseResumed => "phase_resumed",
+        /// A phase ended well.
+        PhaseCompleted => "phase_completed",
+        /// A phase ended badly.
+        PhaseFailed => "phase_failed",
+        /// How far a phase is.
+        CampaignProgress => "campaign_progress",
+    }
+);
+
 impl Channel {
     /// The kind of job that serves it.
     #[must_use]
@@ -178,15 +216,16 @@ impl Channel {
     }
 }
 
-/// Every legal change of a phase.
-pub const PHASE_TRANSITIONS: &[(PhaseStatus, PhaseStatus)] = &[
-    (PhaseStatus::NotStarted, PhaseStatus::InProgress),
-    (PhaseStatus::InProgress, PhaseStatus::Paused),
-    (PhaseStatus::Paused, PhaseStatus::InProgress),
-    (PhaseStatus::InProgress, PhaseStatus::Completed),
-    (PhaseStatus::InProgress, PhaseStatus::Failed),
-    (PhaseStatus::Completed, PhaseStatus::InProgress),
-    (PhaseStatus::Failed, PhaseStatus::InProgress),
+/// Every legal change of a phase: from where, by what, to where. Nothing else is said about phases anywhere: the database, the API and the
+/// documents are tested against this table.
+pub const PHASE_MACHINE: &[(PhaseStatus, PhaseTrigger, PhaseStatus)] = &[
+    (PhaseStatus::NotStarted, PhaseTrigger::Start, PhaseStatus::InProgress),
+    (PhaseStatus::InProgress, PhaseTrigger::Pause, PhaseStatus::Paused),
+    (PhaseStatus::InProgress, PhaseTrigger::Complete, PhaseStatus::Completed),
+    (PhaseStatus::InProgress, PhaseTrigger::Fail, PhaseStatus::Failed),
+    (PhaseStatus::Paused, PhaseTrigger::Resume, PhaseStatus::InProgress),
+    (PhaseStatus::Completed, PhaseTrigger::Rerun, PhaseStatus::InProgress),
+    (PhaseStatus::Failed, PhaseTrigger::Retry, PhaseStatus::InProgress),
 ];
 
 /// Every legal change of a run.
@@ -220,7 +259,66 @@ impl PhaseStatus {
     /// Whether this change is legal.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
-        PHASE_TRANSITIONS.contains(&(self, next))
+        PHASE_MACHINE.iter().any(|(from, _, to)| (*from, *to) == (self, next))
+    }
+
+    /// Where a trigger leads from here, if anywhere.
+    #[must_use]
+    pub fn after(self, trigger: PhaseTrigger) -> Option<Self> {
+        PHASE_MACHINE.iter().find(|(from, by, _)| (*from, *by) == (self, trigger)).map(|(_, _, to)| *to)
+    }
+
+    /// What may be done about a phase of this kind from here. A delivery ends by itself.
+    pub fn allowed(self, kind: PhaseKind) -> impl Iterator<Item = PhaseTrigger> {
+        PHASE_MACHINE
+            .iter()
+            .filter(move |(from, by, _)| *from == self && by.is_for(kind))
+            .map(|(_, by, _)| *by)
+    }
+}
+
+impl PhaseTrigger {
+    /// The state that it asks for.
+    #[must_use]
+    pub fn goal(self) -> PhaseStatus {
+        match self {
+            Self::Start | Self::Resume | Self::Retry | Self::Rerun => PhaseStatus::InProgress,
+            Self::Pause => PhaseStatus::Paused,
+            Self::Complete => PhaseStatus::Completed,
+            Self::Fail => PhaseStatus::Failed,
+        }
+    }
+
+    /// Whether somebody may say it about a phase of this kind.
+    #[must_use]
+    pub fn is_for(self, kind: PhaseKind) -> bool {
+        kind == PhaseKind::External || !matches!(self, Self::Complete | Self::Fail)
+    }
+
+    /// The event that tells of it.
+    #[must_use]
+    pub fn event(self) -> EventType {
+        match self {
+            Self::Start | Self::Retry | Self::Rerun => EventType::PhaseStarted,
+            Self::Pause => EventType::PhasePaused,
+            Self::Resume => EventType::PhaseResumed,
+            Self::Complete => EventType::PhaseCompleted,
+            Self::Fail => EventType::PhaseFailed,
+        }
+    }
+}
+
+impl EventType {
+    /// The state of the phase after it. Progress has none: it never touches the state.
+    #[must_use]
+    pub fn sets(self) -> Option<PhaseStatus> {
+        match self {
+            Self::PhaseStarted | Self::PhaseResumed => Some(PhaseStatus::InProgress),
+            Self::PhasePaused => Some(PhaseStatus::Paused),
+            Self::PhaseCompleted => Some(PhaseStatus::Completed),
+            Self::PhaseFailed => Some(PhaseStatus::Failed),
+            Self::CampaignProgress => None,
+        }
     }
 }
 
@@ -284,6 +382,45 @@ mod tests {
         for status in PhaseStatus::ALL {
             assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
         }
+    }
+
+    #[test]
+    fn every_trigger_leads_to_its_goal_and_its_event_says_so() {
+        for (_, by, to) in PHASE_MACHINE {
+            assert_eq!(by.goal(), *to);
+            assert_eq!(by.event().sets(), Some(*to));
+        }
+        // A state and a trigger lead to one place at most.
+        for (n, (from, by, _)) in PHASE_MACHINE.iter().enumerate() {
+            assert!(PHASE_MACHINE.iter().skip(n + 1).all(|other| (other.0, other.1) != (*from, *by)));
+        }
+    }
+
+    #[test]
+    fn the_illegal_changes_of_the_contract_are_not_in_the_table() {
+        use PhaseStatus::{Completed, Failed, NotStarted, Paused};
+        let illegal = [
+            (NotStarted, Paused),
+            (NotStarted, Completed),
+            (Paused, Completed),
+            (Paused, Failed),
+            (Completed, Paused),
+            (Failed, Paused),
+        ];
+        assert!(illegal.iter().all(|(from, to)| !from.may_become(*to)));
+        let legal = PhaseStatus::ALL
+            .iter()
+            .flat_map(|from| PhaseStatus::ALL.iter().map(move |to| (*from, *to)))
+            .filter(|(from, to)| from.may_become(*to));
+        assert_eq!(legal.count(), 7);
+    }
+
+    #[test]
+    fn a_delivery_ends_by_itself() {
+        let allowed =
+            |kind| PhaseStatus::InProgress.allowed(kind).map(PhaseTrigger::as_str).collect::<Vec<_>>();
+        assert_eq!(allowed(PhaseKind::Delivery), ["pause"]);
+        assert_eq!(allowed(PhaseKind::External), ["pause", "complete", "fail"]);
     }
 
     #[test]

@@ -102,6 +102,16 @@ impl MasterKey {
         plain.map(Zeroizing::new).map_err(|_| SealError::Damaged)
     }
 
+    /// A hash that nobody can make without this key, so that what it was made of cannot be guessed.
+    #[must_use]
+    pub fn keyed_hash(&self, hash: &[u8; 32]) -> [u8; 32] {
+        let digest = Sha256::new()
+            .chain_update("postrider keyed hash")
+            .chain_update(self.0.expose_secret())
+            .chain_update(hash);
+        digest.finalize().into()
+    }
+
     fn cipher(&self) -> XChaCha20Poly1305 {
         XChaCha20Poly1305::new(Key::from_slice(self.0.expose_secret()))
     }

@@ -4,12 +4,15 @@ select phase.id,
        phase.kind,
        phase.channel,
        phase.status,
+       coalesce(phase.progress_reported, phase.progress)::double precision as "progress!",
+       phase.asset_id,
        asset.name || '@' || asset.version as asset,
        list.name as "list?",
        account.name as "provider_account?",
        failover.name as "failover_account?",
        phase.failure_tolerance::double precision as "failure_tolerance!",
        phase.scheduled_for as "scheduled_for: jiff_sqlx::Timestamp",
+       extract(epoch from phase.quiet_time)::double precision as "quiet_time_seconds!",
        newest.id as "run_id?"
   from execution.campaign_phases as phase
        left join execution.assets as asset

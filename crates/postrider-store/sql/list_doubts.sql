@@ -1,4 +1,4 @@
--- What is in doubt, longest first. What is marked has an index of its own. What is not marked yet, because its worker has
+-- What is in doubt, in the order of reservations. What is marked has an index of its own. What is not marked yet, because its worker has
 -- only just fallen silent, belongs to a job that has not ended.
 with marked as (
     select item.id
@@ -66,5 +66,6 @@ select item.id as "id!",
          on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
        left join execution.doubts as doubt on doubt.tenant_id = item.tenant_id and doubt.outbox_id = item.id
  where item.since is not null
- order by item.since, item.id
+   and ($3::timestamptz is null or (item.created_at, item.id) > ($3, $4::uuid))
+ order by item.created_at, item.id
  limit $2

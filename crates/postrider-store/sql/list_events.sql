@@ -12,11 +12,11 @@ select id,
        last_error
   from m10_recovery.outbox
  where id > $4
-   and ($1::text is null
-        or ($1 = 'pending' and processed_at is null and claimed_at is null)
-        or ($1 = 'claimed' and processed_at is null and claimed_at is not null)
-        or ($1 = 'processed' and processed_at is not null))
-   and ($2::integer is null or (processed_at is null and retry_count > 0 and retry_count > $2))
+   and ((cardinality($1::text[]) = 0 and $2::integer is null)
+        or ('pending' = any ($1) and processed_at is null and claimed_at is null)
+        or ('claimed' = any ($1) and processed_at is null and claimed_at is not null)
+        or ('processed' = any ($1) and processed_at is not null)
+        or (processed_at is null and retry_count > 0 and retry_count > $2))
    and ($3::uuid is null or tenant_id = $3)
  order by id
  limit $5

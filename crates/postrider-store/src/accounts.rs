@@ -104,10 +104,12 @@ pub async fn create(
     .fetch_one(unnamed(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
-        Some("provider_accounts_one_per_name") => refused(format!(
-            "an account called `{}` exists already; `accounts rotate` sets a new secret",
-            account.name
-        )),
+        Some("provider_accounts_one_per_name") => StoreError::Conflict {
+            message: format!(
+                "an account called `{}` exists already; `accounts rotate` sets a new secret",
+                account.name
+            ),
+        },
         Some("provider_accounts_provider_is_given") => refused(format!(
             "`{}` is not the name of a provider; use lower case, like `twilio`",
             account.provider
@@ -127,6 +129,35 @@ pub async fn create(
 pub async fn list(
     connection: &mut PgConnection,
     tenant: TenantId,
+) -> Result<Vec<ProviderAccount>, StoreError> {
+    select(connection, tenant, None, None, i64::MAX).await
+}
+
+/// Up to so many accounts of one tenant, by name, after this one.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    after: Option<(&str, ProviderAccountId)>,
+    limit: i64,
+) -> Result<Vec<ProviderAccount>, StoreError> {
+    select(connection, tenant, None, after, limit).await
+}
+
+/// One account of a tenant.
+pub async fn find(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: ProviderAccountId,
+) -> Result<Option<ProviderAccount>, StoreError> {
+    Ok(select(connection, tenant, Some(id), None, 1).await?.pop())
+}
+
+async fn select(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    only: Option<ProviderAccountId>,
+    after: Option<(&str, ProviderAccountId)>,
+    limit: i64,
 ) -> Result<Vec<ProviderAccount>, StoreError> {
     let rows = sqlx::query!(
         r#"
@@ -152,9 +183,16 @@ pub async fn list(
                left join execution.account_states as state
                  on state.tenant_id = account.tenant_id and state.account_id = account.id
          where account.tenant_id = $1
+           and ($2::uuid is null or account.id = $2)
+           and ($3::text is null or (account.name, account.id) > ($3, $4))
          order by account.name, account.id
+         limit $5
         "#,
         tenant.0,
+        only.map(|id| id.0),
+        after.map(|(name, _)| name),
+        after.map(|(_, id)| id.0),
+        limit,
     )
     .fetch_all(unnamed(connection))
     .await
@@ -259,10 +297,10 @@ pub async fn remove(
         .fetch_one(unnamed(connection))
         .await
         .map_err(|error| match StoreError::constraint(&error) {
-            Some("campaign_phases_use_an_account" | "campaign_phases_fail_over_to_an_account") => refused(
-                "a campaign uses this account, and its record is kept; `accounts rotate` takes its secret out of use"
+            Some("campaign_phases_use_an_account" | "campaign_phases_fail_over_to_an_account") => StoreError::Conflict {
+                message: "a campaign uses this account, and its record is kept; `accounts rotate` takes its secret out of use"
                     .to_owned(),
-            ),
+            },
             _ => StoreError::on("removing the provider account")(error),
         })
 }

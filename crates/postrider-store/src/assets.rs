@@ -1,6 +1,7 @@
 //! Content in versions that never change.
 
 use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
 use postrider_model::{
     Channel,
     ids::{AssetId, TenantId, WorkspaceId},
@@ -25,6 +26,32 @@ pub struct Asset {
     pub content: serde_json::Value,
     /// Since when.
     pub created_at: Timestamp,
+}
+
+/// A version in a list, without what it says.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// Its id.
+    pub id: AssetId,
+    /// Where it belongs.
+    pub workspace_id: WorkspaceId,
+    /// What the tenant calls it.
+    pub name: String,
+    /// Counts from one for each name.
+    pub version: i32,
+    /// What it is made for.
+    pub channel: Channel,
+    /// Since when.
+    pub created_at: Timestamp,
+}
+
+/// Which assets to list.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only of this name.
+    pub name: Option<String>,
+    /// Only for this channel.
+    pub channel: Option<Channel>,
 }
 
 /// Makes the next version in the tenant of the transaction, or answers with the newest one when it says the same already.
@@ -105,6 +132,94 @@ pub async fn find(
             content: row.content,
             created_at: row.created_at.to_jiff(),
         })
+    })
+    .transpose()
+}
+
+/// Assets of a tenant, newest first: those after a given one, or from the beginning.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    filter: &Filter,
+    after: Option<(Timestamp, AssetId)>,
+    limit: i64,
+) -> Result<Vec<Listed>, StoreError> {
+    let (at, id) = after.unzip();
+    let rows = sqlx::query!(
+        r#"
+        select id,
+               workspace_id,
+               name,
+               version,
+               channel,
+               created_at as "created_at: jiff_sqlx::Timestamp"
+          from execution.assets
+         where tenant_id = $1
+           and ($2::timestamptz is null or (created_at, id) < ($2, $3::uuid))
+           and ($4::text is null or name = $4)
+           and ($5::text is null or channel = $5)
+         order by created_at desc, id desc
+         limit $6
+        "#,
+        tenant.0,
+        at.map(ToSqlx::to_sqlx) as _,
+        id.map(|id| id.0),
+        filter.name,
+        filter.channel.map(Channel::as_str),
+        limit,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing the assets"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Listed {
+                id: AssetId(row.id),
+                workspace_id: WorkspaceId(row.workspace_id),
+                name: row.name,
+                version: row.version,
+                channel: word(&row.channel)?,
+                created_at: row.created_at.to_jiff(),
+            })
+        })
+        .collect()
+}
+
+/// One version. `None` when the tenant has no such asset.
+pub async fn read(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: AssetId,
+) -> Result<Option<(Listed, serde_json::Value)>, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        select id,
+               workspace_id,
+               name,
+               version,
+               channel,
+               content,
+               created_at as "created_at: jiff_sqlx::Timestamp"
+          from execution.assets
+         where tenant_id = $1
+           and id = $2
+        "#,
+        tenant.0,
+        id.0,
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the asset"))?;
+    row.map(|row| {
+        let listed = Listed {
+            id: AssetId(row.id),
+            workspace_id: WorkspaceId(row.workspace_id),
+            name: row.name,
+            version: row.version,
+            channel: word(&row.channel)?,
+            created_at: row.created_at.to_jiff(),
+        };
+        Ok((listed, row.content))
     })
     .transpose()
 }

@@ -4,9 +4,10 @@
 //! Functions that change something act in the tenant of the transaction. Functions that read name the tenant as well,
 //! because an operator's login sees every tenant's rows.
 
-use std::{collections::HashMap, str::FromStr};
+use std::{collections::HashMap, fmt, str::FromStr};
 
 use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
 use postrider_model::{
     Channel,
     campaign::{NotAWord, PhaseKind, PhaseStatus},
@@ -16,8 +17,9 @@ use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
 use crate::{
-    StoreError,
+    Pool, StoreError,
     limits::{self, Waiting},
+    pool,
     runs::{self, Progress, Run},
     unnamed::unnamed,
 };
@@ -65,49 +67,110 @@ pub struct NewPhase {
     pub quiet_time_seconds: Option<u32>,
 }
 
+/// What is wrong with a campaign that somebody wants to create: one sentence, and the field that it is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// Which of the phases, counted from 0; none when it is about the campaign.
+    pub at: Option<usize>,
+    /// The name of that phase, where the sentence does not say it.
+    pub phase: Option<String>,
+    /// The field.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl Mistake {
+    /// One in a phase, at this place among the others.
+    #[must_use]
+    pub fn in_phase(at: usize, phase: &str, field: &'static str, problem: impl Into<String>) -> Self {
+        Self { at: Some(at), phase: Some(phase.to_owned()), field, problem: problem.into() }
+    }
+
+    fn in_name(at: usize, problem: String) -> Self {
+        Self { at: Some(at), phase: None, field: "phase", problem }
+    }
+
+    fn in_campaign(field: &'static str, problem: impl Into<String>) -> Self {
+        Self { at: None, phase: None, field, problem: problem.into() }
+    }
+
+    /// Where it is, such as `phases[0].channel`.
+    #[must_use]
+    pub fn path(&self) -> String {
+        match self.at {
+            Some(at) => format!("phases[{at}].{}", self.field),
+            None => self.field.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(phase) = &self.phase {
+            write!(f, "phase `{phase}`: ")?;
+        }
+        f.write_str(&self.problem)
+    }
+}
+
+impl std::error::Error for Mistake {}
+
+impl From<Mistake> for StoreError {
+    fn from(mistake: Mistake) -> Self {
+        Self::Refused { message: mistake.to_string(), hint: None }
+    }
+}
+
 impl NewCampaign {
-    /// What can be said about it without asking the database. A mistake is named with its phase.
-    pub fn check(&self) -> Result<(), StoreError> {
+    /// What can be said about it without asking the database.
+    pub fn check(&self) -> Result<(), Mistake> {
         if self.name.trim().is_empty() || self.name.len() > 255 {
-            return Err(refused("a campaign needs a name of 1 to 255 bytes".to_owned()));
+            return Err(Mistake::in_campaign("name", "a campaign needs a name of 1 to 255 bytes"));
         }
         if self.name.contains(char::is_control) {
-            return Err(refused("the name of a campaign has no control characters".to_owned()));
+            return Err(Mistake::in_campaign("name", "the name of a campaign has no control characters"));
         }
         if self.phases.is_empty() || self.phases.len() > PHASES_MAX {
-            return Err(refused(format!(
-                "a campaign has between 1 and {PHASES_MAX} phases, not {}",
-                self.phases.len()
-            )));
+            let count = self.phases.len();
+            return Err(Mistake::in_campaign(
+                "phases",
+                format!("a campaign has between 1 and {PHASES_MAX} phases, not {count}"),
+            ));
         }
-        for (n, phase) in self.phases.iter().enumerate() {
-            if !is_simple(&phase.phase) {
-                return Err(refused(format!(
-                    "`{}` is not a name for a phase; use up to 63 of a-z, 0-9, `-` and `_`, like `first-mail`",
-                    phase.phase.escape_debug()
-                )));
+        for (at, phase) in self.phases.iter().enumerate() {
+            let name = &phase.phase;
+            if !is_simple(name) {
+                return Err(Mistake::in_name(
+                    at,
+                    format!(
+                        "`{}` is not a name for a phase; use up to 63 of a-z, 0-9, `-` and `_`, like `first-mail`",
+                        name.escape_debug()
+                    ),
+                ));
             }
-            if self.phases.iter().take(n).any(|earlier| earlier.phase == phase.phase) {
-                return Err(refused(format!(
-                    "two phases are called `{}`; give one another name",
-                    phase.phase
-                )));
+            if self.phases.iter().take(at).any(|earlier| earlier.phase == *name) {
+                return Err(Mistake::in_name(
+                    at,
+                    format!("two phases are called `{name}`; give one another name"),
+                ));
             }
-            phase
-                .problem()
-                .map_or(Ok(()), |problem| Err(refused(format!("phase `{}`: {problem}", phase.phase))))?;
+            if let Some((field, problem)) = phase.problem() {
+                return Err(Mistake::in_phase(at, name, field, problem));
+            }
         }
         Ok(())
     }
 }
 
 impl NewPhase {
-    fn problem(&self) -> Option<String> {
+    fn problem(&self) -> Option<(&'static str, String)> {
         if self.failure_tolerance.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
-            return Some("failure_tolerance is a share between 0 and 1, such as 0.05".to_owned());
+            let problem = "failure_tolerance is a share between 0 and 1, such as 0.05";
+            return Some(("failure_tolerance", problem.to_owned()));
         }
         if self.quiet_time_seconds == Some(0) {
-            return Some("quiet_time_seconds must be at least 1".to_owned());
+            return Some(("quiet_time_seconds", "quiet_time_seconds must be at least 1".to_owned()));
         }
         match self.kind {
             PhaseKind::External => {
@@ -118,7 +181,9 @@ impl NewPhase {
                     ("failover_account", self.failover_account.is_some()),
                 ];
                 let (field, _) = given.into_iter().find(|(_, is_given)| *is_given)?;
-                Some(format!("another service does an external phase, so `{field}` does not belong here"))
+                let problem =
+                    format!("another service does an external phase, so `{field}` does not belong here");
+                Some((field, problem))
             }
             PhaseKind::Delivery => {
                 let missing = [
@@ -128,10 +193,11 @@ impl NewPhase {
                     ("list", self.list.is_none() && self.channel != Some(Channel::Social)),
                 ];
                 if let Some((field, _)) = missing.into_iter().find(|(_, is_missing)| *is_missing) {
-                    return Some(format!("`{field}` is missing"));
+                    return Some((field, format!("`{field}` is missing")));
                 }
+                let problem = "it fails over to the account that it uses anyway; name another one";
                 (self.failover_account.is_some() && self.failover_account == self.provider_account)
-                    .then(|| "it fails over to the account that it uses anyway; name another one".to_owned())
+                    .then(|| ("failover_account", problem.to_owned()))
             }
         }
     }
@@ -173,9 +239,8 @@ pub async fn create(
     .fetch_one(unnamed(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
-        Some("campaigns_one_per_name") => StoreError::Refused {
-            message: format!("a campaign called `{}` exists already", campaign.name),
-            hint: Some("Choose another name; `postrider campaign status` lists those taken.".to_owned()),
+        Some("campaigns_one_per_name") => StoreError::Conflict {
+            message: format!("a campaign called `{}` exists already; choose another name", campaign.name),
         },
         _ => StoreError::on("creating the campaign")(error),
     })?;
@@ -265,6 +330,17 @@ pub async fn find(
     }))
 }
 
+/// One campaign. `None` when the tenant has no such campaign.
+pub async fn read(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: CampaignId,
+) -> Result<Option<Campaign>, StoreError> {
+    // What reads as an id may be the name of another one, which is not meant here.
+    let found = find(connection, tenant, &id.0.to_string()).await?;
+    Ok(found.filter(|campaign| campaign.id == id))
+}
+
 /// A campaign in a list.
 #[derive(Debug, Clone, Serialize)]
 pub struct Listed {
@@ -284,12 +360,23 @@ pub struct ListedPhase {
     pub status: PhaseStatus,
 }
 
-/// The campaigns of a tenant, newest first.
+/// The newest campaigns of a tenant.
 pub async fn list(
     connection: &mut PgConnection,
     tenant: TenantId,
     limit: i64,
 ) -> Result<Vec<Listed>, StoreError> {
+    page(connection, tenant, None, limit).await
+}
+
+/// The campaigns of a tenant, newest first: those after a given one, or from the beginning.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    after: Option<(Timestamp, CampaignId)>,
+    limit: i64,
+) -> Result<Vec<Listed>, StoreError> {
+    let (at, id) = after.unzip();
     let rows = sqlx::query!(
         r#"
         select campaign.id,
@@ -307,11 +394,14 @@ pub async fn list(
                     where phase.tenant_id = campaign.tenant_id
                       and phase.campaign_id = campaign.id) as phases
          where campaign.tenant_id = $1
-         order by campaign.created_at desc, campaign.id
+           and ($3::timestamptz is null or (campaign.created_at, campaign.id) < ($3, $4::uuid))
+         order by campaign.created_at desc, campaign.id desc
          limit $2
         "#,
         tenant.0,
         limit,
+        at.map(ToSqlx::to_sqlx) as _,
+        id.map(|id| id.0),
     )
     .fetch_all(unnamed(connection))
     .await
@@ -350,7 +440,11 @@ pub struct PhaseState {
     pub channel: Option<Channel>,
     /// Where it stands.
     pub status: PhaseStatus,
-    /// The asset that it sends, as `NAME@VERSION`.
+    /// How far it is, in percent.
+    pub progress: f64,
+    /// The asset that it sends.
+    pub asset_id: Option<AssetId>,
+    /// The same as `NAME@VERSION`.
     pub asset: Option<String>,
     /// The list that it addresses.
     pub list: Option<String>,
@@ -362,6 +456,8 @@ pub struct PhaseState {
     pub failure_tolerance: f64,
     /// Not before this time.
     pub scheduled_for: Option<Timestamp>,
+    /// How long after a call the provider's silence counts as "it was never sent".
+    pub quiet_time_seconds: f64,
     /// Its newest run, if it was deployed.
     pub run: Option<RunState>,
 }
@@ -398,16 +494,68 @@ pub async fn status(
                 kind: word(&row.kind)?,
                 channel: row.channel.as_deref().map(word).transpose()?,
                 status: word(&row.status)?,
+                progress: row.progress,
+                asset_id: row.asset_id.map(AssetId),
                 asset: row.asset,
                 list: row.list,
                 provider_account: row.provider_account,
                 failover_account: row.failover_account,
                 failure_tolerance: row.failure_tolerance,
                 scheduled_for: row.scheduled_for.map(jiff_sqlx::Timestamp::to_jiff),
+                quiet_time_seconds: row.quiet_time_seconds,
                 run: row.run_id.and_then(|id| states.remove(&RunId(id))),
             })
         })
         .collect()
+}
+
+/// A campaign as it stands at one moment of its history.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// Which one.
+    pub campaign: Campaign,
+    /// The number of the last event that it includes.
+    pub sequence: i64,
+    /// When it was taken.
+    pub taken_at: Timestamp,
+    /// Why a phase was not started by itself, if that happened last.
+    pub not_advanced: Option<String>,
+    /// Its phases, in order.
+    pub phases: Vec<PhaseState>,
+}
+
+/// Takes a snapshot: states and sequence are those of one moment. `None` when the tenant has no such campaign.
+pub async fn snapshot(
+    pool: &Pool,
+    tenant: TenantId,
+    campaign: CampaignId,
+) -> Result<Option<Snapshot>, StoreError> {
+    let mut transaction = pool::begin_snapshot(pool, tenant).await?;
+    let Some(found) = find(&mut transaction, tenant, &campaign.to_string()).await? else { return Ok(None) };
+    let row = sqlx::query!(
+        r#"
+        select sequence,
+               not_advanced,
+               now() as "taken_at!: jiff_sqlx::Timestamp"
+          from execution.campaigns
+         where tenant_id = $1
+           and id = $2
+        "#,
+        tenant.0,
+        found.id.0,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("reading the campaign"))?;
+    let phases = status(&mut transaction, tenant, found.id).await?;
+    pool::commit(transaction).await?;
+    Ok(Some(Snapshot {
+        campaign: found,
+        sequence: row.sequence,
+        taken_at: row.taken_at.to_jiff(),
+        not_advanced: row.not_advanced,
+        phases,
+    }))
 }
 
 /// How runs stand, by their ids.
@@ -432,10 +580,6 @@ pub async fn run_states(
 /// A word that the database holds. One that this version does not know was written by a newer one.
 pub(crate) fn word<T: FromStr<Err = NotAWord>>(text: &str) -> Result<T, StoreError> {
     text.parse().map_err(|unknown: NotAWord| StoreError::Unfit(unknown.to_string()))
-}
-
-fn refused(message: String) -> StoreError {
-    StoreError::Refused { message, hint: None }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Items in doubt: they were reserved, and nobody knows whether the provider acted.
 
 use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
 use postrider_model::{
     Channel, IdempotencyKey,
     campaign::ItemStatus,
@@ -64,18 +65,36 @@ pub struct Doubt {
 /// Items in doubt of one tenant.
 #[derive(Debug)]
 pub struct Doubts {
-    /// The longest in doubt first.
+    /// The longest reserved first.
     pub items: Vec<Doubt>,
-    /// How many there are in all.
+    /// How many there are, from where the list begins.
     pub total: i64,
 }
 
 /// Lists what is in doubt.
 pub async fn list(connection: &mut PgConnection, tenant: TenantId, limit: i64) -> Result<Doubts, StoreError> {
-    let rows = sqlx::query_file!("sql/list_doubts.sql", tenant.0, limit)
-        .fetch_all(unnamed(connection))
-        .await
-        .map_err(StoreError::on("listing what is in doubt"))?;
+    page(connection, tenant, None, limit).await
+}
+
+/// What is in doubt after a given item, by the time of its reservation, or from the beginning. Since when an item is in doubt may
+/// still change, when it was reserved does not.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    after: Option<(Timestamp, OutboxId)>,
+    limit: i64,
+) -> Result<Doubts, StoreError> {
+    let (at, id) = after.unzip();
+    let rows = sqlx::query_file!(
+        "sql/list_doubts.sql",
+        tenant.0,
+        limit,
+        at.map(ToSqlx::to_sqlx) as _,
+        id.map(|id| id.0),
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing what is in doubt"))?;
     let total = rows.first().map_or(0, |row| row.total);
     let items: Result<Vec<Doubt>, StoreError> = rows
         .into_iter()

@@ -22,6 +22,12 @@ pub enum StoreError {
         /// What to try, where the database says so.
         hint: Option<String>,
     },
+    /// It would be fine, but not beside what is there already: a name that is taken, an account in use. Nothing was written.
+    #[error("{message}")]
+    Conflict {
+        /// What is in the way.
+        message: String,
+    },
     /// Somebody else holds the claim now, or nobody does.
     #[error("{message}")]
     ClaimNotHeld {
@@ -55,9 +61,9 @@ impl StoreError {
                 .and_then(|error| error.hint().map(str::to_owned));
             match error.code().unwrap_or(Cow::Borrowed("")).as_ref() {
                 CLAIM_NOT_HELD => Self::ClaimNotHeld { message },
-                // Invalid parameter, limit, no tenant, check, unique, foreign key, no such row, not null, JSON text.
-                "22021" | "22023" | "54000" | "23514" | "23505" | "23503" | "P0002" | "23502" | "22P02"
-                | "22P05" => Self::Refused { message, hint },
+                // Bad text, number out of range, invalid parameter, limit, check, unique, foreign key, no such row, not null, JSON text.
+                "22021" | "22003" | "22023" | "54000" | "23514" | "23505" | "23503" | "P0002" | "23502"
+                | "22P02" | "22P05" => Self::Refused { message, hint },
                 _ => Self::Failed { doing, source },
             }
         }

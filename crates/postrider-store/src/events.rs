@@ -300,9 +300,9 @@ pub struct Listed {
 /// Which events to list.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Only in this state.
-    pub state: Option<EventState>,
-    /// Only those that failed more often than this and still wait.
+    /// Only in one of these states; in any, when there is none.
+    pub states: Vec<EventState>,
+    /// Those that failed more often than this and still wait, too; and only those, when no state is named.
     pub stuck_after: Option<i32>,
     /// Only this tenant's.
     pub tenant: Option<TenantId>,
@@ -314,14 +314,18 @@ pub struct Filter {
 
 /// Lists events, oldest first.
 pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-    let state = filter.state.map(|state| match state {
-        EventState::Pending => "pending",
-        EventState::Claimed => "claimed",
-        EventState::Processed => "processed",
-    });
+    let states: Vec<String> = filter
+        .states
+        .iter()
+        .map(|state| match state {
+            EventState::Pending => "pending".to_owned(),
+            EventState::Claimed => "claimed".to_owned(),
+            EventState::Processed => "processed".to_owned(),
+        })
+        .collect();
     let rows = sqlx::query_file!(
         "sql/list_events.sql",
-        state,
+        &states,
         filter.stuck_after,
         filter.tenant.map(|tenant| tenant.0),
         filter.after,

@@ -43,6 +43,14 @@ pub struct Caller {
     pub role: Role,
 }
 
+impl Caller {
+    /// As whom the audit log knows them.
+    #[must_use]
+    pub fn actor(&self) -> String {
+        format!("key:{}", self.key_id.0)
+    }
+}
+
 /// Why a key does not let anybody in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
@@ -92,6 +100,16 @@ pub async fn create(
 
 /// The keys of one tenant, oldest first.
 pub async fn list(connection: &mut PgConnection, tenant: TenantId) -> Result<Vec<ApiKey>, StoreError> {
+    page(connection, tenant, None, i64::MAX).await
+}
+
+/// Up to so many keys of one tenant, oldest first, after the one that was made then.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    after: Option<(Timestamp, ApiKeyId)>,
+    limit: i64,
+) -> Result<Vec<ApiKey>, StoreError> {
     let rows = sqlx::query!(
         r#"
         select id,
@@ -104,9 +122,14 @@ pub async fn list(connection: &mut PgConnection, tenant: TenantId) -> Result<Vec
                last_used_at as "last_used_at: jiff_sqlx::Timestamp"
           from tenancy.api_keys
          where tenant_id = $1
+           and ($2::timestamptz is null or (created_at, id) > ($2, $3))
          order by created_at, id
+         limit $4
         "#,
         tenant.0,
+        after.map(|(at, _)| at.to_sqlx()) as _,
+        after.map(|(_, id)| id.0),
+        limit,
     )
     .fetch_all(unnamed(connection))
     .await
@@ -124,6 +147,31 @@ pub async fn list(connection: &mut PgConnection, tenant: TenantId) -> Result<Vec
             last_used_at: row.last_used_at.map(jiff_sqlx::Timestamp::to_jiff),
         })
         .collect())
+}
+
+/// Which of these keys of a tenant let in.
+pub async fn active(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    keys: &[ApiKeyId],
+) -> Result<Vec<ApiKeyId>, StoreError> {
+    let ids: Vec<uuid::Uuid> = keys.iter().map(|key| key.0).collect();
+    let active = sqlx::query_scalar!(
+        r#"
+        select id
+          from tenancy.api_keys
+         where tenant_id = $1
+           and id = any ($2)
+           and revoked_at is null
+           and (expires_at is null or expires_at > now())
+        "#,
+        tenant.0,
+        &ids,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("looking whether API keys still let in"))?;
+    Ok(active.into_iter().map(ApiKeyId).collect())
 }
 
 /// Revokes a key of the tenant of the transaction, for ever. False when there is no such key.

@@ -5,13 +5,20 @@
 //!   └─ refused: halved, until what is refused is one row, which is reported and left out
 //! ```
 
+mod listing;
+mod reading;
+
 use postrider_model::{
     audience::{ATTRIBUTES_BYTES_MAX, BadLine, LIST_NAME_BYTES_MAX, Row},
     ids::{LeadId, ListId, TenantId, WorkspaceId},
 };
-use sqlx::PgConnection;
+use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+pub use self::{
+    listing::{Filter, Lead, find, has_list, page},
+    reading::{Summary, read_ahead},
+};
 use crate::{Pool, StoreError, pool, unnamed::unnamed};
 
 /// How much is gathered before it is sent.
@@ -45,10 +52,23 @@ pub struct Imported {
 
 /// Stores leads and commits. What the database refuses is left out and reported; everything else is kept.
 pub async fn import(pool: &Pool, to: Destination<'_>, rows: &[Row]) -> Result<Imported, StoreError> {
+    let mut transaction = pool::begin_as(pool, to.tenant).await?;
+    let imported = add(&mut transaction, to, rows).await?;
+    pool::commit(transaction).await?;
+    Ok(imported)
+}
+
+/// Stores leads in the transaction of the caller, which must act for their tenant. What the database refuses is left out and
+/// reported; everything else is there when the caller commits.
+pub async fn add(
+    connection: &mut PgConnection,
+    to: Destination<'_>,
+    rows: &[Row],
+) -> Result<Imported, StoreError> {
     let mut imported = Imported::default();
     let mut waiting = vec![rows];
     while let Some(rows) = waiting.pop() {
-        match (store(pool, to, rows).await, rows) {
+        match (store(connection, to, rows).await, rows) {
             (Ok(stored), _) => {
                 imported.list = stored.list.or(imported.list);
                 imported.added += stored.added;
@@ -78,27 +98,25 @@ enum Refusal {
     Of(StoreError),
 }
 
-impl From<StoreError> for Refusal {
-    fn from(error: StoreError) -> Self {
-        Self::Of(error)
-    }
-}
-
-/// One transaction: all of the rows or none.
-async fn store(pool: &Pool, to: Destination<'_>, rows: &[Row]) -> Result<Imported, Refusal> {
+/// All of the rows or none: what is refused is undone, and the transaction goes on.
+async fn store(
+    connection: &mut PgConnection,
+    to: Destination<'_>,
+    rows: &[Row],
+) -> Result<Imported, Refusal> {
     if rows.is_empty() {
         return Ok(Imported::default());
     }
-    let mut transaction = pool::begin_as(pool, to.tenant).await?;
-    let stored = copy_and_merge(&mut transaction, to, rows).await;
-    match stored {
+    let failed = |error| Refusal::Of(StoreError::on("storing leads")(error));
+    let mut savepoint = connection.begin().await.map_err(failed)?;
+    match copy_and_merge(&mut savepoint, to, rows).await {
         Ok(stored) => {
-            pool::commit(transaction).await?;
+            savepoint.commit().await.map_err(failed)?;
             Ok(stored)
         }
         Err(error) => {
-            // Waits until it is undone, so that the next one does not find this one's locks.
-            let _ = transaction.rollback().await;
+            // What is wrong is what the statement said, not that it cannot be undone on a connection that is gone.
+            let _ = savepoint.rollback().await;
             Err(sorted(error))
         }
     }
@@ -182,6 +200,20 @@ fn push_value(piece: &mut String, value: Option<&String>) {
             other => piece.push(other),
         }
     }
+}
+
+/// Nothing more is sent to this lead of the tenant of the transaction. Doing it twice is the same as once: the first reason stays.
+/// False when there is no such lead.
+pub async fn suppress(
+    connection: &mut PgConnection,
+    id: LeadId,
+    reason: &str,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select execution.suppress_lead($1, $2, $3) as "exists!""#, id.0, reason, actor)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("suppressing the lead"))
 }
 
 /// Tells what is wrong with a row from everything else.

@@ -8,10 +8,13 @@
 //! | [`pool`] | connections that are never handed out inside somebody else's transaction |
 //! | [`doctor`] | what is right and wrong with a database, and what to do about it |
 //! | [`tenants`], [`keys`], [`accounts`] | who the rows belong to |
-//! | [`leads`] | leads and lists of them: import |
+//! | [`audit`] | who did what |
+//! | [`requests`] | what was answered to requests that may be repeated |
+//! | [`leads`] | leads and lists of them: import, list, suppress |
 //! | [`events`] | domain events: publish, claim, complete, operate, retain |
 //! | [`campaigns`], [`assets`] | what is sent to whom: create, deploy, and how it stands |
-//! | [`runs`], [`trace`] | how far a run is, whether it is launched, its whole story |
+//! | [`phases`], [`history`] | controls of phases, and what happened to a campaign, in order |
+//! | [`runs`], [`items`], [`trace`] | how far a run is, whether it is launched, its items, its whole story |
 //! | [`doubts`], [`resolving`] | items of which nobody knows: list and resolve, by a person and by the resolver |
 //! | [`callbacks`] | what providers tell about their calls without being asked |
 //! | [`jobs`], [`outbox`] | campaigns at work: claim jobs, reserve and settle items, end jobs |
@@ -23,6 +26,7 @@
 
 pub mod accounts;
 pub mod assets;
+pub mod audit;
 pub mod callbacks;
 pub mod campaigns;
 pub mod crash;
@@ -31,14 +35,18 @@ pub mod doubts;
 pub mod embedded;
 mod error;
 pub mod events;
+pub mod history;
+pub mod items;
 pub mod jobs;
 pub mod keys;
 pub mod leads;
 pub mod limits;
 pub mod migrate;
 pub mod outbox;
+pub mod phases;
 pub mod pool;
 pub mod provision;
+pub mod requests;
 mod reservation;
 pub mod resolving;
 pub mod runs;

@@ -49,6 +49,12 @@ pub const MIGRATIONS: &[Migration] = steps![
     13 => "execution/0013_resolving.sql",
     14 => "execution/0014_limits.sql",
     15 => "execution/0015_claiming_doubts.sql",
+    16 => "execution/0016_phases.sql",
+    17 => "tenancy/0017_requests.sql",
+    18 => "execution/0018_listing.sql",
+    19 => "execution/0019_controlling_phases.sql",
+    20 => "execution/0020_pausing.sql",
+    21 => "execution/0021_going_on.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");

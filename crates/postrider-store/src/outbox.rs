@@ -3,7 +3,11 @@
 //! This is the only place where a [`Reservation`] comes into being, and it does so after the COMMIT of its row was seen, on a
 //! connection that was idle before.
 
-use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
+use std::{
+    borrow::Cow,
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+};
 
 use postrider_model::{
     Channel, IdempotencyKey, Outcome,
@@ -93,8 +97,16 @@ pub enum Reserved {
     Already(ItemStatus),
 }
 
-/// What a window came to: an answer per item in its order, or `None` when the job is not ours any more.
-pub type WindowAnswer = Option<Vec<Reserved>>;
+/// What a window came to.
+#[derive(Debug)]
+pub enum WindowAnswer {
+    /// An answer per item, in its order.
+    Items(Vec<Reserved>),
+    /// The phase is paused; nothing was reserved.
+    Paused,
+    /// The job is not ours any more.
+    Lost,
+}
 
 /// Writes settlements down and reserves windows, all in one transaction. After an error nothing is known about either;
 /// calling again with the same values is safe, and the way to find out.
@@ -267,6 +279,9 @@ pub(crate) fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
+/// How the database says that a phase is not in progress.
+const PAUSED: &str = "paused";
+
 struct Row {
     job_id: Uuid,
     outbox_id: Option<Uuid>,
@@ -331,21 +346,30 @@ async fn begin(
     .map_err(StoreError::on("reserving items"))
 }
 
-/// Puts the rows back into the order of the windows. A window that was not answered item by item is not ours any more.
+/// Puts the rows back into the order of the windows. A window that was not answered item by item is not ours any more, or not now.
 fn answers(windows: &[&Window], rows: Vec<Row>) -> Vec<WindowAnswer> {
+    let paused: HashSet<Uuid> =
+        rows.iter().filter(|row| row.verdict == PAUSED).map(|row| row.job_id).collect();
     let mut by_item: HashMap<(Uuid, Uuid), Row> =
         rows.into_iter().filter_map(|row| Some(((row.job_id, row.item_id?), row))).collect();
-    let mut answers: Vec<WindowAnswer> = windows.iter().map(|_| None).collect();
+    let mut answers: Vec<WindowAnswer> = windows.iter().map(|_| WindowAnswer::Lost).collect();
     // A job may be here twice, when this worker took over from itself. Then the rows are those of the later attempt.
     let mut order: Vec<usize> = (0..windows.len()).collect();
     order.sort_by_key(|n| Reverse(windows[*n].job.attempt));
+    let mut seen = HashSet::new();
     for n in order {
         let window = windows[n];
+        let job = window.job.job_id.0;
         let mut answer = |item: &PlannedItem| {
-            let row = by_item.remove(&(window.job.job_id.0, item.item_id))?;
+            let row = by_item.remove(&(job, item.item_id))?;
             Some(reserved(window, row))
         };
-        answers[n] = window.items.iter().map(&mut answer).collect();
+        let items: Option<Vec<Reserved>> = window.items.iter().map(&mut answer).collect();
+        answers[n] = match items {
+            Some(items) => WindowAnswer::Items(items),
+            None if seen.insert(job) && paused.contains(&job) => WindowAnswer::Paused,
+            None => WindowAnswer::Lost,
+        };
     }
     answers
 }

@@ -72,6 +72,16 @@ pub async fn begin_as(pool: &Pool, tenant: TenantId) -> Result<Transaction, Stor
     Ok(transaction)
 }
 
+/// Begins a transaction that reads the rows of one tenant, all as they are at one moment.
+pub async fn begin_snapshot(pool: &Pool, tenant: TenantId) -> Result<Transaction, StoreError> {
+    let mut transaction = pool
+        .begin_with("begin isolation level repeatable read read only")
+        .await
+        .map_err(StoreError::on("beginning a transaction"))?;
+    act_as(&mut transaction, tenant).await?;
+    Ok(transaction)
+}
+
 /// Sets the tenant for the rest of the transaction.
 pub async fn act_as(connection: &mut PgConnection, tenant: TenantId) -> Result<(), StoreError> {
     sqlx::query!("select set_config('app.current_tenant_id', $1, true)", tenant.0.to_string())

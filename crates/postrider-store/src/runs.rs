@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
 use postrider_model::{
     Channel,
     campaign::RunStatus,
@@ -122,6 +123,51 @@ pub async fn find(
     id: RunId,
 ) -> Result<Option<Run>, StoreError> {
     Ok(read(connection, tenant, &[id]).await?.pop())
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Filter {
+    /// Only of this campaign.
+    pub campaign: Option<CampaignId>,
+    /// Only those that stand so.
+    pub status: Option<RunStatus>,
+}
+
+/// Runs of a tenant, newest first: those after a given one, or from the beginning.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    filter: Filter,
+    after: Option<(Timestamp, RunId)>,
+    limit: i64,
+) -> Result<Vec<Run>, StoreError> {
+    let (at, id) = after.unzip();
+    let ids = sqlx::query_scalar!(
+        r#"
+        select id
+          from execution.campaign_runs
+         where tenant_id = $1
+           and ($2::timestamptz is null or (created_at, id) < ($2, $3::uuid))
+           and ($4::uuid is null or campaign_id = $4)
+           and ($5::text is null or status = $5)
+         order by created_at desc, id desc
+         limit $6
+        "#,
+        tenant.0,
+        at.map(ToSqlx::to_sqlx) as _,
+        id.map(|id| id.0),
+        filter.campaign.map(|campaign| campaign.0),
+        filter.status.map(RunStatus::as_str),
+        limit,
+    )
+    .fetch_all(unnamed(&mut *connection))
+    .await
+    .map_err(StoreError::on("listing the runs"))?;
+    let ids: Vec<RunId> = ids.into_iter().map(RunId).collect();
+    let mut runs = read(connection, tenant, &ids).await?;
+    runs.reverse();
+    Ok(runs)
 }
 
 /// How far a run is.

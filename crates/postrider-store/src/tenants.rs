@@ -82,6 +82,31 @@ pub async fn find(connection: &mut PgConnection, name_or_id: &str) -> Result<Ten
         })
 }
 
+/// The workspaces of a tenant, oldest first; the first is the one that is meant when none is named.
+pub async fn workspaces(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+) -> Result<Vec<WorkspaceId>, StoreError> {
+    let ids = sqlx::query_scalar!(
+        "select id from tenancy.workspaces where tenant_id = $1 order by created_at, id",
+        tenant.0
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the workspaces"))?;
+    Ok(ids.into_iter().map(WorkspaceId).collect())
+}
+
+/// The workspace that is named, or the tenant's first. `None` when the tenant has no such workspace.
+pub async fn workspace(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    wanted: Option<WorkspaceId>,
+) -> Result<Option<WorkspaceId>, StoreError> {
+    let all = workspaces(connection, tenant).await?;
+    Ok(all.into_iter().find(|id| wanted.is_none_or(|wanted| wanted == *id)))
+}
+
 fn refused(message: String) -> StoreError {
     StoreError::Refused { message, hint: None }
 }

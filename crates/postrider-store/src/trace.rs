@@ -133,8 +133,8 @@ pub struct TracedJob {
     pub attempts: i32,
     /// Most attempts.
     pub max_attempts: i32,
-    /// From when on it may be taken.
-    pub run_after: Timestamp,
+    /// From when on it may be taken; none while its phase is paused.
+    pub run_after: Option<Timestamp>,
     /// Who holds it.
     pub locked_by: Option<String>,
     /// When its holder was last heard of.
@@ -329,7 +329,7 @@ async fn jobs(
                 outcome: row.outcome.as_deref().map(word).transpose()?,
                 attempts: row.attempts,
                 max_attempts: row.max_attempts,
-                run_after: row.run_after.to_jiff(),
+                run_after: row.run_after.map(jiff_sqlx::Timestamp::to_jiff),
                 locked_by: row.locked_by,
                 locked_at: row.locked_at.map(jiff_sqlx::Timestamp::to_jiff),
                 finished_at: row.finished_at.map(jiff_sqlx::Timestamp::to_jiff),

@@ -136,7 +136,10 @@ impl Committer {
 fn answer(batch: Vec<Submission>, answers: Vec<WindowAnswer>) {
     let mut answers = answers.into_iter();
     for submission in batch {
-        let answer = if submission.window.is_some() { answers.next().flatten() } else { Some(Vec::new()) };
+        let answer = match submission.window {
+            Some(_) => answers.next().unwrap_or(WindowAnswer::Lost),
+            None => WindowAnswer::Items(Vec::new()),
+        };
         // A job that is gone does not need it; its reservations are in doubt then.
         let _ = submission.reply.send(answer);
     }

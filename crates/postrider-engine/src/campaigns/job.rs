@@ -54,6 +54,8 @@ pub(super) enum Ended {
     Interrupted,
     /// Its account has more jobs here than it has turns for.
     Crowded,
+    /// Its phase is paused; what was under way is over.
+    Paused,
     /// Its account must wait, under these limits.
     PutOff(PutOff, serde_json::Value),
     /// Somebody else holds the job now.
@@ -112,6 +114,11 @@ async fn record(shared: &Shared, job: &ClaimedJob, ended: Ended) -> Result<Optio
         Ended::Crowded => {
             release(Duration::ZERO).await?;
             tracing::debug!(job.id = %id, "{id} was handed back: its account has no turns to spare");
+            Ok(Some(JobStatus::Queued))
+        }
+        Ended::Paused => {
+            release(Duration::ZERO).await?;
+            tracing::info!(job.id = %id, run.id = %job.run_id, "{id} waits: its phase is paused");
             Ok(Some(JobStatus::Queued))
         }
         Ended::PutOff(put_off, under) => {
@@ -173,6 +180,8 @@ enum Stop {
     PutOff(Instant, Why),
     /// The account has enough jobs.
     Crowded,
+    /// The phase is paused.
+    Paused,
 }
 
 /// Turns at an account.
@@ -471,9 +480,16 @@ impl<'a> Execution<'a> {
     /// Begins the calls of a window that was reserved.
     fn reserved(&mut self, answer: WindowAnswer) {
         let Some(Reserving { way, messages, mut permits, .. }) = self.reserving.take() else { return };
-        let Some(answers) = answer else {
-            self.lost.cancel();
-            return;
+        let answers = match answer {
+            WindowAnswer::Items(answers) => answers,
+            WindowAnswer::Paused => {
+                self.stop = Some(Stop::Paused);
+                return;
+            }
+            WindowAnswer::Lost => {
+                self.lost.cancel();
+                return;
+            }
         };
         let mut ours = Vec::new();
         for (reserved, (item, message)) in answers.into_iter().zip(messages) {
@@ -543,6 +559,7 @@ impl<'a> Execution<'a> {
                 put_off(until.saturating_duration_since(Instant::now()), *why, true)
             }
             Some(Stop::Crowded) => Ended::Crowded,
+            Some(Stop::Paused) => Ended::Paused,
             None if !self.todo.is_empty() => Ended::Interrupted,
             None => match self.opens_at {
                 // Other jobs of the run may hold people for whom it is time.

@@ -37,6 +37,7 @@ use postrider_store::{
     jobs::{self, ClaimedJob},
     limits,
     outbox::JobHold,
+    phases,
     wakeups::Wakeups,
 };
 use tokio::sync::{Notify, mpsc};
@@ -152,6 +153,8 @@ impl Drop for Holding {
 
 /// How often this process hears what others have found out about the accounts that it uses.
 const LISTEN_EVERY: Duration = Duration::from_secs(1);
+/// How often campaigns say how far they are, and go on to their next phase.
+const TEND_EVERY: Duration = Duration::from_millis(500);
 /// How often the backlog is measured for the metrics.
 const MEASURE_EVERY: Duration = Duration::from_secs(15);
 /// How long to wait before the database is asked again.
@@ -206,6 +209,7 @@ impl CampaignWorker {
         background.spawn(heartbeats(Arc::clone(&shared), ended.clone()));
         background.spawn(measure(Arc::clone(&shared), ended.clone()));
         background.spawn(listen(Arc::clone(&shared), ended.clone()));
+        background.spawn(tend(Arc::clone(&shared), ended.clone()));
         let jobs = TaskTracker::new();
         let mut was_away = false;
 
@@ -439,6 +443,31 @@ async fn listen(shared: Arc<Shared>, ended: CancellationToken) {
             () = tokio::time::sleep(LISTEN_EVERY) => {}
         }
         shared.listen().await;
+    }
+}
+
+/// Says how far campaigns are, and starts what comes next in those that go on by themselves.
+async fn tend(shared: Arc<Shared>, ended: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = ended.cancelled() => return,
+            () = tokio::time::sleep(TEND_EVERY) => {}
+        }
+        if let Err(error) = phases::note_progress(&shared.pool, &shared.worker).await {
+            tracing::debug!(?error, "how far the campaigns are could not be said");
+        }
+        loop {
+            match phases::advance(&shared.pool, &shared.worker).await {
+                Ok(false) => break,
+                Ok(true) if shared.stopping.is_cancelled() => break,
+                // There may be jobs now.
+                Ok(true) => shared.job_ended.notify_waiters(),
+                Err(error) => {
+                    tracing::warn!(?error, "a next phase was not started, and is tried again: {error}");
+                    break;
+                }
+            }
+        }
     }
 }
 

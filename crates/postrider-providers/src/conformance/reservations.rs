@@ -16,7 +16,7 @@ use postrider_store::{
     campaigns::{self, NewCampaign, NewPhase},
     embedded::{EmbeddedError, SUPERUSER},
     jobs, leads, migrate,
-    outbox::{self, Plan, PlannedItem, Reserved, Window},
+    outbox::{self, Plan, PlannedItem, Reserved, Window, WindowAnswer},
     pool, provision, resolving, tenants,
 };
 use serde_json::json;
@@ -124,7 +124,10 @@ impl Reservations {
         };
         let window = Window::new(job.hold, 0, job.item_ids.into_iter().map(plan).collect());
         let answers = outbox::settle_and_reserve(&self.pool, ACTOR, &[], &[&window]).await?;
-        let reserved = answers.into_iter().flatten().flatten();
+        let reserved = answers.into_iter().flat_map(|answer| match answer {
+            WindowAnswer::Items(items) => items,
+            WindowAnswer::Paused | WindowAnswer::Lost => Vec::new(),
+        });
         let yours = reserved.map(|item| match item {
             Reserved::Yours(reservation) => Ok(reservation),
             Reserved::Already(status) => Err(NoReservations::Other(format!("an item is {status} already"))),

@@ -97,7 +97,7 @@ fn the_readme_names_only_commands_that_exist() -> anyhow::Result<()> {
 
 #[test]
 fn the_diagrams_of_campaigns_are_the_model_s_tables() -> anyhow::Result<()> {
-    use postrider_model::campaign::{ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_TRANSITIONS, RUN_TRANSITIONS};
+    use postrider_model::campaign::{ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_MACHINE, RUN_TRANSITIONS};
 
     let page = read("docs/lifecycle.md")?;
     let drawn = |heading: &str| -> Vec<String> {
@@ -118,6 +118,12 @@ fn the_diagrams_of_campaigns_are_the_model_s_tables() -> anyhow::Result<()> {
     assert_eq!(drawn("An item"), told(ITEM_TRANSITIONS));
     assert_eq!(drawn("A job"), told(JOB_TRANSITIONS));
     assert_eq!(drawn("A run"), told(RUN_TRANSITIONS));
-    assert_eq!(drawn("A phase"), told(PHASE_TRANSITIONS));
+    let phases: Vec<_> = PHASE_MACHINE.iter().map(|(from, _, to)| (*from, *to)).collect();
+    assert_eq!(drawn("A phase"), told(&phases));
+    // A phase's arrows carry their triggers.
+    for (from, by, to) in PHASE_MACHINE {
+        let arrow = format!("{from} --> {to}: {by}");
+        assert!(page.contains(&arrow), "the diagram of phases does not have `{arrow}`");
+    }
     Ok(())
 }

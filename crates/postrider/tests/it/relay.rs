@@ -349,10 +349,18 @@ async fn retention_removes_old_processed_events_and_nothing_else() -> anyhow::Re
     .await?;
     publish(&admin, "order.placed", 100).await?;
 
-    let retention = Retention { keep: Duration::from_secs(30 * 24 * 3600), every: Duration::from_secs(3600) };
-    let removed = retention.sweep(&world.pool("postrider_worker").await?, &CancellationToken::new()).await?;
+    let retention = Retention {
+        events: Some(Duration::from_secs(30 * 24 * 3600)),
+        history: None,
+        every: Duration::from_secs(3600),
+    };
+    let removed =
+        retention.sweep_events(&world.pool("postrider_worker").await?, &CancellationToken::new()).await?;
     assert_eq!(removed, 2500);
     assert_eq!(waiting(&admin).await?, 2600, "whatever still waits is kept, however old");
-    assert_eq!(retention.sweep(&world.pool("postrider_worker").await?, &CancellationToken::new()).await?, 0);
+    assert_eq!(
+        retention.sweep_events(&world.pool("postrider_worker").await?, &CancellationToken::new()).await?,
+        0
+    );
     Ok(())
 }

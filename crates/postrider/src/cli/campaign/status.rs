@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
-use postrider_model::{campaign::PhaseStatus, ids::TenantId};
+use postrider_model::campaign::{PhaseKind, PhaseStatus};
 use postrider_store::{
-    PgConnection,
-    campaigns::{self, Listed, ListedPhase, PhaseState},
+    campaigns::{self, Listed, ListedPhase, PhaseState, Snapshot},
     runs::Progress,
 };
 
@@ -35,7 +35,12 @@ pub async fn run(args: StatusArgs, config: &Config) -> anyhow::Result<ExitCode> 
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
         match &args.campaign {
-            Some(campaign) => show_one(&mut transaction, tenant.id, campaign, args.json).await,
+            Some(campaign) => {
+                let campaign = target::campaign(&mut transaction, tenant.id, campaign).await?;
+                drop(transaction);
+                let snapshot = campaigns::snapshot(&pool, tenant.id, campaign.id).await?;
+                show_one(&snapshot.context("the campaign is not there any more")?, args.json)
+            }
             None => show_all(&campaigns::list(&mut transaction, tenant.id, args.limit).await?, args.json),
         }
     })
@@ -78,16 +83,15 @@ fn spoken(status: PhaseStatus) -> String {
     status.as_str().replace('_', " ")
 }
 
-async fn show_one(
-    connection: &mut PgConnection,
-    tenant: TenantId,
-    wanted: &str,
-    json: bool,
-) -> anyhow::Result<()> {
-    let campaign = target::campaign(connection, tenant, wanted).await?;
-    let phases = campaigns::status(connection, tenant, campaign.id).await?;
+fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
+    let phases = &snapshot.phases;
     if json {
-        return output::json(&serde_json::json!({ "campaign": campaign, "phases": phases }));
+        return output::json(&serde_json::json!({
+            "campaign": snapshot.campaign,
+            "sequence": snapshot.sequence,
+            "not_advanced": snapshot.not_advanced,
+            "phases": phases,
+        }));
     }
     output::table(
         ["phase", "channel", "status", "run", "run status", "done", "sent", "failed", "skipped", "in doubt"],
@@ -109,13 +113,19 @@ async fn show_one(
                 waiting.why.sentence()
             );
         }
-        match watch::why_it_waits(state) {
+        match watch::one_run::why_it_waits(state) {
             Some(why) => eprintln!("{}: {why}", state.run.phase),
             None if in_doubt > 0 => {
                 eprintln!("{}: {in_doubt} in doubt; `postrider in-doubt list` shows them", state.run.phase);
             }
             None => {}
         }
+    }
+    for phase in phases.iter().filter(|phase| phase.status == PhaseStatus::Paused) {
+        eprintln!("{}: nothing is begun until `postrider campaign resume`", phase.phase);
+    }
+    if let Some(why) = &snapshot.not_advanced {
+        eprintln!("{why}: it was not started by itself; `postrider campaign start` tries again");
     }
     Ok(())
 }
@@ -132,7 +142,11 @@ fn row(phase: &PhaseState) -> [String; 10] {
         spoken(phase.status),
         run.map_or_else(dash, |run| run.id.to_string()),
         run.map_or_else(dash, |run| run.status.to_string()),
-        progress.map_or_else(dash, |progress| format!("{}/{}", progress.done(), progress.intended)),
+        match progress {
+            Some(progress) => format!("{}/{}", progress.done(), progress.intended),
+            None if phase.kind == PhaseKind::External => format!("{:.1} %", phase.progress),
+            None => dash(),
+        },
         count(|progress| progress.succeeded),
         count(|progress| progress.failed),
         count(|progress| progress.skipped),

@@ -198,7 +198,8 @@ fn campaign_file() -> String {
                 content.html = \"<p>Hello <b>{{ first_name }}</b>, everything is in bloom.</p>\"";
     let call = "content.script = \"Hello {{ first_name }}. Spring has come.\"";
     let post = "content.text = \"Spring has come.\"";
-    ["name = \"spring\"\n".to_owned()]
+    // Each phase is deployed when the one before was told about.
+    ["name = \"spring\"\nauto_advance = false\n".to_owned()]
         .into_iter()
         .chain([
             phase("mail", "email", customers, "mailer", mail),

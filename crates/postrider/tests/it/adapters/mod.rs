@@ -15,7 +15,7 @@ use postrider_model::{
 use postrider_providers::{Account, Adapters, GuardedClient, Limits, Policy, Provider};
 use postrider_store::{
     Reservation,
-    outbox::{self, JobHold, Plan, PlannedItem, Reserved, Window},
+    outbox::{self, JobHold, Plan, PlannedItem, Reserved, Window, WindowAnswer},
 };
 use secrecy::SecretString;
 use serde_json::Value;
@@ -57,7 +57,9 @@ async fn reservations(stage: &Stage, count: usize) -> anyhow::Result<Vec<Reserva
     let window = Window::new(hold, 0, job.item_ids.iter().map(plan).collect());
     let pool = stage.world.pool("postrider_worker").await?;
     let answers = outbox::settle_and_reserve(&pool, "adapter test", &[], &[&window]).await?;
-    let reserved = answers.into_iter().next().flatten().context("the job is not ours")?;
+    let Some(WindowAnswer::Items(reserved)) = answers.into_iter().next() else {
+        anyhow::bail!("the job is not ours");
+    };
     let yours = reserved.into_iter().map(|item| match item {
         Reserved::Yours(reservation) => Ok(reservation),
         Reserved::Already(status) => anyhow::bail!("an item is {status} already"),

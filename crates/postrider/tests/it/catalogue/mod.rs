@@ -110,6 +110,7 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
             "execution.account_states",
             "execution.assets",
             "execution.campaign_audit_log",
+            "execution.campaign_events",
             "execution.campaign_phases",
             "execution.campaign_runs",
             "execution.campaigns",
@@ -125,6 +126,7 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
             "tenancy.api_keys",
             "tenancy.audit_log",
             "tenancy.provider_accounts",
+            "tenancy.requests",
             "tenancy.tenants",
             "tenancy.workspaces",
         ]

@@ -38,7 +38,8 @@ impl Tenant {
             "insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash)
              values ('{key}', '{id}', '{name}', 'admin', 'pr_abc', sha256('{name}'));
              insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, sealed_secret)
-             values ('{account}', '{id}', '{workspace}', '{name}', 'smtp', 'sealed')"
+             values ('{account}', '{id}', '{workspace}', '{name}', 'smtp', 'sealed');
+             insert into tenancy.requests (tenant_id, idempotency_key, fingerprint, status) values ('{id}', 'key', sha256(''), 201)"
         );
         execute(admin, rows).await?;
         let event: i64 = sqlx::query_scalar(
@@ -191,7 +192,7 @@ async fn a_prepared_statement_follows_the_tenant_of_each_transaction() -> anyhow
     let [one, two] = two_tenants(&world.client("postgres").await?).await?;
     let app = world.client("postrider_app").await?;
     let mut client = app.acquire().await?;
-    execute(&mut *client, "prepare look as select id::text from m10_recovery.outbox order by id").await?;
+    execute(&mut *client, "prepare look as select id::text from m10_recovery.outbox where aggregate_type <> 'campaign' order by id").await?;
     for mode in ["auto", "force_generic_plan", "force_custom_plan"] {
         execute(&mut *client, format!("set plan_cache_mode = {mode}")).await?;
         for _ in 0..4 {

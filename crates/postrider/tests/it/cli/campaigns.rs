@@ -34,7 +34,10 @@ async fn a_campaign_is_created_deployed_done_and_verified() -> anyhow::Result<()
     PHASE CHANNEL STATUS RUN RUN STATUS DONE SENT FAILED SKIPPED IN DOUBT
     mail email not started - - - - - - -
     ");
-    assert_refused(&stage.run(&["campaign", "watch", "spring"])?, "no phase of `spring` was deployed");
+    assert_refused(
+        &stage.run(&["campaign", "watch", "spring"])?,
+        "no phase of `spring` was started; `postrider campaign deploy spring --tenant acme` starts one",
+    );
     let early = stage.run(&["campaign", "verify", "spring"])?;
     assert_eq!((early.code, early.stdout.as_str()), (1, ""));
     assert!(early.stderr.contains("phase `mail` was not deployed"), "{}", early.stderr);
@@ -84,6 +87,12 @@ async fn a_campaign_is_created_deployed_done_and_verified() -> anyhow::Result<()
     let watched = succeeded(stage.run(&["campaign", "watch", "spring"])?)?;
     assert_eq!(watched.stdout, "");
     assert_snapshot!(watched.stderr, @r"
+    mail: failed, 100 %
+    mail: launched, 1 of 3 failed
+    ");
+    let watched = succeeded(stage.run(&["campaign", "watch", run_id])?)?;
+    assert_eq!(watched.stdout, "");
+    assert_snapshot!(watched.stderr, @r"
     mail: 3/3 done, 2 sent, 1 failed, 0 skipped, 0 in doubt; partial
     mail: launched, 1 of 3 failed
     ");
@@ -108,22 +117,34 @@ async fn a_campaign_is_created_deployed_done_and_verified() -> anyhow::Result<()
 #[tokio::test]
 async fn watching_ends_with_the_run_and_tells_each_change_once() -> anyhow::Result<()> {
     let stage = Stage::new(2).await?;
-    stage.deploy_spring(1).await?;
-    let mut watching = Process::start(&mut stage.command(&["campaign", "watch", "spring"]))?;
+    let run_id = stage.deploy_spring(1).await?.to_string();
+    let mut watching = Process::start(&mut stage.command(&["campaign", "watch", &run_id]))?;
+    let mut all = Process::start(&mut stage.command(&["campaign", "watch", "spring"]))?;
     watching.wait_for_line("mail: 0/2 done, 0 sent, 0 failed, 0 skipped, 0 in doubt; queued")?;
+    all.wait_for_line("mail: in progress, 0 %")?;
     let worker = stage.worker("hand").await?;
     worker.finish_one("sent", "m-1").await?;
     watching.wait_for_line("mail: 1/2 done, 1 sent, 0 failed, 0 skipped, 0 in doubt; running")?;
     worker.finish_one("sent", "m-2").await?;
-    assert_eq!(watching.wait()?.code(), Some(0));
-    watching.wait_for_line("mail: launched")?;
-    let lines = watching.lines();
-    let distinct: std::collections::HashSet<&String> = lines.iter().collect();
-    assert_eq!(distinct.len(), lines.len(), "{lines:?}");
+    for watching in [&mut watching, &mut all] {
+        assert_eq!(watching.wait()?.code(), Some(0));
+        watching.wait_for_line("mail: launched")?;
+        let lines = watching.lines();
+        let distinct: std::collections::HashSet<&String> = lines.iter().collect();
+        assert_eq!(distinct.len(), lines.len(), "{lines:?}");
+    }
+    all.wait_for_line("mail: completed, 100 %")?;
 
-    let json = stage.stdout(&["campaign", "watch", "spring", "--json"])?;
+    let json = stage.stdout(&["campaign", "watch", &run_id, "--json"])?;
     let last: Value = serde_json::from_str(json.lines().last().unwrap_or_default())?;
     assert_eq!((&last[0]["status"], &last[0]["progress"]["succeeded"]), (&json!("completed"), &json!(2)));
+
+    // Of a campaign, the events: all that are kept, or those from now on, which are none.
+    let json = stage.stdout(&["campaign", "watch", "spring", "--json", "--after", "0"])?;
+    let events: Vec<Value> = json.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    assert!(events.iter().zip(1..).all(|(event, expected)| event["sequence"] == json!(expected)), "{json}");
+    assert_eq!(events.last().map(|event| &event["type"]), Some(&json!("phase_completed")));
+    assert_eq!(stage.stdout(&["campaign", "watch", "spring", "--json"])?, "");
     Ok(())
 }
 
@@ -156,7 +177,7 @@ async fn a_run_that_ends_in_doubt_or_failed_is_told_and_ends_with_exit_code_1() 
     let watched = stage.run(&["campaign", "watch", "spring"])?;
     assert_eq!((watched.code, watched.stdout.as_str()), (1, ""));
     assert_snapshot!(watched.stderr, @r"
-    mail: 1/2 done, 1 sent, 0 failed, 0 skipped, 1 in doubt; partial
+    mail: failed, 50 %
     mail: not launched, 1 in doubt; `postrider in-doubt list` shows them
     ");
     let verified = stage.run(&["campaign", "verify", "spring"])?;

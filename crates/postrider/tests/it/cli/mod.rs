@@ -7,6 +7,7 @@ mod configuration;
 mod doctor;
 mod import;
 mod in_doubt;
+mod phases;
 mod secrets;
 mod stage;
 mod trace;

@@ -44,7 +44,7 @@ async fn a_run_is_traced_from_its_jobs_to_its_items_with_the_log() -> anyhow::Re
     └─ job_[id] queued, attempt 0 of 5, 2 intended
     log
     [date] [time] cli:ada run.deployed run_[id] 5 items
-    [date] [time] cli:ada phase.in_progress run_[id] mail
+    [date] [time] cli:ada phase.in_progress run_[id] mail (start)
     [date] [time] hand job.locked job_[id] attempt 1
     [date] [time] hand run.running run_[id]
     [date] [time] hand item.in_doubt item_[id] no answer
@@ -105,7 +105,7 @@ async fn a_job_and_an_item_are_traced_alone_with_what_is_above_them() -> anyhow:
     key [key]
     log
     [date] [time] cli:ada run.deployed run_[id] 5 items
-    [date] [time] cli:ada phase.in_progress run_[id] mail
+    [date] [time] cli:ada phase.in_progress run_[id] mail (start)
     [date] [time] hand job.locked job_[id] attempt 1
     [date] [time] hand run.running run_[id]
     [date] [time] hand item.in_doubt item_[id] no answer

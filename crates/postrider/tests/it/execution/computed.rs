@@ -3,7 +3,7 @@
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Job, Stage, Windows, claim, finalize};
+use super::{Job, Stage, Windows, claim, complete, finalize, reserve_all};
 use crate::sql::{execute, texts};
 
 /// How an item stands when its job is completed.
@@ -209,12 +209,14 @@ async fn skipped_items_are_no_failures_and_a_paused_phase_stays_paused() -> anyh
     assert_eq!(phase_of(&stage, job.run_id).await?, "completed");
 
     let job = stage.job("w", 1).await?;
+    let ids = reserve_all(&stage.worker, "w", &job).await?;
     execute(
         &stage.admin,
         "update execution.campaign_phases set status = 'paused' where status = 'in_progress'",
     )
     .await?;
-    end(&stage, &job, &[Item::Succeeded]).await?;
+    finalize(&stage.worker, "w", &[(ids[0], "sent")]).await?;
+    complete(&stage.worker, "w", &job).await?;
     assert_eq!(stage.look("status", "campaign_runs", job.run_id).await?, "completed");
     assert_eq!(phase_of(&stage, job.run_id).await?, "paused");
     Ok(())

@@ -4,7 +4,7 @@
 //! completes. The superuser only sets the stage: it makes leads and moves times, so that nothing is ever waited for.
 
 mod begin;
-mod calls;
+pub mod calls;
 mod claim;
 mod complete;
 mod computed;
@@ -16,6 +16,7 @@ mod finalize;
 mod keys;
 mod launch;
 mod limits;
+mod phases;
 mod plans;
 mod resolve;
 mod resolving;

@@ -2,7 +2,7 @@
 
 mod circuit;
 mod failover;
-mod provider;
+pub mod provider;
 mod rate;
 mod waiting;
 

@@ -1,0 +1,119 @@
+//! What happened to a campaign, in order.
+
+use jiff::Timestamp;
+use postrider_model::{
+    campaign::EventType,
+    ids::{CampaignId, TenantId},
+};
+use serde::Serialize;
+use sqlx::{PgConnection, types::Json};
+
+use crate::{StoreError, campaigns::word, unnamed::unnamed};
+
+/// The channel on which the database says that there are new events. It does not say of whom: anybody may listen.
+pub const HINT_CHANNEL: &str = "postrider_campaign_events";
+
+/// One event, as everybody gets to see it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CampaignEvent {
+    /// What happened.
+    pub r#type: EventType,
+    /// To which campaign.
+    pub campaign_id: CampaignId,
+    /// To which of its phases.
+    pub phase: String,
+    /// Its place in the history of the campaign, which has no gaps.
+    pub sequence: i64,
+    /// When.
+    pub timestamp: Timestamp,
+    /// What else there is to know.
+    pub payload: serde_json::Value,
+}
+
+/// How far a campaign's history reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Which campaign.
+    pub campaign: CampaignId,
+    /// The number of the newest event; 0 when nothing has happened.
+    pub newest: i64,
+    /// Events up to this number were removed.
+    pub pruned_through: i64,
+}
+
+/// How far the histories of campaigns reach. Those that the tenant does not have are not there.
+pub async fn extents(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    campaigns: &[CampaignId],
+) -> Result<Vec<Extent>, StoreError> {
+    let ids: Vec<uuid::Uuid> = campaigns.iter().map(|campaign| campaign.0).collect();
+    let rows = sqlx::query!(
+        "select id, sequence, pruned_through from execution.campaigns where tenant_id = $1 and id = any ($2)",
+        tenant.0,
+        &ids,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("looking how far the history reaches"))?;
+    let extent = |id, newest, pruned_through| Extent { campaign: CampaignId(id), newest, pruned_through };
+    Ok(rows.into_iter().map(|row| extent(row.id, row.sequence, row.pruned_through)).collect())
+}
+
+/// The events of a campaign that follow a number, oldest first.
+pub async fn after(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    campaign: CampaignId,
+    sequence: i64,
+    limit: i64,
+) -> Result<Vec<CampaignEvent>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select sequence,
+               type,
+               phase,
+               at as "at: jiff_sqlx::Timestamp",
+               payload as "payload: Json<serde_json::Value>"
+          from execution.campaign_events
+         where tenant_id = $1
+           and campaign_id = $2
+           and sequence > $3
+         order by sequence
+         limit $4
+        "#,
+        tenant.0,
+        campaign.0,
+        sequence,
+        limit,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the history"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(CampaignEvent {
+                r#type: word(&row.r#type)?,
+                campaign_id: campaign,
+                phase: row.phase,
+                sequence: row.sequence,
+                timestamp: row.at.to_jiff(),
+                payload: row.payload.0,
+            })
+        })
+        .collect()
+}
+
+/// Removes events from before a time, so many at most, and says how many.
+pub async fn prune(connection: &mut PgConnection, before: Timestamp, limit: i32) -> Result<i64, StoreError> {
+    use jiff_sqlx::ToSqlx as _;
+    sqlx::query_scalar!(
+        r#"select execution.prune_campaign_events($1, $2) as "removed!""#,
+        before.to_sqlx() as _,
+        limit,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("removing old events"))
+}

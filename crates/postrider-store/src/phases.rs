@@ -1,0 +1,225 @@
+//! Controls of phases. What may be done when is a table in the model; the database decides by the same one, under a lock.
+
+use postrider_model::{
+    campaign::{PhaseKind, PhaseStatus, PhaseTrigger},
+    ids::{CampaignId, RunId, TenantId},
+};
+use sqlx::PgConnection;
+
+use crate::{
+    Pool, StoreError,
+    campaigns::{JOB_SIZE, word},
+    pool,
+    unnamed::unnamed,
+};
+
+/// What somebody wants of a phase.
+#[derive(Debug, Clone, Copy)]
+pub struct Control<'a> {
+    /// Of which campaign.
+    pub campaign: CampaignId,
+    /// Of which phase.
+    pub phase: &'a str,
+    /// What.
+    pub trigger: PhaseTrigger,
+    /// The state in which the phase must be, if that matters.
+    pub expected: Option<PhaseStatus>,
+    /// Why, in words, for `fail`.
+    pub reason: Option<&'a str>,
+    /// Who.
+    pub actor: &'a str,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Controlled {
+    /// The phase was changed.
+    Changed(Standing),
+    /// It was there already; nothing was written.
+    Unchanged(Standing),
+    /// It cannot be done from here.
+    Conflict {
+        /// Where the phase stands.
+        standing: Standing,
+        /// Why not.
+        reason: String,
+    },
+    /// The tenant has no such campaign, or the campaign no such phase.
+    Unknown {
+        /// What there is not.
+        reason: String,
+    },
+}
+
+/// Where a phase stands after a control.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// Its state.
+    pub status: PhaseStatus,
+    /// Who does it.
+    pub kind: PhaseKind,
+    /// The number of the event that told of the change, or of the campaign's newest.
+    pub sequence: i64,
+    /// Its newest run.
+    pub run_id: Option<RunId>,
+    /// How many items that has.
+    pub items: Option<i64>,
+    /// How many of them got the message before, or may have: for `rerun`.
+    pub second_messages: Option<i64>,
+    /// Calls that were under way when a pause was answered.
+    pub in_flight: Option<i64>,
+}
+
+/// Controls a phase, commits, and waits until a pause is exact: after this has answered, no reservation of a paused phase commits.
+/// Wake the workers with [`crate::jobs::hint`] when something was changed.
+pub async fn control(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Result<Controlled, StoreError> {
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let mut controlled = apply(&mut transaction, control).await?;
+    pool::commit(transaction).await?;
+    if let Controlled::Changed(standing) | Controlled::Unchanged(standing) = &mut controlled
+        && control.trigger == PhaseTrigger::Pause
+    {
+        standing.in_flight = Some(await_reservations(pool, tenant, control.campaign, control.phase).await?);
+    }
+    Ok(controlled)
+}
+
+/// Controls a phase in the tenant of the transaction. A pause is exact once [`await_reservations`] has answered after the commit.
+pub async fn apply(connection: &mut PgConnection, control: Control<'_>) -> Result<Controlled, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        select outcome as "outcome!",
+               status as "status!",
+               kind as "kind!",
+               reason,
+               sequence as "sequence!",
+               run_id,
+               items,
+               second_messages
+          from execution.control_phase($1, $2, $3, $4, $5, $6, $7)
+        "#,
+        control.campaign.0,
+        control.phase,
+        control.trigger.as_str(),
+        control.expected.map(PhaseStatus::as_str),
+        control.actor,
+        control.reason,
+        JOB_SIZE,
+    )
+    .fetch_one(unnamed(connection))
+    .await;
+    let row = match row {
+        Err(error) if is_unknown(&error) => return Ok(unknown(&error)),
+        row => row.map_err(StoreError::on("controlling the phase"))?,
+    };
+    let standing = Standing {
+        status: word(&row.status)?,
+        kind: word(&row.kind)?,
+        sequence: row.sequence,
+        run_id: row.run_id.map(RunId),
+        items: row.items,
+        second_messages: row.second_messages,
+        in_flight: None,
+    };
+    Ok(controlled(&row.outcome, row.reason, standing))
+}
+
+fn controlled(outcome: &str, reason: Option<String>, standing: Standing) -> Controlled {
+    match outcome {
+        "changed" => Controlled::Changed(standing),
+        "unchanged" => Controlled::Unchanged(standing),
+        _ => Controlled::Conflict { standing, reason: reason.unwrap_or_default() },
+    }
+}
+
+/// The function says with this code that there is no such campaign or phase.
+fn is_unknown(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "P0002")
+}
+
+fn unknown(error: &sqlx::Error) -> Controlled {
+    let reason =
+        error.as_database_error().map_or_else(|| error.to_string(), |error| error.message().to_owned());
+    Controlled::Unknown { reason }
+}
+
+/// Waits until whoever was reserving items of a phase when its pause committed is done, and says how many calls are under way.
+pub async fn await_reservations(
+    pool: &Pool,
+    tenant: TenantId,
+    campaign: CampaignId,
+    phase: &str,
+) -> Result<i64, StoreError> {
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let in_flight = sqlx::query_scalar!(
+        r#"select execution.await_reservations($1, $2) as "in_flight!""#,
+        campaign.0,
+        phase,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("waiting for reservations"))?;
+    pool::commit(transaction).await?;
+    Ok(in_flight)
+}
+
+/// Records how far another service is with a phase that it does, in the tenant of the transaction. It never touches the phase's state.
+pub async fn report_progress(
+    connection: &mut PgConnection,
+    campaign: CampaignId,
+    phase: &str,
+    percentage: f64,
+    actor: &str,
+) -> Result<Controlled, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        select outcome as "outcome!",
+               status as "status!",
+               kind as "kind!",
+               reason,
+               sequence as "sequence!"
+          from execution.report_progress($1, $2, $3::double precision::numeric, $4)
+        "#,
+        campaign.0,
+        phase,
+        percentage,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await;
+    let row = match row {
+        Err(error) if is_unknown(&error) => return Ok(unknown(&error)),
+        row => row.map_err(StoreError::on("recording the progress"))?,
+    };
+    let standing = Standing {
+        status: word(&row.status)?,
+        kind: word(&row.kind)?,
+        sequence: row.sequence,
+        run_id: None,
+        items: None,
+        second_messages: None,
+        in_flight: None,
+    };
+    Ok(controlled(&row.outcome, row.reason, standing))
+}
+
+/// Says how far the runs are that a worker works on.
+pub async fn note_progress(pool: &Pool, worker: &str) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    sqlx::query!("select execution.note_progress($1)", worker)
+        .fetch_one(unnamed(&mut transaction))
+        .await
+        .map_err(StoreError::on("noting the progress"))?;
+    pool::commit(transaction).await
+}
+
+/// Starts the successor of a phase that has completed, where a campaign goes on by itself. False when there was none to look after.
+pub async fn advance(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let found = sqlx::query_scalar!(r#"select execution.advance_campaign($1) as "found!""#, actor)
+        .fetch_one(unnamed(&mut transaction))
+        .await
+        .map_err(StoreError::on("starting the next phase"))?;
+    pool::commit(transaction).await?;
+    Ok(found)
+}

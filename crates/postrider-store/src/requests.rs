@@ -1,0 +1,88 @@
+//! Requests that came with a key under which they may be repeated, for a day.
+
+use sqlx::PgConnection;
+
+use crate::{StoreError, unnamed::unnamed};
+
+/// Larger answers are not kept.
+const BODY_BYTES_MAX: usize = 65_536;
+
+/// What was said to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The status of the answer.
+    pub status: u16,
+    /// Where to find what it made.
+    pub location: Option<String>,
+    /// What was said, unless it held a secret or was very large.
+    pub body: Option<String>,
+}
+
+/// What is known about a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing: it belongs to this transaction now. End with [`finish`].
+    Nothing,
+    /// The same request was carried out.
+    Answered(Answer),
+    /// Another transaction has it at this moment.
+    InProgress,
+    /// It belongs to another request.
+    AnotherRequest,
+}
+
+/// Takes a key for this transaction, in the tenant of the transaction.
+pub async fn begin(
+    connection: &mut PgConnection,
+    key: &str,
+    fingerprint: &[u8; 32],
+) -> Result<Found, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        select state as "state!", status, location, body
+          from tenancy.begin_request($1, $2)
+        "#,
+        key,
+        fingerprint.as_slice(),
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("taking the request's key"))?;
+    Ok(match (row.state.as_str(), row.status.map(u16::try_from)) {
+        ("fresh", _) => Found::Nothing,
+        ("answered", Some(Ok(status))) => {
+            Found::Answered(Answer { status, location: row.location, body: row.body })
+        }
+        ("in_progress", _) => Found::InProgress,
+        ("another", _) => Found::AnotherRequest,
+        (other, _) => {
+            return Err(StoreError::Unfit(format!(
+                "the database answered `{other}`, which this version does not know"
+            )));
+        }
+    })
+}
+
+/// Records what is answered to the request that this transaction began.
+pub async fn finish(connection: &mut PgConnection, key: &str, answer: &Answer) -> Result<(), StoreError> {
+    let body = answer.body.as_deref().filter(|body| body.len() <= BODY_BYTES_MAX);
+    sqlx::query!(
+        "select tenancy.finish_request($1, $2, $3, $4)",
+        key,
+        i16::try_from(answer.status).unwrap_or_default(),
+        answer.location,
+        body,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("recording the request's answer"))?;
+    Ok(())
+}
+
+/// Forgets up to so many requests that are older than a day, of all tenants. Says how many.
+pub async fn prune(connection: &mut PgConnection, limit: i32) -> Result<i64, StoreError> {
+    sqlx::query_scalar!(r#"select tenancy.prune_requests($1) as "removed!""#, limit)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("forgetting old requests"))
+}

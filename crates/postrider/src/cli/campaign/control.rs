@@ -1,0 +1,172 @@
+//! `postrider campaign start|pause|resume|retry|rerun|complete|fail`: what may be done about a phase.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use postrider_model::campaign::{PhaseStatus, PhaseTrigger};
+use postrider_store::{
+    Pool,
+    campaigns::{self, Campaign, PhaseState},
+    jobs,
+    phases::{self, Control, Controlled, Standing},
+    pool,
+    tenants::Tenant,
+};
+
+use super::target;
+use crate::{
+    cli::{ForTenant, actor, output, with_installation},
+    config::Config,
+    installation::Installation,
+};
+
+#[derive(Args)]
+pub struct ControlArgs {
+    #[command(flatten)]
+    of: ForTenant,
+    /// The campaign, by name or id
+    campaign: String,
+    /// Which phase [default: the one for which it makes sense, if there is only one]
+    #[arg(long, value_name = "PHASE")]
+    phase: Option<String>,
+    /// Only if the phase is in this state, or where the command leads
+    #[arg(long, value_name = "STATE", value_parser = |text: &str| text.parse::<PhaseStatus>())]
+    expected_state: Option<PhaseStatus>,
+    /// Why, for the history
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(trigger: PhaseTrigger, args: ControlArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    with_installation(config, async |installation| {
+        let pool = installation.admin_pool().await?;
+        let (tenant, campaign, phase) = find(trigger, &args, &pool, installation).await?;
+        let actor = actor();
+        let control = Control {
+            campaign: campaign.id,
+            phase: &phase,
+            trigger,
+            expected: args.expected_state,
+            reason: args.reason.as_deref(),
+            actor: &actor,
+        };
+        let (changed, standing) = match phases::control(&pool, tenant.id, control).await? {
+            Controlled::Changed(standing) => (true, standing),
+            Controlled::Unchanged(standing) => (false, standing),
+            Controlled::Conflict { standing, reason } => {
+                anyhow::bail!("phase `{phase}`: {reason}; {}", may_be(&standing))
+            }
+            Controlled::Unknown { reason } => {
+                anyhow::bail!("{reason}; `postrider campaign status` lists campaigns and their phases")
+            }
+        };
+        if changed {
+            // After the commit, so that whoever wakes up finds the jobs.
+            let mut hinting = pool::begin(&pool).await?;
+            jobs::hint(&mut hinting).await?;
+            pool::commit(hinting).await?;
+        }
+        tell(&args, &campaign, &phase, changed, &standing)?;
+        Ok(ExitCode::SUCCESS)
+    })
+    .await
+}
+
+async fn find(
+    trigger: PhaseTrigger,
+    args: &ControlArgs,
+    pool: &Pool,
+    installation: &Installation,
+) -> anyhow::Result<(Tenant, Campaign, String)> {
+    let (mut transaction, tenant) = args.of.begin(pool, installation).await?;
+    let campaign = target::campaign(&mut transaction, tenant.id, &args.campaign).await?;
+    let phase = match &args.phase {
+        Some(phase) => phase.clone(),
+        None => the_one(trigger, &campaigns::status(&mut transaction, tenant.id, campaign.id).await?)?,
+    };
+    Ok((tenant, campaign, phase))
+}
+
+/// The only phase that can do this; or the only one that is where it leads, so that saying it twice is no mistake.
+fn the_one(trigger: PhaseTrigger, phases: &[PhaseState]) -> anyhow::Result<String> {
+    let can: Vec<&PhaseState> = phases
+        .iter()
+        .filter(|phase| phase.status.allowed(phase.kind).any(|allowed| allowed == trigger))
+        .collect();
+    let there: Vec<&PhaseState> =
+        phases.iter().filter(|phase| phase.status == trigger.goal() && trigger.is_for(phase.kind)).collect();
+    // Phases begin in their order.
+    let first = (trigger == PhaseTrigger::Start && there.is_empty()).then(|| can.first()).flatten();
+    let one = match (can.as_slice(), there.as_slice()) {
+        _ if first.is_some() => first,
+        ([one], _) | ([], [one]) => Some(one),
+        _ => None,
+    };
+    one.map(|phase| phase.phase.clone()).with_context(|| {
+        let stand = phases.iter().map(|phase| format!("{} is {}", phase.phase, phase.status));
+        format!("say which phase with --phase: {}", stand.collect::<Vec<_>>().join(", "))
+    })
+}
+
+fn may_be(standing: &Standing) -> String {
+    let allowed: Vec<&str> = standing.status.allowed(standing.kind).map(PhaseTrigger::as_str).collect();
+    match allowed.as_slice() {
+        [] => "nothing can be done about it by hand now".to_owned(),
+        allowed => format!("it can: {}", allowed.join(", ")),
+    }
+}
+
+fn tell(
+    args: &ControlArgs,
+    campaign: &Campaign,
+    phase: &str,
+    changed: bool,
+    standing: &Standing,
+) -> anyhow::Result<()> {
+    if args.json {
+        return output::json(&serde_json::json!({
+            "campaign_id": campaign.id,
+            "phase": phase,
+            "status": standing.status,
+            "changed": changed,
+            "sequence": standing.sequence,
+            "run_id": standing.run_id,
+            "items": standing.items,
+            "second_messages": standing.second_messages,
+            "in_flight": standing.in_flight,
+        }));
+    }
+    println!("{}", standing.status);
+    if !changed {
+        eprintln!(
+            "phase `{phase}` of `{}` was {} already; nothing was changed",
+            campaign.name, standing.status
+        );
+    } else {
+        eprintln!(
+            "phase `{phase}` of `{}` is {} (event {})",
+            campaign.name, standing.status, standing.sequence
+        );
+    }
+    match standing.in_flight {
+        Some(0) => eprintln!("no call is under way, and none will be begun"),
+        Some(1) => eprintln!("1 call that was under way finishes and is recorded; none will be begun"),
+        Some(count) => {
+            eprintln!("{count} calls that were under way finish and are recorded; none will be begun");
+        }
+        None => {}
+    }
+    if let Some(count) = standing.second_messages {
+        eprintln!(
+            "{count} of {} items go to somebody who got this before, or may have",
+            standing.items.unwrap_or_default()
+        );
+    } else if changed && let (Some(run), Some(items)) = (standing.run_id, standing.items) {
+        eprintln!("run {} has {items} items", run.0);
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Pause is exact: after its answer nothing is reserved, whatever is under way ends and is recorded, and nothing is lost.
+
+use std::collections::HashMap;
+
+use postrider_model::{
+    campaign::PhaseTrigger,
+    ids::{CampaignId, TenantId},
+};
+use postrider_store::{
+    Pool, jobs,
+    phases::{self, Control, Controlled, Standing},
+    pool,
+};
+use uuid::Uuid;
+
+use crate::{
+    campaigns::stage::Stage,
+    sql::{number, texts},
+    world::{Server, Sim, World, eventually},
+};
+
+const ROUNDS: usize = 50;
+const LEADS: usize = 12_000;
+const WORKERS: usize = 3;
+
+struct Place {
+    stage: Stage,
+    app: Pool,
+    campaign: Uuid,
+    run: Uuid,
+}
+
+impl Place {
+    /// As the API does it.
+    async fn control(&self, trigger: PhaseTrigger) -> anyhow::Result<Standing> {
+        let control = Control {
+            campaign: CampaignId(self.campaign),
+            phase: "only",
+            trigger,
+            expected: None,
+            reason: None,
+            actor: "a test",
+        };
+        let controlled = phases::control(&self.app, TenantId(self.stage.tenant), control).await?;
+        let Controlled::Changed(standing) = controlled else { anyhow::bail!("{trigger}: {controlled:?}") };
+        if trigger == PhaseTrigger::Resume {
+            let mut transaction = pool::begin(&self.app).await?;
+            jobs::hint(&mut transaction).await?;
+            pool::commit(transaction).await?;
+        }
+        Ok(standing)
+    }
+
+    async fn count(&self, what: &str) -> anyhow::Result<i64> {
+        let sql =
+            format!("select count(*) from execution.channel_outbox where run_id = '{}' and {what}", self.run);
+        Ok(number(&self.stage.admin, sql).await?)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_answer_of_a_pause_nothing_is_reserved_and_resuming_loses_nothing() -> anyhow::Result<()> {
+    let (world, sim) = (World::new().await?, Sim::start(&["--fault", "latency=0.5", "--latency-ms", "10"])?);
+    let stage = Stage::with_sim(&world, &sim, LEADS).await?;
+    let campaign = stage.campaign("news", &[("only", "email", Some("all"), "sim")]).await?;
+    let settings = "[outbound]\nallow_private = true\n[campaigns]\npoll_interval_ms = 50\nwindow = 16\n";
+    let mut workers = Vec::new();
+    for _ in 0..WORKERS {
+        workers.push(Server::start(&world, "campaigns", settings)?);
+    }
+    let run = stage
+        .ask(&format!("select execution.deploy_campaign('{campaign}', 'only', 'a test', null, 50)::text"))
+        .await?
+        .parse()?;
+    let place = Place { app: world.pool("postrider_app").await?, stage, campaign, run };
+
+    let (mut rounds, mut in_flight_seen) = (0, 0);
+    while rounds < ROUNDS {
+        // Some more has been sent since the last round, by whoever.
+        let before = place.count("true").await?;
+        eventually("it goes on", async || Ok(place.count("true").await? >= before.min(LEADS as i64 - 1) + 1))
+            .await?;
+        let paused = place.control(PhaseTrigger::Pause).await?;
+        // From here on, nothing may be reserved.
+        let reserved = place.count("true").await?;
+        anyhow::ensure!(reserved < LEADS as i64, "everything was sent after {rounds} rounds");
+        let moment = texts(&place.stage.admin, "select clock_timestamp()::text").await?.concat();
+        in_flight_seen += paused.in_flight.unwrap_or_default();
+
+        // Everybody has handed back what it held, and what was under way has its end.
+        eventually("the workers let go", async || {
+            let sql = format!(
+                "select count(*) from execution.job_queue where run_id = '{run}' and status = 'locked'"
+            );
+            Ok(number(&place.stage.admin, sql).await? == 0)
+        })
+        .await?;
+        assert_eq!(place.count("status = 'queued'").await?, 0, "what was under way was recorded");
+        assert_eq!(place.count("true").await?, reserved, "round {rounds}: reserved after the answer");
+        assert_eq!(place.count(&format!("created_at > '{moment}'")).await?, 0);
+        let receipts = sim.receipts()?.len();
+        assert_eq!(
+            i64::try_from(receipts)?,
+            reserved,
+            "the provider has done what was reserved, and no more"
+        );
+        let shelved = format!(
+            "select count(*) from execution.job_queue where run_id = '{run}' and status = 'queued' and run_after <> 'infinity'"
+        );
+        assert_eq!(number(&place.stage.admin, shelved).await?, 0, "no claim finds a job of it");
+        place.control(PhaseTrigger::Resume).await?;
+        rounds += 1;
+    }
+    assert!(in_flight_seen > 0, "no round met a call under way; the test proves nothing");
+
+    eventually("it is done", async || {
+        Ok(place.stage.ask(&format!("select status from execution.campaign_runs where id = '{run}'")).await?
+            == "completed")
+    })
+    .await?;
+    let mut by_key: HashMap<String, usize> = HashMap::new();
+    for receipt in sim.receipts()? {
+        *by_key.entry(receipt["key"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    assert_eq!(by_key.len(), LEADS);
+    assert!(by_key.values().all(|count| *count == 1), "somebody was called twice");
+    assert_eq!(place.count("status = 'sent'").await?, LEADS as i64);
+    let burnt = format!("select count(*) from execution.job_queue where run_id = '{run}' and attempts > 1");
+    assert_eq!(number(&place.stage.admin, burnt).await?, 0, "a pause burns no attempt");
+    println!("{ROUNDS} pauses, {in_flight_seen} calls under way at their answers");
+    Ok(())
+}
