@@ -10,6 +10,7 @@
 //! | [`drain`] | claim + complete: batch sizes, two connections, many processed rows, a held snapshot |
 //! | [`relay`] | the relay into a sink that does nothing, and its memory with many events waiting |
 //! | [`campaigns`] | deploying; whole campaigns: one and two processes, limits, many finished items, a held snapshot, memory |
+//! | [`stream`] | readers of a campaign's history: memory of many, and how long after its commit an event is read |
 
 mod campaigns;
 mod drain;
@@ -19,6 +20,7 @@ mod place;
 mod publish;
 mod relay;
 mod report;
+mod stream;
 
 use std::time::Duration;
 
@@ -58,6 +60,8 @@ pub enum Part {
     Events,
     /// Campaigns.
     Campaigns,
+    /// Readers of what happens to campaigns.
+    Stream,
 }
 
 impl Scale {
@@ -107,15 +111,18 @@ pub async fn run(quick: bool, part: Part) -> anyhow::Result<()> {
 
 async fn measure(place: &Place, scale: Scale, part: Part, report: &mut Report) -> anyhow::Result<()> {
     report.machine = machine::facts(place).await?;
-    if part != Part::Campaigns {
+    if matches!(part, Part::All | Part::Events) {
         publish::measure(place, scale, report).await?;
         drain::measure(place, scale, report).await?;
         relay::measure(place, scale, report).await?;
         drain::measure_beside_processed(place, scale, report).await?;
         drain::measure_with_snapshot(place, scale, report).await?;
     }
-    if part != Part::Events {
+    if matches!(part, Part::All | Part::Campaigns) {
         campaigns::measure(place, scale, report).await?;
+    }
+    if matches!(part, Part::All | Part::Stream) {
+        stream::measure(place, report).await?;
     }
     Ok(())
 }

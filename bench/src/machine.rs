@@ -82,8 +82,17 @@ pub(crate) fn server_processor_time(postmaster: u32) -> anyhow::Result<Duration>
 
 /// The most memory that a process has had.
 pub(crate) fn peak_memory_mb(pid: u32) -> anyhow::Result<f64> {
+    status_mb(pid, "VmHWM:")
+}
+
+/// The memory that a process has.
+pub(crate) fn memory_mb(pid: u32) -> anyhow::Result<f64> {
+    status_mb(pid, "VmRSS:")
+}
+
+fn status_mb(pid: u32, name: &str) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).context("no such line in status")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
 }
 

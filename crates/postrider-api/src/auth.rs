@@ -1,41 +1,97 @@
-//! Who makes a request. The tenant comes from the key and from nothing else.
+//! Who makes a request, and what they may do. The tenant comes from the key and from nothing else.
+//!
+//! The extractors read no body, so a handler that names one of them before its body refuses a stranger before it reads
+//! what the stranger sends.
 
 use axum::{
     Json,
     extract::FromRequestParts,
     http::{header, request::Parts},
 };
-use postrider_model::tenancy::ApiKeySecret;
+use postrider_model::{
+    ids::{ApiKeyId, TenantId},
+    tenancy::{ApiKeySecret, Role},
+};
 use postrider_store::{
     keys::{self, Caller},
     pool,
 };
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::{App, error::ApiError};
 
-/// A request with a valid key.
-pub(crate) struct Authenticated(pub(crate) Caller);
+macro_rules! callers {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name(pub(crate) Caller);
 
-impl FromRequestParts<App> for Authenticated {
-    type Rejection = ApiError;
+        impl FromRequestParts<App> for $name {
+            type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let (scheme, token) =
-            header.and_then(|value| value.split_once(' ')).ok_or(ApiError::Unauthenticated)?;
-        if !scheme.eq_ignore_ascii_case("bearer") {
-            return Err(ApiError::Unauthenticated);
+            async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+                let caller = authenticate(parts, app).await?;
+                if caller.role < Role::$name {
+                    return Err(ApiError::RoleNeeded { needed: Role::$name, given: caller.role });
+                }
+                Ok(Self(caller))
+            }
         }
-        let secret: ApiKeySecret = token.trim().parse().map_err(|_| ApiError::Unauthenticated)?;
-        let mut transaction = pool::begin(&app.pool).await?;
-        let caller = keys::authenticate(&mut transaction, &secret).await?;
-        // The time of last use is recorded whether or not the request succeeds.
-        pool::commit(transaction).await?;
-        Ok(Self(caller?))
+    )*};
+}
+
+callers!(
+    /// A request with a valid key.
+    Viewer,
+    /// A request with a key that may change things.
+    Operator,
+    /// A request with a key that may manage keys and accounts.
+    Admin,
+);
+
+async fn authenticate(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> {
+    let mut given = parts.headers.get_all(header::AUTHORIZATION).iter();
+    // Two of them would be two opinions about who asks.
+    let (Some(header), None) = (given.next(), given.next()) else { return Err(ApiError::Unauthenticated) };
+    let header = header.to_str().ok();
+    let (scheme, token) = header.and_then(|value| value.split_once(' ')).ok_or(ApiError::Unauthenticated)?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(ApiError::Unauthenticated);
     }
+    let secret: ApiKeySecret = token.trim().parse().map_err(|_| ApiError::Unauthenticated)?;
+    let hash = secret.hash();
+    app.throttle.spend_if_known(&hash)?;
+    let mut transaction = pool::begin(&app.pool).await?;
+    let caller = keys::authenticate(&mut transaction, &secret).await?;
+    // The time of last use is recorded whether or not the request succeeds.
+    pool::commit(transaction).await?;
+    let caller = caller?;
+    app.throttle.know(hash);
+    Ok(caller)
 }
 
 /// Whose key this is.
-pub(crate) async fn whoami(Authenticated(caller): Authenticated) -> Json<Caller> {
-    Json(caller)
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WhoAmI {
+    /// The key's id.
+    #[schema(value_type = uuid::Uuid)]
+    key_id: ApiKeyId,
+    /// The tenant for which it acts.
+    #[schema(value_type = uuid::Uuid)]
+    tenant_id: TenantId,
+    /// What it may do.
+    #[schema(value_type = crate::docs::Role)]
+    role: Role,
+}
+
+/// Whose key this is.
+#[utoipa::path(
+    get,
+    path = "/whoami",
+    operation_id = "whoami",
+    tag = "keys",
+    responses((status = 200, description = "The key, its tenant and its role", body = WhoAmI)),
+)]
+pub(crate) async fn whoami(Viewer(caller): Viewer) -> Json<WhoAmI> {
+    Json(WhoAmI { key_id: caller.key_id, tenant_id: caller.tenant_id, role: caller.role })
 }

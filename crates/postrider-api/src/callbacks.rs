@@ -30,7 +30,27 @@ pub struct CallbackKeys {
 /// Far more than any provider sends.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// `POST /api/v2/providers/{provider}/{account}/callback/{key}`
+/// What a provider tells about a call. It brings no API key; the provider's signature is its key.
+#[utoipa::path(
+    post,
+    path = "/providers/{provider}/{account}/callback/{key}",
+    operation_id = "receive_callback",
+    tag = "callbacks",
+    security(()),
+    params(
+        ("provider" = String, Path, description = "Which provider, such as `twilio`"),
+        ("account" = String, Path, description = "The account's id"),
+        ("key" = String, Path, description = "The idempotency key of the call"),
+    ),
+    request_body(content = String, description = "As the provider sends it", content_type = "application/octet-stream"),
+    responses(
+        (status = 204, description = "It was believed and recorded"),
+        (status = 400, description = "It cannot be read"),
+        (status = 403, description = "The signature does not hold"),
+        (status = 404, description = "There is no such callback address"),
+        (status = 413, description = "It is too large"),
+    ),
+)]
 pub(crate) async fn receive(
     State(app): State<App>,
     OriginalUri(uri): OriginalUri,

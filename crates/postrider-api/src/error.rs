@@ -1,11 +1,29 @@
 //! What a caller is told when a request fails: one `match`, problem bodies as in RFC 9457.
+//!
+//! | status | when |
+//! |---|---|
+//! | 400 | the request cannot be read: no JSON, an unknown field, a wrong type, a number out of its range |
+//! | 401, 403 | no valid key; a key without the right |
+//! | 404 | nothing here, or nothing of this tenant: what the path names |
+//! | 409 | it is fine, but not beside what is there: a name that is taken, a state that does not allow it |
+//! | 413, 415 | too large; not JSON |
+//! | 422 | it can be read and makes no sense here: what the body names does not exist, the database refused it |
+//! | 429 | too fast |
+//! | 5xx | ours; the log has the reason under the request's id, the caller does not |
 
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use postrider_model::tenancy::Role;
 use postrider_store::{StoreError, keys::Denied};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+/// What handlers return.
+pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
 /// Why a request was not answered as hoped.
 #[derive(Debug, thiserror::Error)]
@@ -19,63 +37,228 @@ pub enum ApiError {
     /// Who asks is known, and may not; or is not who it says.
     #[error("{0}")]
     Forbidden(String),
+    /// The key's role is not enough.
+    #[error("this needs a key with the role `{needed}`; this one is `{given}`")]
+    RoleNeeded {
+        /// The least that would do.
+        needed: Role,
+        /// What the key has.
+        given: Role,
+    },
     /// It makes no sense.
     #[error("{0}")]
     BadRequest(String),
+    /// It cannot be read, for these reasons.
+    #[error("{}", in_words(.0))]
+    Invalid(Vec<FieldError>),
+    /// It can be read, and these fields make no sense.
+    #[error("{}", in_words(.0))]
+    Unprocessable(Vec<FieldError>),
     /// Nothing here, or nothing of this tenant.
     #[error("there is no such {0}")]
     NotFound(&'static str),
     /// Another method would do.
     #[error("this method is not allowed here; see the `Allow` header")]
     MethodNotAllowed,
+    /// What is there already does not allow it. The members go into the body, such as `currentState` and `allowed`.
+    #[error("{detail}")]
+    Conflict {
+        /// Why not.
+        detail: String,
+        /// What a program needs to know.
+        members: Vec<(&'static str, Value)>,
+    },
+    /// The body has more bytes than this.
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    /// Another media type would do.
+    #[error("{0}")]
+    UnsupportedMediaType(String),
+    /// Too many requests with this key.
+    #[error("this key makes too many requests; try again in {0} s")]
+    TooFast(u64),
+    /// No room for another reader: of the tenant, or at all.
+    #[error("{detail}; try again in {retry_after} s")]
+    NoRoom {
+        /// What is full.
+        detail: &'static str,
+        /// Whether nobody gets in.
+        is_full: bool,
+        /// When to try again, in seconds.
+        retry_after: u64,
+    },
     /// Alive, but not able to work.
     #[error("not ready: {0}")]
     NotReady(String),
+    /// It took too long, or something broke: what, is for the log.
+    #[error("{0}")]
+    Internal(String),
     /// The store failed. Callers learn what they can act on; the log has the rest.
     #[error("{0}")]
     Store(#[from] StoreError),
 }
 
+/// What is wrong with one field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FieldError {
+    /// Where, such as `phases[0].channel`.
+    #[schema(example = "phases[0].channel")]
+    pub field: String,
+    /// What is wrong and what would do.
+    pub detail: String,
+}
+
+impl FieldError {
+    pub(crate) fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: field.into(), detail: detail.into() }
+    }
+}
+
+fn in_words(errors: &[FieldError]) -> String {
+    let words: Vec<String> =
+        errors.iter().map(|error| format!("`{}`: {}", error.field, error.detail)).collect();
+    words.join("; ")
+}
+
+/// A problem, as RFC 9457 has it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Problem {
+    /// Always `about:blank`: the status says what kind of problem it is.
+    #[schema(example = "about:blank")]
+    pub r#type: String,
+    /// The status in words.
+    pub title: String,
+    /// The status.
+    pub status: u16,
+    /// What was wrong, and what to try.
+    pub detail: String,
+    /// Under which id the log knows the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// What is wrong, field by field, where fields are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FieldError>,
+    /// What else a program may need, such as `currentState`.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub members: Map<String, Value>,
+}
+
 impl ApiError {
+    /// One field of the request cannot be read.
+    pub(crate) fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Invalid(vec![FieldError::new(field, detail)])
+    }
+
+    /// One field of the request makes no sense.
+    pub(crate) fn unprocessable(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Unprocessable(vec![FieldError::new(field, detail)])
+    }
+
+    /// What is there does not allow it.
+    pub(crate) fn conflict(detail: impl Into<String>) -> Self {
+        Self::Conflict { detail: detail.into(), members: Vec::new() }
+    }
+
+    /// Says more to a program that meets a conflict.
+    pub(crate) fn with(mut self, name: &'static str, value: impl Serialize) -> Self {
+        if let Self::Conflict { members, .. } = &mut self {
+            members.push((name, serde_json::to_value(value).unwrap_or_default()));
+        }
+        self
+    }
+
     fn status(&self) -> StatusCode {
         match self {
             Self::Unauthenticated | Self::Denied(_) => StatusCode::UNAUTHORIZED,
-            Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::BadRequest(_) => StatusCode::BAD_REQUEST,
+            Self::Forbidden(_) | Self::RoleNeeded { .. } => StatusCode::FORBIDDEN,
+            Self::BadRequest(_) | Self::Invalid(_) => StatusCode::BAD_REQUEST,
+            Self::Unprocessable(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NotReady(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Store(error) if error.is_outage() => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Store(StoreError::Refused { .. }) => StatusCode::BAD_REQUEST,
-            Self::Store(StoreError::ClaimNotHeld { .. }) => StatusCode::CONFLICT,
+            Self::Conflict { .. } => StatusCode::CONFLICT,
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::TooFast(_) | Self::NoRoom { is_full: false, .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::NotReady(_) | Self::NoRoom { is_full: true, .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Store(StoreError::Refused { .. }) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Store(StoreError::Conflict { .. } | StoreError::ClaimNotHeld { .. }) => {
+                StatusCode::CONFLICT
+            }
             Self::Store(StoreError::Unreachable { .. } | StoreError::Unfit(_)) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
+            // The same again may do.
+            Self::Store(error) if error.is_passing() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Store(StoreError::Failed { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
         }
+    }
+
+    fn problem(&self) -> Problem {
+        let status = self.status();
+        let detail = match self {
+            Self::NotReady(_) | Self::NoRoom { .. } => self.to_string(),
+            _ if status.is_server_error() => {
+                tracing::error!(error = ?self, "a request failed: {self}");
+                "the server could not do this; its log has the reason under the request's id".to_owned()
+            }
+            Self::Store(StoreError::Refused { message, hint: Some(hint) }) => format!("{message}. {hint}"),
+            _ => self.to_string(),
+        };
+        let errors = match self {
+            Self::Invalid(errors) | Self::Unprocessable(errors) => errors.clone(),
+            _ => Vec::new(),
+        };
+        let members = match self {
+            Self::Conflict { members, .. } => {
+                members.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+            }
+            Self::RoleNeeded { needed, .. } => Map::from_iter([("needed_role".to_owned(), json!(needed))]),
+            _ => Map::new(),
+        };
+        Problem { errors, members, ..Problem::new(status, detail) }
+    }
+}
+
+impl Problem {
+    /// A problem of this status.
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self {
+            r#type: "about:blank".to_owned(),
+            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            request_id: None,
+            errors: Vec::new(),
+            members: Map::new(),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(&self)).into_response();
+        let problem = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, problem);
+        // The outermost layer knows the request's id, and writes the body again with it.
+        response.extensions_mut().insert(self);
+        response
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let status = self.status();
-        let detail = if status.is_server_error() && !matches!(self, Self::NotReady(_)) {
-            tracing::error!(error = ?self, "a request failed: {self}");
-            "the server could not do this; its log has the reason under the request's id".to_owned()
-        } else {
-            self.to_string()
-        };
-        let body = serde_json::json!({
-            "type": "about:blank",
-            "title": status.canonical_reason().unwrap_or("Error"),
-            "status": status.as_u16(),
-            "detail": detail,
-        });
-        let mut response = (status, Json(body)).into_response();
-        let problem = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(header::CONTENT_TYPE, problem);
-        if status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        let mut response = self.problem().into_response();
+        match self {
+            Self::Unauthenticated | Self::Denied(_) => {
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Self::TooFast(seconds) | Self::NoRoom { retry_after: seconds, .. } => {
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            _ => {}
         }
         response
     }

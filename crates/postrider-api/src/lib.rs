@@ -4,20 +4,34 @@
 //! `match` in `error.rs` turns errors into statuses.
 
 mod auth;
+mod body;
 mod callbacks;
+mod docs;
 mod error;
 mod health;
+mod listener;
+mod paging;
+mod requests;
+mod resources;
 mod router;
+mod stream;
+mod throttle;
 
 use std::{future::IntoFuture, time::Duration};
 
+use postrider_providers::Adapters;
 use postrider_store::Pool;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use axum::http::HeaderValue;
 pub use callbacks::CallbackKeys;
 pub use metrics_exporter_prometheus::PrometheusHandle;
-pub use router::router;
+pub use router::{document, router};
+pub use stream::{Hub, StreamSettings};
+pub use throttle::Throttle;
+
+use self::listener::Door;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -30,8 +44,20 @@ pub struct App {
     pub draining: CancellationToken,
     /// Whether this process serves `/api/v2`, or only says how it is.
     pub serves_api: bool,
+    /// The vendors that this version can call.
+    pub adapters: Adapters,
     /// What it takes to verify callbacks of providers; without it they are put off.
     pub callbacks: Option<CallbackKeys>,
+    /// How fast each key may ask.
+    pub throttle: Throttle,
+    /// Where the pages come from that may read answers in a browser.
+    pub cors_origins: Vec<HeaderValue>,
+    /// Who reads what happens to campaigns.
+    pub stream: Hub,
+    /// How long a peer may take nothing of what it is sent.
+    pub write_timeout: Duration,
+    /// From how many failures on an event is stuck.
+    pub stuck_after: i32,
 }
 
 /// Starts to collect the metrics of this process. Once per process.
@@ -45,6 +71,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Serves until shutdown, then lets the requests that are under way finish.
 pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) -> std::io::Result<()> {
+    let listener = Door { listener, write_timeout: app.write_timeout };
     let ended = shutdown.clone().cancelled_owned();
     let out_of_time = async {
         shutdown.cancelled().await;

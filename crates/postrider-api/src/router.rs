@@ -1,47 +1,211 @@
-//! Every route, in one list.
+//! Every route, in one list: the router and the OpenAPI document are both made from it.
 
-use std::time::Duration;
+use std::{any::Any, time::Duration};
 
 use axum::{
     Router,
-    extract::Request,
-    http::StatusCode,
-    routing::{get, post},
+    extract::{DefaultBodyLimit, Request},
+    http::{HeaderName, HeaderValue, Method, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
 };
 use tower_http::{
-    limit::RequestBodyLimitLayer,
+    catch_panic::CatchPanicLayer,
+    compression::{
+        CompressionLayer,
+        predicate::{NotForContentType, Predicate, SizeAbove},
+    },
+    cors::{AllowOrigin, CorsLayer},
     request_id::{MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer},
     timeout::TimeoutLayer,
     trace::TraceLayer,
 };
+use utoipa::{OpenApi, openapi::OpenApi as OpenApiDocument};
+use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{App, auth, callbacks, error::ApiError, health};
+use crate::{
+    App, auth,
+    body::BODY_BYTES_MAX,
+    callbacks, docs,
+    error::{ApiError, Problem},
+    health,
+    resources::{accounts, assets, audit, campaigns, events, in_doubt, keys, leads, phases, runs},
+    stream,
+};
 
-const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// How long an ordinary request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an import may take.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Smaller answers are not worth compressing.
+const COMPRESS_BYTES_MIN: u64 = 1024;
+
+/// What every process serves.
+fn process() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
+}
+
+/// `/api/v2`: requests that are short.
+fn short() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(auth::whoami))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(accounts::list, accounts::create))
+        .routes(routes!(accounts::show, accounts::limit, accounts::remove))
+        .routes(routes!(accounts::rotate))
+        .routes(routes!(audit::list))
+        .routes(routes!(events::list, events::publish))
+        .routes(routes!(events::retry))
+        .routes(routes!(phases::status))
+        .routes(routes!(phases::control))
+        .routes(routes!(phases::progress))
+        .routes(routes!(leads::list))
+        .routes(routes!(leads::get))
+        .routes(routes!(leads::suppress))
+        .routes(routes!(assets::list, assets::create))
+        .routes(routes!(assets::get))
+        .routes(routes!(campaigns::list, campaigns::create))
+        .routes(routes!(campaigns::get))
+        .routes(routes!(runs::list))
+        .routes(routes!(runs::get))
+        .routes(routes!(runs::list_items))
+        .routes(routes!(runs::launch))
+        .routes(routes!(runs::trace))
+        .routes(routes!(in_doubt::list))
+        .routes(routes!(in_doubt::resolve))
+        .routes(routes!(callbacks::receive))
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+/// `/api/v2`: requests whose body is read while it comes, however long it is; they bound it themselves.
+fn long() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(leads::import))
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, IMPORT_TIMEOUT))
+        .layer(DefaultBodyLimit::disable())
+}
+
+/// `/api/v2`: answers that do not end by themselves.
+fn streams() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(stream::events))
+}
+
+/// The routes and their document.
+fn documented(serves_api: bool) -> (Router<App>, OpenApiDocument) {
+    let mut routes = OpenApiRouter::with_openapi(docs::Document::openapi()).merge(process());
+    if serves_api {
+        routes = routes.nest("/api/v2", short().merge(long()).merge(streams()));
+    }
+    let (router, document) = routes.split_for_parts();
+    (router, docs::complete(document))
+}
+
+/// The whole HTTP surface, as OpenAPI describes it.
+#[must_use]
+pub fn document() -> OpenApiDocument {
+    documented(true).1
+}
 
 /// The whole HTTP surface of one process.
 pub fn router(app: App) -> Router {
-    let api = Router::new()
-        .route("/whoami", get(auth::whoami))
-        .route("/providers/{provider}/{account}/callback/{key}", post(callbacks::receive));
-
-    let mut routes = Router::new()
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/metrics", get(health::metrics));
-    if app.serves_api {
-        routes = routes.nest("/api/v2", api);
-    }
-    routes
+    let (routes, document) = documented(app.serves_api);
+    let cors = cors(&app.cors_origins);
+    let mut router = routes
+        .with_state(app)
+        .merge(docs::pages(document))
         .fallback(async || ApiError::NotFound("route"))
         .method_not_allowed_fallback(async || ApiError::MethodNotAllowed)
-        .with_state(app)
-        .layer(RequestBodyLimitLayer::new(BODY_BYTES_MAX))
-        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
+        .layer(CatchPanicLayer::custom(broken))
+        .layer(middleware::from_fn(finish))
+        // Outside of what writes bodies again.
+        .layer(CompressionLayer::new().gzip(true).compress_when(
+            SizeAbove::new(COMPRESS_BYTES_MIN).and(NotForContentType::IMAGES).and(NotForContentType::SSE),
+        ));
+    if let Some(cors) = cors {
+        router = router.layer(cors);
+    }
+    router
         .layer(TraceLayer::new_for_http().make_span_with(span).on_failure(()))
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(SetRequestIdLayer::x_request_id(NewRequestId))
+}
+
+/// A bug is the server's: the caller is told no more than that, and the others are served on.
+#[expect(clippy::needless_pass_by_value, reason = "the layer gives it away")]
+fn broken(panic: Box<dyn Any + Send>) -> Response {
+    let words = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("it said nothing");
+    ApiError::Internal(format!("a handler panicked: {words}")).into_response()
+}
+
+/// What holds for every answer: problems carry the request's id, nothing is kept or guessed by whoever passes it on.
+async fn finish(request: Request, next: Next) -> Response {
+    let id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(shortened);
+    let mut response = next.run(request).await;
+    if response.status().is_client_error() || response.status().is_server_error() {
+        response = with_id(response, id);
+    }
+    let headers = response.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// Writes a problem again, with the id. What a layer refused becomes a problem here.
+fn with_id(response: Response, id: Option<String>) -> Response {
+    let (mut parts, _) = response.into_parts();
+    let status = parts.status;
+    let known = parts.extensions.remove::<Problem>();
+    let problem = known.unwrap_or_else(|| {
+        let detail = match status {
+            StatusCode::GATEWAY_TIMEOUT => {
+                "this took too long and was given up; whether it was done is not known: look before you send it again, or send it \
+                 with the same `Idempotency-Key`"
+            }
+            StatusCode::PAYLOAD_TOO_LARGE => "the body is too large",
+            _ => "this cannot be served",
+        };
+        Problem::new(status, detail)
+    });
+    let mut rewritten = Problem { request_id: id, ..problem }.into_response();
+    for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH] {
+        parts.headers.remove(name);
+    }
+    rewritten.headers_mut().extend(parts.headers);
+    rewritten
+}
+
+/// Browsers may read answers where the operator says so, and nowhere else.
+fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
+    }
+    let layer = CorsLayer::new()
+        .allow_origin(AllowOrigin::list(origins.iter().cloned()))
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
+        .allow_headers([
+            header::AUTHORIZATION,
+            header::CONTENT_TYPE,
+            HeaderName::from_static("idempotency-key"),
+            HeaderName::from_static("last-event-id"),
+            HeaderName::from_static("x-request-id"),
+        ])
+        .expose_headers([
+            header::RETRY_AFTER,
+            HeaderName::from_static("idempotent-replayed"),
+            HeaderName::from_static("x-request-id"),
+        ])
+        .max_age(Duration::from_secs(600));
+    Some(layer)
 }
 
 /// The id under which a request is found in the logs. A caller may bring its own as `x-request-id`.
@@ -56,6 +220,10 @@ impl MakeRequestId for NewRequestId {
 
 fn span(request: &Request) -> tracing::Span {
     let id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default();
-    let id: String = id.chars().take(128).collect();
+    let id = shortened(id);
     tracing::info_span!("request", correlation_id = %id, method = %request.method(), path = %request.uri().path())
+}
+
+fn shortened(id: &str) -> String {
+    id.chars().take(128).collect()
 }

@@ -11,6 +11,7 @@
 //! | [`webhook`] | every channel, to a URL of the tenant |
 //! | [`sim`] | every channel, to `postrider sim` |
 //! | `conformance` | the suite that every adapter passes, behind a feature of this name |
+//! | [`remote`] | another Postrider, for commands that ask it |
 //! | [`sinks`] | destinations of events: signed webhooks, NATS JetStream |
 
 #[cfg(feature = "conformance")]
@@ -19,6 +20,7 @@ pub mod email;
 pub mod guard;
 mod http;
 pub mod provider;
+pub mod remote;
 mod signing;
 pub mod sim;
 pub mod sinks;
@@ -29,7 +31,10 @@ pub mod voice;
 pub mod webhook;
 
 pub use guard::{GuardedClient, Limits, Policy, Reuse, UrlRefused, check_url};
-pub use provider::{Account, Adapter, Adapters, Callback, CallbackRefused, Echo, InvalidAccount, Provider};
+pub use provider::{
+    Account, AccountRefused, Adapter, Adapters, Callback, CallbackRefused, Echo, InvalidAccount, Provider,
+    SECRET_BYTES_MAX,
+};
 pub use sinks::{HttpSink, HttpSinkConfig, InvalidSink};
 #[cfg(feature = "nats")]
 pub use sinks::{NatsCredentials, NatsSink, NatsSinkConfig};

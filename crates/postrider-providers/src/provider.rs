@@ -29,7 +29,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use postrider_model::{Finding, Manifest, Message, Outcome, ids::ProviderAccountId};
 use postrider_store::{HeldDoubt, Reservation};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
     GuardedClient,
@@ -81,6 +81,25 @@ pub struct Account<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidAccount(pub String);
+
+/// Far more than any vendor's secret has.
+pub const SECRET_BYTES_MAX: usize = 64 * 1024;
+
+/// Why an account cannot be added.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AccountRefused {
+    /// Nobody here can call it.
+    #[error("there is no provider `{provider}`; this version knows {known}")]
+    UnknownProvider {
+        /// As it was asked for.
+        provider: String,
+        /// What would do.
+        known: String,
+    },
+    /// Its vendor does not take it.
+    #[error("the account cannot work as it is set up: {0}")]
+    Invalid(InvalidAccount),
+}
 
 /// A vendor.
 pub trait Adapter: Send + Sync {
@@ -173,6 +192,21 @@ impl Adapters {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Adapter>> {
         self.0.get(name)
+    }
+
+    /// Whether there is such a vendor, and whether it takes the account as it is set up. Nothing is sent.
+    pub fn check(&self, provider: &str, account: &Account<'_>) -> Result<(), AccountRefused> {
+        let adapter = self.get(provider).ok_or_else(|| AccountRefused::UnknownProvider {
+            provider: provider.to_owned(),
+            known: self.names(),
+        })?;
+        let bytes = account.secret.expose_secret().len();
+        if bytes > SECRET_BYTES_MAX {
+            return Err(AccountRefused::Invalid(InvalidAccount(format!(
+                "the secret is longer than {SECRET_BYTES_MAX} bytes"
+            ))));
+        }
+        adapter.open(account).map(drop).map_err(AccountRefused::Invalid)
     }
 
     /// What all of them say about themselves.

@@ -15,6 +15,7 @@ use figment::{
     error::{Actual, Kind},
     providers::{Env, Format, Serialized, Toml},
 };
+use postrider_api::HeaderValue;
 use postrider_model::{Pattern, seal::MasterKey};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -33,6 +34,7 @@ pub struct Config {
     pub master_key: Option<Hidden>,
     pub database: Database,
     pub http: Http,
+    pub api: Api,
     pub log: Log,
     pub outbound: Outbound,
     pub campaigns: Campaigns,
@@ -80,6 +82,69 @@ pub struct Http {
 impl Default for Http {
     fn default() -> Self {
         Self { listen: SocketAddr::from(([127, 0, 0, 1], 8080)) }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Api {
+    /// How many requests a second one key may make, to one process. 0 is no limit.
+    pub rate_per_second: u32,
+    /// How many it may make at once.
+    pub burst: u32,
+    /// Where the pages come from that may read answers in a browser, such as `https://desk.example`.
+    pub cors_origins: Vec<String>,
+    /// Most readers of event streams that one process has.
+    pub readers_max: usize,
+    /// Most of them of one tenant.
+    pub readers_per_tenant_max: usize,
+    /// How long an event stream may be silent before a comment is sent.
+    pub keep_alive_seconds: u64,
+    /// A client that takes nothing of what it is sent for so long is cut off.
+    pub write_timeout_seconds: u64,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self {
+            rate_per_second: 100,
+            burst: 200,
+            cors_origins: Vec::new(),
+            readers_max: 10_000,
+            readers_per_tenant_max: 5_000,
+            keep_alive_seconds: 15,
+            write_timeout_seconds: 30,
+        }
+    }
+}
+
+impl Api {
+    fn check(&self) -> anyhow::Result<()> {
+        within(
+            "api",
+            [
+                ("rate_per_second", u64::from(self.rate_per_second), 0..=1_000_000, ""),
+                ("burst", u64::from(self.burst), 1..=1_000_000, ""),
+                ("readers_max", self.readers_max as u64, 1..=1_000_000, ""),
+                ("readers_per_tenant_max", self.readers_per_tenant_max as u64, 1..=1_000_000, ""),
+                ("keep_alive_seconds", self.keep_alive_seconds, 1..=3600, ""),
+                ("write_timeout_seconds", self.write_timeout_seconds, 1..=3600, ""),
+            ],
+        )?;
+        for origin in &self.cors_origins {
+            let whole = Url::parse(origin).ok().map(|url| url.origin().ascii_serialization());
+            anyhow::ensure!(
+                whole.as_ref() == Some(origin),
+                "api.cors_origins: `{origin}` is not an origin; one is a scheme, a host and a port if it is not the usual one, \
+                 such as https://desk.example"
+            );
+        }
+        Ok(())
+    }
+
+    /// As a browser sends them.
+    pub fn cors_origins(&self) -> Vec<HeaderValue> {
+        self.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect()
     }
 }
 
@@ -137,6 +202,8 @@ pub struct Campaigns {
     pub retry_pause_seconds: u64,
     pub heartbeat_interval_seconds: u64,
     pub poll_interval_ms: u64,
+    /// Days to keep what happened to campaigns. 0 keeps it for ever.
+    pub history_days: u32,
 }
 
 impl Default for Campaigns {
@@ -155,13 +222,14 @@ impl Default for Campaigns {
             retry_pause_seconds: 60,
             heartbeat_interval_seconds: 20,
             poll_interval_ms: 500,
+            history_days: 90,
         }
     }
 }
 
 impl Campaigns {
     fn check(&self) -> anyhow::Result<()> {
-        let bounds: [Bounded; 13] = [
+        let bounds: [Bounded; 14] = [
             ("jobs_max", self.jobs_max as u64, 1..=1000, ""),
             ("jobs_per_tenant_max", self.jobs_per_tenant_max as u64, 1..=1000, ""),
             ("window", self.window as u64, 1..=1000, ""),
@@ -185,6 +253,7 @@ impl Campaigns {
                 ": a lock lasts five minutes",
             ),
             ("poll_interval_ms", self.poll_interval_ms, 10..=60_000, ""),
+            ("history_days", u64::from(self.history_days), 0..=100_000, ""),
         ];
         within("campaigns", bounds)
     }
@@ -341,8 +410,8 @@ impl Config {
             figment = figment.merge(Toml::file_exact(file));
         }
         let config: Self = figment
-            // POSTRIDER_CONFIG names the file and is no key of it.
-            .merge(Env::prefixed("POSTRIDER_").ignore(&["config"]).split("__"))
+            // POSTRIDER_CONFIG names the file, and POSTRIDER_API_KEY is for commands that ask a server; neither is a key of it.
+            .merge(Env::prefixed("POSTRIDER_").ignore(&["config", "api_key"]).split("__"))
             .merge(Serialized::defaults(overrides))
             .extract()
             .map_err(explain)?;
@@ -355,6 +424,7 @@ impl Config {
         if let Some(Hidden(key)) = &self.master_key {
             key.expose_secret().parse::<MasterKey>().context("master_key")?;
         }
+        self.api.check()?;
         self.campaigns.check()?;
         self.resolver.check()?;
         let relay = &self.relay;

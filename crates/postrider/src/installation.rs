@@ -19,6 +19,7 @@ use std::{
 
 use anyhow::Context;
 use postrider_model::{
+    ids::TenantId,
     seal::MasterKey,
     tenancy::{ApiKeySecret, Role},
 };
@@ -28,8 +29,9 @@ use postrider_store::{
     keys, migrate, pool, provision,
     tenants::{self, Tenant},
 };
-use secrecy::ExposeSecret;
-use serde::Serialize;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use url::Url;
 
 use crate::config::Config;
 
@@ -65,7 +67,7 @@ struct Urls {
 }
 
 /// What `run.json` says.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct RunFile {
     pub database_url: String,
     pub http_url: String,
@@ -259,6 +261,17 @@ impl Installation {
             pid: std::process::id(),
         };
         write_private(&private.data_dir.join("run.json"), &serde_json::to_string_pretty(&run)?)
+    }
+
+    /// The process that serves this private installation, if one does and its key is of this tenant.
+    pub fn server_of(&self, tenant: TenantId) -> Option<(Url, SecretString)> {
+        let private = self.private.as_ref()?;
+        let run = read_private(&private.data_dir.join("run.json")).ok()?;
+        let run: RunFile = serde_json::from_str(&run).ok()?;
+        if run.tenant_id != tenant.0 || !Path::new(&format!("/proc/{}", run.pid)).exists() {
+            return None;
+        }
+        Some((run.http_url.parse().ok()?, run.admin_key.into()))
     }
 
     /// Takes the file back, if it is still ours.

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
+use postrider_api::{StreamSettings, Throttle};
 use postrider_engine::{
     CampaignSettings, RelaySettings, ResolverSettings, Retention, Route, campaigns::RetryPolicy,
     resolver::Pause,
@@ -122,13 +123,32 @@ pub fn stuck_after(config: &Config) -> i32 {
     i32::try_from(config.relay.stuck_after_retries).unwrap_or(i32::MAX)
 }
 
-/// How long processed events are kept, unless for ever.
-pub fn retention(config: &Config) -> Option<Retention> {
-    let days = config.relay.retention_days;
-    (days > 0).then(|| Retention {
-        keep: Duration::from_secs(u64::from(days) * 24 * 60 * 60),
-        every: Duration::from_secs(10 * 60),
-    })
+/// How fast one API key may ask.
+pub fn throttle(config: &Config) -> Throttle {
+    Throttle::new(config.api.rate_per_second, config.api.burst)
+}
+
+/// How often to look for what is too old.
+const RETENTION_EVERY: Duration = Duration::from_secs(10 * 60);
+
+/// How streams of events behave.
+pub fn stream_settings(config: &Config) -> StreamSettings {
+    let api = &config.api;
+    StreamSettings {
+        readers_max: api.readers_max,
+        readers_per_tenant_max: api.readers_per_tenant_max,
+        keep_alive: Duration::from_secs(api.keep_alive_seconds),
+    }
+}
+
+/// How long things are kept; 0 days are for ever.
+pub fn retention(config: &Config) -> Retention {
+    let days = |days: u32| (days > 0).then(|| Duration::from_secs(u64::from(days) * 24 * 60 * 60));
+    Retention {
+        events: days(config.relay.retention_days),
+        history: days(config.campaigns.history_days),
+        every: RETENTION_EVERY,
+    }
 }
 
 #[cfg(feature = "nats")]

@@ -8,6 +8,7 @@
 //! ```
 
 mod decide;
+mod settled_by;
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -28,8 +29,11 @@ use postrider_store::{
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use self::decide::Pause;
 use self::decide::{Facts, Step, Verdict, conclude, conclude_repeat, step};
+pub use self::{
+    decide::Pause,
+    settled_by::{SettledBy, settled_by},
+};
 use crate::render::{Template, address_of};
 
 /// How the resolver behaves.

@@ -14,7 +14,7 @@ use postrider_model::{
     ids::{ProviderAccountId, TenantId},
     seal::Place,
 };
-use postrider_providers::{Account, Adapters};
+use postrider_providers::{Account, SECRET_BYTES_MAX};
 use postrider_store::{
     PgConnection,
     accounts::{self, AccountState, Circuit, NewAccount},
@@ -24,8 +24,6 @@ use secrecy::SecretString;
 
 use super::{ForTenant, actor, output, with_installation};
 use crate::{config::Config, installation::Installation, wire};
-
-const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
 #[derive(Subcommand)]
 pub enum AccountsCommand {
@@ -105,7 +103,7 @@ impl SecretSource {
         }
         let mut text = String::new();
         // One byte more than allowed, so that too much is noticed and not cut.
-        let limit = SECRET_BYTES_MAX + 1;
+        let limit = SECRET_BYTES_MAX as u64 + 1;
         match &self.secret_file {
             Some(file) => std::fs::File::open(file)
                 .and_then(|file| file.take(limit).read_to_string(&mut text))
@@ -118,10 +116,7 @@ impl SecretSource {
                 stdin.take(limit).read_to_string(&mut text).context("cannot read the secret from stdin")?
             }
         };
-        anyhow::ensure!(
-            text.len() as u64 <= SECRET_BYTES_MAX,
-            "the secret is longer than {SECRET_BYTES_MAX} bytes"
-        );
+        anyhow::ensure!(text.len() <= SECRET_BYTES_MAX, "the secret is longer than {SECRET_BYTES_MAX} bytes");
         let trimmed = text.trim_end_matches(['\r', '\n']);
         anyhow::ensure!(
             !trimmed.is_empty(),
@@ -135,22 +130,12 @@ pub async fn run(command: AccountsCommand, config: &Config) -> anyhow::Result<Ex
     // What is wrong with the input is said before anything is started, and nothing is open while a person types.
     let input = Input::read(&command)?;
     if let AccountsCommand::Add { provider, .. } = &command {
-        check(provider, &input, &wire::adapters(config)?)?;
+        let account =
+            Account { id: ProviderAccountId::new(), settings: &input.settings, secret: &input.secret };
+        wire::adapters(config)?.check(provider, &account)?;
     }
     with_installation(config, async |installation| act(command, input, installation, config).await).await?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Whether there is such a vendor, and whether it takes the account as it is.
-fn check(provider: &str, input: &Input, adapters: &Adapters) -> anyhow::Result<()> {
-    let Some(adapter) = adapters.get(provider) else {
-        anyhow::bail!("there is no provider `{provider}`; this version knows {}", adapters.names());
-    };
-    let account = Account { id: ProviderAccountId::new(), settings: &input.settings, secret: &input.secret };
-    match adapter.open(&account) {
-        Ok(_) => Ok(()),
-        Err(error) => anyhow::bail!("the account cannot work as it is set up: {error}"),
-    }
 }
 
 /// What comes from outside the command line, or must be understood first.

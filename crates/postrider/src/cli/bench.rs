@@ -27,6 +27,8 @@ enum Only {
     Events,
     /// Campaigns
     Campaigns,
+    /// Readers of event streams
+    Stream,
 }
 
 pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
@@ -40,6 +42,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         None => Part::All,
         Some(Only::Events) => Part::Events,
         Some(Only::Campaigns) => Part::Campaigns,
+        Some(Only::Stream) => Part::Stream,
     };
     postrider_bench::run(args.quick, part).await?;
     Ok(ExitCode::SUCCESS)

@@ -156,8 +156,8 @@ async fn act(
                 Some(tenant) => Some(tenants::find(&mut transaction, &tenant).await?.id),
                 None => None,
             };
-            let filter =
-                Filter { state: state.map(EventState::from), tenant, after, limit, stuck_after: None };
+            let states = state.map(EventState::from).into_iter().collect();
+            let filter = Filter { states, tenant, after, limit, stuck_after: None };
             show(&events::list(&mut transaction, &filter).await?, json, "no such events")?;
         }
         (EventsCommand::Stuck { over, limit, json }, _) => {

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use postrider_model::{DoubtClass, ids::OutboxId};
+use postrider_engine::resolver::{SettledBy, settled_by};
+use postrider_model::ids::OutboxId;
 use postrider_providers::Adapters;
 use postrider_store::{
     doubts::{self, Doubt, Doubts, Resolution},
@@ -15,7 +16,7 @@ use crate::{config::Config, installation::Installation, wire};
 
 #[derive(Subcommand)]
 pub enum InDoubtCommand {
-    /// List what is in doubt, the longest first
+    /// List what is in doubt, the longest reserved first
     List {
         #[command(flatten)]
         of: ForTenant,
@@ -125,19 +126,7 @@ fn show(doubts: &Doubts, adapters: &Adapters) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who will find out what became of it.
-fn settled_by(doubt: &Doubt, adapters: &Adapters) -> &'static str {
-    let class = adapters.get(&doubt.provider).map(|adapter| adapter.manifest().doubt);
-    match class {
-        _ if doubt.is_for_person => "a person",
-        Some(DoubtClass::Key | DoubtClass::Natural) => "a repeat",
-        Some(DoubtClass::Lookup) => "a look-up",
-        Some(DoubtClass::Echo) => "a callback",
-        Some(DoubtClass::Person) | None => "a person",
-    }
-}
-
-fn row(doubt: &Doubt, settled_by: &str) -> [String; 9] {
+fn row(doubt: &Doubt, settled_by: SettledBy) -> [String; 9] {
     let dash = || "-".to_owned();
     let quiet =
         if doubt.is_quiet { "yes".to_owned() } else { format!("from {}", output::time(doubt.quiet_until)) };
@@ -149,7 +138,7 @@ fn row(doubt: &Doubt, settled_by: &str) -> [String; 9] {
         doubt.provider.clone(),
         age(doubt.age_seconds),
         quiet,
-        settled_by.to_owned(),
+        settled_by.to_string(),
         match &doubt.note {
             Some(note) => format!("{}; {note}", doubt.reason),
             None => doubt.reason.clone(),

@@ -1,10 +1,10 @@
 //! `postrider serve`: HTTP and the loops, until a signal.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use postrider_api::{App, CallbackKeys};
+use postrider_api::{App, CallbackKeys, Hub};
 use postrider_engine::{CampaignWorker, Relay, Resolver};
 use postrider_model::seal::MasterKey;
 use postrider_store::{Pool, doctor, events, jobs, migrate, pool, wakeups};
@@ -75,9 +75,7 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
                 let relay = Relay::new(worker_pool.clone(), hints, routes, wire::relay_settings(config));
                 loops.spawn(relay.run(draining.clone()));
             }
-            if let Some(retention) = wire::retention(config) {
-                loops.spawn(retention.run(worker_pool, draining.clone()));
-            }
+            loops.spawn(wire::retention(config).run(worker_pool, draining.clone()));
         }
         let master_key = master_key(&roles, explicit, &installation, config)?;
         if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Campaigns)) {
@@ -96,11 +94,29 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             let resolver = Resolver::new(pool, adapters.clone(), master_key, settings);
             loops.spawn(resolver.run(draining.clone()));
         }
+        let serves_api = roles.contains(&ServeRole::Api);
+        let settings = wire::stream_settings(config);
+        let stream = Hub::new(app_pool.clone(), installation.listen_url(), settings, draining.clone())?;
+        if serves_api {
+            allow_many_connections();
+            loops.spawn(stream.clone().run());
+        }
         loops.close();
 
-        let serves_api = roles.contains(&ServeRole::Api);
-        let callbacks = master_key.map(|master_key| CallbackKeys { adapters, master_key });
-        let app = App { pool: app_pool, metrics, draining: draining.clone(), serves_api, callbacks };
+        let callbacks = master_key.map(|master_key| CallbackKeys { adapters: adapters.clone(), master_key });
+        let app = App {
+            pool: app_pool,
+            metrics,
+            draining: draining.clone(),
+            serves_api,
+            adapters,
+            callbacks,
+            throttle: wire::throttle(config),
+            cors_origins: config.api.cors_origins(),
+            stream,
+            write_timeout: Duration::from_secs(config.api.write_timeout_seconds),
+            stuck_after: wire::stuck_after(config),
+        };
         // HTTP outlives the loops, so that health and metrics can be asked for while they drain.
         let drained = CancellationToken::new();
         let http = tokio::spawn(postrider_api::serve(listener, app, drained.clone()));
@@ -149,6 +165,15 @@ fn master_key(
             }
             Ok(None)
         }
+    }
+}
+
+/// Every reader of a stream holds a connection. Many systems allow a thousand files at first, and far more to who asks.
+fn allow_many_connections() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
     }
 }
 

@@ -97,3 +97,26 @@ fn a_password_that_was_not_escaped_is_not_shown() {
         assert!(!printed.contains("canary"), "{printed}");
     }
 }
+
+#[test]
+fn an_origin_is_written_as_browsers_send_it() {
+    let config =
+        load("[api]\ncors_origins = ['https://desk.example', 'http://localhost:5173']\nrate_per_second = 0")
+            .unwrap();
+    assert_eq!(config.api.cors_origins().len(), 2);
+    for wrong in [
+        "*",
+        "null",
+        "desk.example",
+        "https://desk.example/",
+        "https://desk.example:443",
+        "https://Desk.example",
+    ] {
+        let message = refusal(&format!("[api]\ncors_origins = ['{wrong}']"));
+        assert!(
+            message.contains("is not an origin") && message.contains("https://desk.example"),
+            "{message}"
+        );
+    }
+    assert!(refusal("[api]\nburst = 0").contains("between 1 and 1000000"));
+}

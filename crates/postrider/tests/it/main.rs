@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
 mod adapters;
+mod api;
 mod campaigns;
 mod catalogue;
 mod cli;
@@ -15,6 +16,7 @@ mod http;
 mod jetstream;
 mod limits;
 mod migrations;
+mod phases;
 mod pool;
 mod pooler;
 mod postgres;
@@ -22,5 +24,6 @@ mod relay;
 mod resolver;
 mod serving;
 mod sql;
+mod stream;
 mod transitions;
 mod world;

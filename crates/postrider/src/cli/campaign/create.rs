@@ -2,19 +2,17 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
-use postrider_engine::render;
+use postrider_engine::drafts;
 use postrider_model::{
-    Channel,
     campaign::PhaseKind,
     ids::AssetId,
     seal::{MasterKey, Place},
 };
 use postrider_providers::{Account, Adapters};
 use postrider_store::{
-    PgConnection,
-    accounts::{self, ProviderAccount},
-    assets,
+    PgConnection, accounts, assets,
     campaigns::{self, NewCampaign, NewPhase},
     pool,
     tenants::Tenant,
@@ -47,7 +45,9 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
     let (id, warnings) = with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
-        let campaign = complete(&mut transaction, &tenant, &file, &adapters).await?;
+        // All of it is one transaction: what is wrong undoes the assets that were made for it.
+        let campaign = complete(&mut transaction, &tenant, &file).await?;
+        drafts::check(&mut transaction, tenant.id, tenant.workspace_id, &campaign, &adapters).await?;
         let mut warnings = short_quiet_times(&file, config);
         // Without the key that secrets are sealed under nothing can be said, and the server will find out.
         if let Ok(key) = installation.master_key(config) {
@@ -76,39 +76,20 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks up what the file names, checks it, and makes assets of what it says itself. Everything is checked before the first
-/// asset is made.
+/// Looks up the assets that the file names, and makes assets of what it says itself.
 async fn complete(
     connection: &mut PgConnection,
     tenant: &Tenant,
     file: &CampaignFile,
-    adapters: &Adapters,
 ) -> anyhow::Result<NewCampaign> {
-    let accounts: Vec<ProviderAccount> = accounts::list(connection, tenant.id)
-        .await?
-        .into_iter()
-        .filter(|account| account.workspace_id == tenant.workspace_id)
-        .collect();
-    let mut found = Vec::new();
-    for phase in &file.phases {
-        for account in [&phase.provider_account, &phase.failover_account].into_iter().flatten() {
-            if let Some(channel) = phase.channel {
-                check_account(phase, channel, account, &accounts, adapters)?;
-            }
-        }
-        found.push(find_asset(connection, tenant, phase).await?);
-    }
-
     let mut phases = Vec::new();
-    for (phase, found) in file.phases.iter().zip(found) {
-        let asset_id = match (found, phase.channel, &phase.content) {
+    for phase in &file.phases {
+        let asset_id = match (find_asset(connection, tenant, phase).await?, phase.channel, &phase.content) {
             (None, Some(channel), Some(content)) => {
                 let name = file.asset_name(phase);
-                Some(
-                    assets::create(connection, tenant.workspace_id, &name, channel, content, &actor())
-                        .await?
-                        .0,
-                )
+                let made = assets::create(connection, tenant.workspace_id, &name, channel, content, &actor())
+                    .await?;
+                Some(made.0)
             }
             (found, _, _) => found,
         };
@@ -128,81 +109,21 @@ async fn complete(
     Ok(NewCampaign { name: file.name.clone(), auto_advance: file.auto_advance, phases })
 }
 
-/// That the account exists, and that this binary can reach the channel through it.
-fn check_account(
-    phase: &PhaseFile,
-    channel: Channel,
-    account: &str,
-    accounts: &[ProviderAccount],
-    adapters: &Adapters,
-) -> anyhow::Result<()> {
-    let name = &phase.phase;
-    let Some(account) = accounts.iter().find(|candidate| candidate.name == account) else {
-        let known: Vec<&str> = accounts.iter().map(|account| account.name.as_str()).collect();
-        let known =
-            if known.is_empty() { "has none".to_owned() } else { format!("has {}", known.join(", ")) };
-        anyhow::bail!(
-            "phase `{name}`: there is no provider account `{account}`; the tenant {known}, and `postrider accounts add` \
-             adds one"
-        );
-    };
-    let Some(adapter) = adapters.get(&account.provider) else {
-        anyhow::bail!(
-            "phase `{name}`: account `{}` is at `{}`, which this version cannot call; it can call {}",
-            account.name,
-            account.provider,
-            adapters.names()
-        );
-    };
-    let carried = adapter.manifest().channels;
-    if !carried.contains(&channel) {
-        let carried: Vec<&str> = carried.iter().map(|channel| channel.as_str()).collect();
-        let names = adapters.names();
-        let fit: Vec<&str> = names
-            .split(", ")
-            .filter(|name| {
-                adapters.get(name).is_some_and(|adapter| adapter.manifest().channels.contains(&channel))
-            })
-            .collect();
-        let fit = if fit.is_empty() { "no provider of this version".to_owned() } else { fit.join(", ") };
-        anyhow::bail!(
-            "phase `{name}`: account `{}` is at `{}`, which carries {}, not {channel}; {channel} is carried by {fit}",
-            account.name,
-            account.provider,
-            carried.join(", "),
-        );
-    }
-    Ok(())
-}
-
 /// The asset that a phase names, or nothing when it says itself what to send.
 async fn find_asset(
     connection: &mut PgConnection,
     tenant: &Tenant,
     phase: &PhaseFile,
 ) -> anyhow::Result<Option<AssetId>> {
-    let (PhaseKind::Delivery, Some(channel), Some(wanted)) = (phase.kind, phase.channel, &phase.asset) else {
+    let (PhaseKind::Delivery, Some(wanted)) = (phase.kind, &phase.asset) else {
         return Ok(None);
     };
-    let name = &phase.phase;
-    let Some(asset) = assets::find(connection, tenant.id, tenant.workspace_id, wanted).await? else {
-        anyhow::bail!(
-            "phase `{name}`: there is no asset `{wanted}`; name one as ID, NAME or NAME@VERSION, or write what to send \
-             under `content`"
-        );
-    };
-    anyhow::ensure!(
-        asset.channel == channel,
-        "phase `{name}`: asset `{}@{}` is for channel {}, the phase for {channel}; choose an asset of the phase's channel",
-        asset.name,
-        asset.version,
-        asset.channel
-    );
-    render::check(channel, &asset.content).map_err(|error| {
-        anyhow::anyhow!(
-            "phase `{name}`: asset `{}@{}`: {error}; create the next version of it",
-            asset.name,
-            asset.version
+    let found = assets::find(connection, tenant.id, tenant.workspace_id, wanted).await?;
+    let asset = found.with_context(|| {
+        format!(
+            "phase `{}`: there is no asset `{wanted}`; name one as ID, NAME or NAME@VERSION, or write what to send under \
+             `content`",
+            phase.phase
         )
     })?;
     Ok(Some(asset.id))

@@ -44,7 +44,7 @@ pub async fn run(args: DeployArgs, config: &Config) -> anyhow::Result<ExitCode> 
         let state = look(&pool, &tenant, deployed).await?;
         tell(&args, &campaign, deployed, &state)?;
         if args.watch {
-            return watch::follow(&pool, &tenant, watch::Watched::Run(deployed.run_id), false).await;
+            return watch::one_run::follow(&pool, &tenant, deployed.run_id, false).await;
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -138,7 +138,7 @@ fn in_one_line(message: &str) -> String {
 }
 
 impl CampaignFile {
-    /// What can be said without asking the database: what belongs together, times, templates.
+    /// What can be said without asking the database: what belongs together, and templates.
     pub fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             !self.phases.is_empty(),
@@ -160,13 +160,6 @@ impl CampaignFile {
 
 impl PhaseFile {
     fn check(&self, asset_name: &str) -> anyhow::Result<()> {
-        if let Some(Time(at)) = self.scheduled_for {
-            let now = Timestamp::now();
-            anyhow::ensure!(
-                at > now,
-                "scheduled_for lies in the past ({at}); leave it out to begin as soon as it is deployed"
-            );
-        }
         match (self.kind, &self.asset, &self.content) {
             (PhaseKind::External, None, None) => return Ok(()),
             (PhaseKind::External, _, _) => anyhow::bail!(

@@ -1,7 +1,6 @@
 //! `postrider campaign import`.
 //!
-//! A thread reads and checks lines while the chunk before is stored, and waits when it is ahead: however long the
-//! file is, three chunks of it are in memory.
+//! A thread reads and checks lines while the chunk before is stored.
 
 mod report;
 
@@ -22,7 +21,7 @@ use clap::{Args, ValueEnum};
 use postrider_model::audience::{self, Chunk, Country, Delimiter, Format, Leads};
 use postrider_store::{
     Pool,
-    leads::{self, Destination},
+    leads::{self as store, Destination},
     pool,
 };
 use report::Report;
@@ -94,7 +93,8 @@ pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> 
         let tenant = args.of.find(&mut transaction, installation).await?;
         drop(transaction);
         let to = Destination { tenant: tenant.id, workspace: tenant.workspace_id, list: &list };
-        store_all(&pool, to, read_ahead(leads)?, &mut report, &stop).await
+        let chunks = store::read_ahead(leads).context("cannot start the thread that reads")?;
+        store_all(&pool, to, chunks, &mut report, &stop).await
     })
     .await;
     let ended = match outcome {
@@ -150,46 +150,9 @@ async fn store_all(
         };
         let Some(chunk) = chunk else { return Ok(Ended::AtTheEnd) };
         let chunk = chunk.context("cannot read the file to its end")?;
-        let imported = leads::import(pool, to, &chunk.rows).await?;
+        let imported = store::import(pool, to, &chunk.rows).await?;
         report.add(chunk, imported)?;
     }
-}
-
-/// Reads on a thread of its own: one that waits for stdin cannot be stopped, and must not hold up the end.
-fn read_ahead<R: Read + Send + 'static>(
-    leads: Leads<R>,
-) -> anyhow::Result<mpsc::Receiver<io::Result<Chunk>>> {
-    let (sender, receiver) = mpsc::channel(1);
-    std::thread::Builder::new()
-        .name("reading leads".to_owned())
-        .spawn(move || {
-            // Whoever does not listen any more has said why.
-            let _ = send_chunks(leads, &sender);
-        })
-        .context("cannot start the thread that reads")?;
-    Ok(receiver)
-}
-
-fn send_chunks<R: Read>(
-    leads: Leads<R>,
-    sender: &mpsc::Sender<io::Result<Chunk>>,
-) -> Result<(), mpsc::error::SendError<io::Result<Chunk>>> {
-    let mut chunk = Chunk::default();
-    for entry in leads {
-        match entry {
-            Ok(entry) => chunk.add(entry),
-            Err(error) => {
-                if !chunk.is_empty() {
-                    sender.blocking_send(Ok(chunk))?;
-                }
-                return sender.blocking_send(Err(error));
-            }
-        }
-        if chunk.is_full() {
-            sender.blocking_send(Ok(std::mem::take(&mut chunk)))?;
-        }
-    }
-    if chunk.is_empty() { Ok(()) } else { sender.blocking_send(Ok(chunk)) }
 }
 
 /// A file or stdin, and how much of it was taken.

@@ -11,37 +11,21 @@ use std::{
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use postrider_model::{
-    audience::{BadLine, Chunk},
-    ids::ListId,
-};
-use postrider_store::leads::Imported;
-use serde::Serialize;
+use postrider_model::audience::{BadLine, Chunk};
+use postrider_store::leads::{Imported, Summary};
 
 use crate::cli::output;
 
 /// Bad lines that are shown to people.
 const SHOWN_MAX: u64 = 20;
-/// Bad lines that are told to programs.
-const TOLD_MAX: usize = 100;
 /// How often progress is told where there is no terminal, in lines of the file.
 const TELL_EVERY: u64 = 100_000;
-
-/// What came out of it.
-#[derive(Serialize)]
-struct Summary {
-    list_id: Option<ListId>,
-    lines: u64,
-    added: u64,
-    updated: u64,
-    repeated: u64,
-    bad: u64,
-    bad_lines: Vec<BadLine>,
-}
 
 pub struct Report {
     list: String,
     summary: Summary,
+    /// Bad lines that were shown.
+    shown: u64,
     last_line: u64,
     /// Where every bad line goes, if somebody wants that.
     bad_file: Option<BufWriter<File>>,
@@ -65,16 +49,8 @@ impl Report {
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar =
             ProgressBar::with_draw_target(bytes, target).with_style(ProgressStyle::with_template(template)?);
-        let summary = Summary {
-            list_id: None,
-            lines: 0,
-            added: 0,
-            updated: 0,
-            repeated: 0,
-            bad: 0,
-            bad_lines: Vec::new(),
-        };
-        Ok(Self { list, summary, last_line: 0, bad_file: bad_file.map(BufWriter::new), taken, bar })
+        let summary = Summary::default();
+        Ok(Self { list, summary, shown: 0, last_line: 0, bad_file: bad_file.map(BufWriter::new), taken, bar })
     }
 
     /// How many lines were dealt with.
@@ -90,17 +66,9 @@ impl Report {
     /// A chunk was read, and this became of it.
     pub fn add(&mut self, chunk: Chunk, imported: Imported) -> anyhow::Result<()> {
         let before = self.summary.lines;
-        self.summary.list_id = self.summary.list_id.or(imported.list);
-        self.summary.lines += chunk.lines;
-        self.summary.added += imported.added;
-        self.summary.updated += imported.updated;
-        self.summary.repeated += imported.repeated;
         self.last_line = chunk.last_line;
-        let mut bad = chunk.bad;
-        bad.extend(imported.refused);
-        bad.sort_by_key(|bad| bad.line);
-        for bad in bad {
-            self.add_bad(bad)?;
+        for bad in self.summary.add(chunk, imported) {
+            self.tell(&bad)?;
         }
 
         let lines = self.summary.lines;
@@ -112,19 +80,16 @@ impl Report {
         Ok(())
     }
 
-    fn add_bad(&mut self, bad: BadLine) -> anyhow::Result<()> {
-        self.summary.bad += 1;
-        if self.summary.bad <= SHOWN_MAX {
+    fn tell(&mut self, bad: &BadLine) -> anyhow::Result<()> {
+        if self.shown < SHOWN_MAX {
+            self.shown += 1;
             self.bar.suspend(|| eprintln!("line {}: {}", bad.line, bad.reason));
         }
         if let Some(file) = &mut self.bad_file {
-            serde_json::to_writer(&mut *file, &bad)
+            serde_json::to_writer(&mut *file, bad)
                 .map_err(std::io::Error::from)
                 .and_then(|()| file.write_all(b"\n"))
                 .context("cannot write the bad lines")?;
-        }
-        if self.summary.bad_lines.len() < TOLD_MAX {
-            self.summary.bad_lines.push(bad);
         }
         Ok(())
     }

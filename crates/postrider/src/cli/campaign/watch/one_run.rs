@@ -1,4 +1,4 @@
-//! `postrider campaign watch`: progress until the run ends.
+//! One run, by its items, until it ends.
 
 use std::{
     collections::HashMap,
@@ -7,80 +7,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use jiff::Timestamp;
-use postrider_model::{
-    campaign::RunStatus,
-    ids::{CampaignId, RunId},
-};
+use postrider_model::{campaign::RunStatus, ids::RunId};
 use postrider_store::{
     Pool,
     campaigns::{self, RunState},
-    pool, runs,
+    pool,
+    runs::{self, Run},
     tenants::Tenant,
 };
 
-use super::target::{self, Target};
-use crate::{
-    cli::{ForTenant, with_installation},
-    config::Config,
-    shutdown,
-};
+use crate::shutdown;
 
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// After so long without a worker, say what may be wrong.
 const NOBODY_CAME: Duration = Duration::from_secs(5);
 
-#[derive(Args)]
-pub struct WatchArgs {
-    #[command(flatten)]
-    of: ForTenant,
-    /// A campaign, by name or id, or a run
-    #[arg(value_name = "CAMPAIGN|RUN")]
-    what: String,
-    /// Each change as a line of JSON
-    #[arg(long)]
-    json: bool,
-}
-
-pub async fn run(args: WatchArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    with_installation(config, async |installation| {
-        let pool = installation.admin_pool().await?;
-        let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
-        let watched = match target::find(&mut transaction, tenant.id, &args.what).await? {
-            Target::Campaign(campaign) => Watched::Campaign(campaign.id),
-            Target::Run(run) => Watched::Run(run.id),
-        };
-        drop(transaction);
-        let states = look(&pool, &tenant, watched).await?;
-        anyhow::ensure!(
-            !states.is_empty(),
-            "no phase of `{}` was deployed; `{}` starts one",
-            args.what,
-            args.of.command(&["campaign", "deploy", &args.what])
-        );
-        follow(&pool, &tenant, watched, args.json).await
-    })
-    .await
-}
-
-/// What is watched: the newest run of each phase, or one run.
-#[derive(Clone, Copy)]
-pub enum Watched {
-    Campaign(CampaignId),
-    Run(RunId),
-}
-
 /// Shows progress until every run has ended. Success when all of it is launched.
-pub async fn follow(pool: &Pool, tenant: &Tenant, watched: Watched, json: bool) -> anyhow::Result<ExitCode> {
+pub async fn follow(pool: &Pool, tenant: &Tenant, run: RunId, json: bool) -> anyhow::Result<ExitCode> {
     let stop = shutdown::on_signal()?;
     let mut display = Display::new(json);
     let began = Instant::now();
     let (mut told_of_nobody, mut told_of_retries) = (false, false);
     let ended = loop {
-        let states = look(pool, tenant, watched).await?;
+        let states = look(pool, tenant, run).await?;
         display.show(&states)?;
         if states.iter().all(|state| state.run.status.is_terminal()) {
             break states;
@@ -101,25 +53,16 @@ pub async fn follow(pool: &Pool, tenant: &Tenant, watched: Watched, json: bool) 
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     };
-    judge(pool, tenant, &ended).await
+    judge(pool, tenant, ended.iter().map(|state| &state.run)).await
 }
 
-async fn look(pool: &Pool, tenant: &Tenant, watched: Watched) -> anyhow::Result<Vec<RunState>> {
+async fn look(pool: &Pool, tenant: &Tenant, run: RunId) -> anyhow::Result<Vec<RunState>> {
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
-    Ok(match watched {
-        Watched::Campaign(id) => campaigns::status(&mut transaction, tenant.id, id)
-            .await?
-            .into_iter()
-            .filter_map(|phase| phase.run)
-            .collect(),
-        Watched::Run(id) => {
-            campaigns::run_states(&mut transaction, tenant.id, &[id]).await?.into_values().collect()
-        }
-    })
+    Ok(campaigns::run_states(&mut transaction, tenant.id, &[run]).await?.into_values().collect())
 }
 
 /// It could begin, and nobody holds any of it.
-fn waits_for_a_worker(state: &RunState) -> bool {
+pub fn waits_for_a_worker(state: &RunState) -> bool {
     state.run.status.is_terminal()
         || state.run.status == RunStatus::Queued
             && state.run.scheduled_for.is_none_or(|at| at <= Timestamp::now())
@@ -140,10 +83,14 @@ pub fn why_it_waits(state: &RunState) -> Option<String> {
 }
 
 /// The last word: launched or not, and what to do about it.
-async fn judge(pool: &Pool, tenant: &Tenant, ended: &[RunState]) -> anyhow::Result<ExitCode> {
+pub async fn judge(
+    pool: &Pool,
+    tenant: &Tenant,
+    ended: impl Iterator<Item = &Run>,
+) -> anyhow::Result<ExitCode> {
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
     let mut code = ExitCode::SUCCESS;
-    for RunState { run, .. } in ended {
+    for run in ended {
         let certificate = runs::verify(&mut transaction, run.id).await?;
         let phase = &run.phase;
         if certificate.in_doubt > 0 {

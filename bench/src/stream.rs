@@ -1,0 +1,331 @@
+//! The live stream of a campaign: what idle readers cost, how soon an event has reached all of them, and how long after its
+//! commit one reader has it, beside a bare LISTEN/NOTIFY. The server is `postrider serve` in a process of its own.
+
+use std::{
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use postrider_model::{
+    ids::{TenantId, WorkspaceId},
+    tenancy::Role,
+};
+use postrider_store::{history, keys, pool, tenants};
+use serde_json::json;
+use sqlx::{Connection, PgConnection, postgres::PgListener};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    process::{Child, Command},
+    sync::mpsc,
+    task::JoinSet,
+    time::timeout,
+};
+use uuid::Uuid;
+
+use crate::{
+    machine,
+    place::{Database, Place},
+    report::{Report, count},
+};
+
+/// Readers that wait at a time.
+const READERS: usize = 5000;
+const MEMORY_MB_MAX: f64 = 300.0;
+/// Within so long one event has reached all of them.
+const REACH_ALL_WITHIN: Duration = Duration::from_secs(2);
+/// Events that are sent to all of them, one after another.
+const EVENTS_TO_ALL: i64 = 10;
+/// Events whose way to one reader is timed.
+const EVENTS_TO_ONE: i64 = 500;
+/// Between two of them, so that each is one of its own.
+const PACE: Duration = Duration::from_millis(15);
+/// Readers that connect at a time.
+const CONNECT_AT_ONCE: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) async fn measure(place: &Place, report: &mut Report) -> anyhow::Result<()> {
+    allow_many_connections()?;
+    let database = place.fresh("bench_stream").await?;
+    let stage = Stage::make(&database).await?;
+    let mut server = Server::start(&database, place.dir()).await?;
+    measure_delay(&stage, &server, &database, report).await?;
+    measure_many(&stage, &server, report).await?;
+    server.stop().await?;
+    database.remove().await
+}
+
+/// From a commit to one reader, with nobody else around.
+async fn measure_delay(
+    stage: &Stage,
+    server: &Server,
+    database: &Database<'_>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let mut writer = stage.writer().await?;
+    let (sender, mut arrived) = mpsc::unbounded_channel();
+    let mut readers = JoinSet::new();
+    readers.spawn(read(connect(server, stage).await?, sender));
+    let mut delays = Vec::new();
+    for _ in 0..EVENTS_TO_ONE {
+        let (sequence, committed) = stage.write(&mut writer).await?;
+        let (reached, at) = next(&mut arrived).await?;
+        anyhow::ensure!(reached == sequence, "event {reached} came instead of {sequence}");
+        delays.push(at.saturating_duration_since(committed));
+        tokio::time::sleep(PACE).await;
+    }
+    readers.shutdown().await;
+    writer.close().await?;
+    report.single("stream, commit to reader, p50 / p99", &percentiles(delays), None);
+
+    let mut listener = PgListener::connect(&database.url("postrider_worker")).await?;
+    listener.listen(history::HINT_CHANNEL).await?;
+    let mut writer = stage.writer().await?;
+    let mut delays = Vec::new();
+    for _ in 0..EVENTS_TO_ONE {
+        let listening = async {
+            listener.recv().await?;
+            anyhow::Ok(Instant::now())
+        };
+        let (written, heard) = tokio::join!(stage.write(&mut writer), listening);
+        delays.push(heard?.saturating_duration_since(written?.1));
+        tokio::time::sleep(PACE).await;
+    }
+    writer.close().await?;
+    report.single("stream, commit to a bare LISTEN, p50 / p99", &percentiles(delays), None);
+    report.note(
+        "A delay begins when the writer has its COMMIT answered; a listener may have heard of it before that, which counts as none."
+            .to_owned(),
+    );
+    Ok(())
+}
+
+/// Many readers that wait, and events that reach all of them.
+async fn measure_many(stage: &Stage, server: &Server, report: &mut Report) -> anyhow::Result<()> {
+    let before = machine::memory_mb(server.pid()?)?;
+    let (sender, mut arrived) = mpsc::unbounded_channel();
+    let mut readers = JoinSet::new();
+    for _ in 0..READERS.div_ceil(CONNECT_AT_ONCE) {
+        let left = (READERS - readers.len()).min(CONNECT_AT_ONCE);
+        let connecting: Vec<_> = (0..left).map(|_| connect(server, stage)).collect();
+        for stream in futures::future::try_join_all(connecting).await? {
+            readers.spawn(read(stream, sender.clone()));
+        }
+    }
+    let idle = machine::memory_mb(server.pid()?)?;
+    let mut writer = stage.writer().await?;
+    let mut slowest = Duration::ZERO;
+    for _ in 0..EVENTS_TO_ALL {
+        let (sequence, committed) = stage.write(&mut writer).await?;
+        let mut last = committed;
+        for _ in 0..READERS {
+            let (reached, at) = next(&mut arrived).await?;
+            anyhow::ensure!(reached == sequence, "event {reached} came instead of {sequence}");
+            last = last.max(at);
+        }
+        slowest = slowest.max(last - committed);
+    }
+    let most = machine::peak_memory_mb(server.pid()?)?;
+    anyhow::ensure!(readers.len() == READERS, "readers were lost");
+    readers.shutdown().await;
+    writer.close().await?;
+    let readers = count(READERS as f64);
+    report.single(
+        &format!("stream, {readers} idle readers of one process: memory"),
+        &format!("{idle:.0} MB"),
+        Some((&format!("< {MEMORY_MB_MAX} MB"), idle < MEMORY_MB_MAX)),
+    );
+    report.single(
+        &format!("stream, {readers} readers while events come: most memory"),
+        &format!("{most:.0} MB"),
+        Some((&format!("< {MEMORY_MB_MAX} MB"), most < MEMORY_MB_MAX)),
+    );
+    report.single(
+        &format!("stream, one event to {readers} readers, slowest of {EVENTS_TO_ALL}"),
+        &format!("{:.2} s", slowest.as_secs_f64()),
+        Some((&format!("< {} s", REACH_ALL_WITHIN.as_secs()), slowest < REACH_ALL_WITHIN)),
+    );
+    report.note(format!(
+        "The serving process had {before:.0} MB before its readers came: {:.0} kB a reader.",
+        (idle - before) * 1024.0 / READERS as f64
+    ));
+    Ok(())
+}
+
+/// A tenant with a key, and a campaign whose phase is paused and resumed.
+struct Stage {
+    url: String,
+    tenant: TenantId,
+    key: String,
+    campaign: Uuid,
+}
+
+impl Stage {
+    async fn make(database: &Database<'_>) -> anyhow::Result<Self> {
+        let admin = pool::connect(&database.url("postgres"), pool::Settings::default()).await?;
+        let mut transaction = pool::begin(&admin).await?;
+        let (tenant, workspace) = tenants::create(&mut transaction, "bench", "bench").await?;
+        pool::act_as(&mut transaction, tenant).await?;
+        let (_, secret) = keys::create(&mut transaction, "bench", Role::Viewer, None, "bench").await?;
+        let campaign = Self::campaign(&mut transaction, workspace).await?;
+        pool::commit(transaction).await?;
+        admin.close().await;
+        let stage =
+            Self { url: database.url("postrider_app"), tenant, key: secret.expose().to_owned(), campaign };
+        let mut writer = stage.writer().await?;
+        stage.write(&mut writer).await?;
+        writer.close().await?;
+        Ok(stage)
+    }
+
+    async fn campaign(connection: &mut PgConnection, workspace: WorkspaceId) -> anyhow::Result<Uuid> {
+        let id = Uuid::now_v7();
+        sqlx::query("select execution.create_campaign($1, $2, 'bench', false, $3, 'bench')")
+            .bind(id)
+            .bind(workspace.0)
+            .bind(json!([{ "id": Uuid::now_v7(), "phase": "only", "kind": "external" }]))
+            .execute(connection)
+            .await?;
+        Ok(id)
+    }
+
+    async fn writer(&self) -> anyhow::Result<PgConnection> {
+        crate::place::connect(&self.url).await
+    }
+
+    /// One event: its number, and when its commit was answered.
+    async fn write(&self, writer: &mut PgConnection) -> anyhow::Result<(i64, Instant)> {
+        let mut transaction = writer.begin().await?;
+        sqlx::query("select set_config('app.current_tenant_id', $1, true)")
+            .bind(self.tenant.0.to_string())
+            .execute(&mut *transaction)
+            .await?;
+        let sequence = sqlx::query_scalar(
+            "select controlled.sequence
+               from (select case status when 'not_started' then 'start' when 'in_progress' then 'pause' else 'resume' end
+                       from execution.campaign_phases
+                      where campaign_id = $1) as phase (next),
+                    lateral execution.control_phase($1, 'only', phase.next, null, 'bench') as controlled",
+        )
+        .bind(self.campaign)
+        .fetch_one(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        Ok((sequence, Instant::now()))
+    }
+}
+
+/// `postrider serve --roles api`.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    async fn start(database: &Database<'_>, dir: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTRIDER_"))
+        {
+            command.env_remove(name);
+        }
+        let mut child = command
+            .args(["serve", "--roles", "api", "--listen", "127.0.0.1:0", "--log-format", "json"])
+            .current_dir(dir)
+            .env("POSTRIDER_DATABASE__URL", database.url("postrider_worker"))
+            .env("POSTRIDER_DATABASE__APP_URL", database.url("postrider_app"))
+            .env("POSTRIDER_API__RATE_PER_SECOND", "0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("cannot start the server")?;
+        let mut lines = BufReader::new(child.stderr.take().context("no stderr")?).lines();
+        let mut wrote = Vec::new();
+        let address = loop {
+            let line = timeout(PATIENCE, lines.next_line()).await.context("the server does not start")??;
+            let line = line.with_context(|| format!("the server ended:\n{}", wrote.join("\n")))?;
+            if let Some((_, rest)) = line.split_once("postrider is serving at http://") {
+                break rest.split('"').next().unwrap_or_default().to_owned();
+            }
+            wrote.push(line);
+        };
+        // Whatever else it has to say must not fill the pipe.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Ok(Self { child, address })
+    }
+
+    fn pid(&self) -> anyhow::Result<u32> {
+        self.child.id().context("the server has ended")
+    }
+
+    async fn stop(&mut self) -> anyhow::Result<()> {
+        self.child.kill().await.context("cannot stop the server")
+    }
+}
+
+/// A reader whose answer has begun.
+async fn connect(server: &Server, stage: &Stage) -> anyhow::Result<TcpStream> {
+    let mut stream = TcpStream::connect(&server.address).await?;
+    let request = format!(
+        "GET /api/v2/campaigns/{}/events HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\n\r\n",
+        stage.campaign, server.address, stage.key
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    // The first thing in a stream is when to come back.
+    while !String::from_utf8_lossy(&answer).contains("retry: ") {
+        let read = timeout(PATIENCE, stream.read_buf(&mut answer)).await.context("no answer")??;
+        anyhow::ensure!(read > 0, "refused: {}", String::from_utf8_lossy(&answer));
+    }
+    Ok(stream)
+}
+
+/// Says of every event when it came.
+async fn read(mut stream: TcpStream, arrived: mpsc::UnboundedSender<(i64, Instant)>) {
+    let mut text = Vec::with_capacity(1024);
+    while stream.read_buf(&mut text).await.is_ok_and(|read| read > 0) {
+        let at = Instant::now();
+        while let Some(end) = text.windows(2).position(|pair| pair == b"\n\n") {
+            let message: Vec<u8> = text.drain(..end + 2).collect();
+            let message = String::from_utf8_lossy(&message);
+            let id = message.lines().find_map(|line| line.strip_prefix("id: ")?.parse().ok());
+            if let Some(id) = id {
+                let _ = arrived.send((id, at));
+            }
+        }
+    }
+}
+
+async fn next(arrived: &mut mpsc::UnboundedReceiver<(i64, Instant)>) -> anyhow::Result<(i64, Instant)> {
+    timeout(PATIENCE, arrived.recv())
+        .await
+        .context("an event did not come")?
+        .context("the readers have ended")
+}
+
+fn percentiles(mut delays: Vec<Duration>) -> String {
+    delays.sort();
+    let at = |share: f64| {
+        let position = ((delays.len() as f64 * share) as usize).min(delays.len().saturating_sub(1));
+        delays.get(position).copied().unwrap_or_default().as_secs_f64() * 1000.0
+    };
+    format!("{:.1} / {:.1} ms", at(0.5), at(0.99))
+}
+
+/// Both ends of every connection are files, one here and one in the server.
+fn allow_many_connections() -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    let enough = READERS as u64 + 500;
+    anyhow::ensure!(
+        limit.maximum.is_none_or(|maximum| maximum >= enough),
+        "{READERS} readers need {enough} open files, and the limit is {:?}; raise it with `ulimit -Hn`",
+        limit.maximum
+    );
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! The OpenAPI document, and words that several resources share in it.
+
+use axum::{
+    Router,
+    http::{HeaderValue, header},
+};
+use serde::Serialize;
+use tower_http::set_header::SetResponseHeaderLayer;
+use utoipa::{
+    Modify, ToSchema,
+    openapi::{
+        ContentBuilder, Header, Object, OpenApi, Ref, RefOr, Response, Type,
+        path::{Operation, Parameter, ParameterIn},
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
+};
+use utoipa_swagger_ui::SwaggerUi;
+
+/// What the generated parts are added to.
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Postrider",
+        description = "An execution kernel for outbound side effects. See docs/api.md for how to authenticate, page and repeat requests."
+    ),
+    servers((url = "/")),
+    security(("key" = [])),
+    modifiers(&Bearer),
+    components(schemas(crate::error::Problem)),
+)]
+pub(crate) struct Document;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("An API key, `pr_…`. It belongs to one tenant and has a role: `viewer`, `operator` or `admin`."))
+            .build();
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("key", SecurityScheme::Http(scheme));
+    }
+}
+
+/// What a key may do. Each role may do what the one before it may.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum Role {
+    /// May look.
+    Viewer,
+    /// May start, pause, retry and resolve.
+    Operator,
+    /// May manage keys and provider accounts.
+    Admin,
+}
+
+/// Closed sets of words, for the document alone: the model has the words themselves, and a test compares the two.
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident { $($variant:ident),+ $(,)? })+) => {$(
+        $(#[$doc])*
+        #[derive(Serialize, ToSchema)]
+        #[serde(rename_all = "snake_case")]
+        #[cfg_attr(not(test), expect(dead_code, reason = "only its schema is used"))]
+        pub(crate) enum $name { $($variant),+ }
+
+        #[cfg(test)]
+        impl $name {
+            fn words() -> Vec<String> {
+                [$(Self::$variant),+].iter().filter_map(|word| serde_json::to_value(word).ok()?.as_str().map(str::to_owned)).collect()
+            }
+        }
+    )+};
+}
+
+words! {
+    /// The state of a phase.
+    PhaseStatus { NotStarted, InProgress, Paused, Completed, Failed }
+    /// What can be done about a phase. `complete` and `fail` are for phases that another service does.
+    PhaseTrigger { Start, Pause, Resume, Retry, Rerun, Complete, Fail }
+    /// Who does a phase.
+    PhaseKind { Delivery, External }
+    /// The state of a run.
+    RunStatus { Queued, Running, Completed, Partial, Failed }
+}
+
+/// Adds what holds for every operation, so that handlers say only what is theirs: how it can be refused, and that
+/// refusals are problems.
+pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
+    for item in document.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            refusals(operation);
+        }
+    }
+    document
+}
+
+fn refusals(operation: &mut Operation) {
+    let mut add = |status: &str, description: &str| {
+        operation
+            .responses
+            .responses
+            .entry(status.to_owned())
+            .or_insert_with(|| RefOr::T(Response::new(description)));
+    };
+    let is_open = operation.security.is_some();
+    let parameters: Vec<&Parameter> = operation
+        .parameters
+        .iter()
+        .flatten()
+        .filter_map(|parameter| match parameter {
+            RefOr::T(parameter) => Some(parameter),
+            RefOr::Ref(_) => None,
+        })
+        .collect();
+    if !is_open {
+        add("400", "The request cannot be read; `errors` names the field");
+        add("401", "No key, or none that lets in");
+        add("403", "The key's role is not enough");
+        add("429", "Too many requests with this key; `Retry-After` says how long to wait");
+        add("503", "The database does not answer, or the process is not set up for this; try again later");
+        add("504", "It took too long and was given up; whether it was done is not known");
+        if parameters.iter().any(|parameter| matches!(parameter.parameter_in, ParameterIn::Path)) {
+            add("404", "There is no such thing in this tenant");
+        }
+        if operation.request_body.is_some() {
+            add("413", "The body is too large");
+            add("415", "The body is not JSON");
+            add("422", "It can be read, and makes no sense here");
+        }
+        if parameters.iter().any(|parameter| parameter.name == "Idempotency-Key") {
+            add(
+                "409",
+                "What is there already does not allow it, or a request with this `Idempotency-Key` is in progress",
+            );
+            add("422", "It makes no sense here, or the `Idempotency-Key` was used for another request");
+        }
+    }
+    for (status, response) in &mut operation.responses.responses {
+        if let RefOr::T(response) = response
+            && status == "429"
+        {
+            let seconds = Header::new(Object::with_type(Type::Integer));
+            response.headers.insert("Retry-After".to_owned(), RefOr::T(seconds));
+        }
+        if let RefOr::T(response) = response
+            && status.starts_with(['4', '5'])
+            && response.content.is_empty()
+        {
+            let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+            response.content.insert("application/problem+json".to_owned(), RefOr::T(problem));
+        }
+    }
+}
+
+/// `/docs` and `/openapi.json`. Everything the page needs comes from this binary.
+pub(crate) fn pages(document: OpenApi) -> Router {
+    let pages: Router = SwaggerUi::new("/docs").url("/openapi.json", document).into();
+    let policy =
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
+    pages.layer(SetResponseHeaderLayer::if_not_present(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(policy),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_model::campaign as model;
+
+    use super::*;
+
+    #[test]
+    fn the_document_has_the_model_s_words() {
+        macro_rules! same {
+            ($($name:ident),+) => {$(
+                let words: Vec<&str> = model::$name::ALL.iter().map(|word| word.as_str()).collect();
+                assert_eq!($name::words(), words);
+            )+};
+        }
+        same!(PhaseStatus, PhaseTrigger, PhaseKind, RunStatus);
+    }
+}

@@ -1,0 +1,139 @@
+//! Requests that may be repeated: `Idempotency-Key`.
+//!
+//! ```text
+//! begin ──the key is free──▶ Writing ──the work──▶ answer ──one commit: key, work, answer──▶ response
+//!   ├─ it was used for this request: the same answer again
+//!   ├─ it is in use at this moment: 409
+//!   └─ it was used for another request: 422
+//! ```
+//!
+//! There is one transaction, so a crash leaves either all of it or nothing. A request that fails leaves its key free.
+
+use axum::{
+    body::Body,
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use postrider_store::{
+    PgConnection, Transaction,
+    keys::Caller,
+    pool,
+    requests::{self, Answer, Found},
+};
+use serde::Serialize;
+use utoipa::IntoParams;
+
+use crate::{App, body::Fingerprint, error::ApiError};
+
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// For the document: a request that may be repeated.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only its parameters are used")]
+pub(crate) struct Repeatable {
+    /// Makes it safe to send the request again: for a day, the same request with the same key is done once, and answered alike.
+    #[param(
+        rename = "Idempotency-Key",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]([ -~]*[!-~])?$",
+        required = false
+    )]
+    idempotency_key: String,
+}
+
+/// What became of the beginning of a request.
+pub(crate) enum Begun {
+    /// It was done before; this is what was said then.
+    Replay(Response),
+    /// It is to be done now.
+    Fresh(Writing),
+}
+
+/// A request at work, in one transaction that acts for the caller's tenant. Dropped, it did nothing.
+#[must_use = "without an answer nothing is written"]
+pub(crate) struct Writing {
+    transaction: Transaction,
+    key: Option<String>,
+}
+
+impl Writing {
+    /// Begins the request's transaction and takes its key, if it brings one.
+    pub(crate) async fn begin(app: &App, caller: Caller, request: &Fingerprint) -> Result<Begun, ApiError> {
+        let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+        let Some(key) = request.idempotency_key.clone() else {
+            return Ok(Begun::Fresh(Self { transaction, key: None }));
+        };
+        match requests::begin(&mut transaction, &key, &request.hash).await? {
+            Found::Nothing => Ok(Begun::Fresh(Self { transaction, key: Some(key) })),
+            Found::Answered(answer) => replay(answer).map(Begun::Replay),
+            Found::InProgress => Err(ApiError::conflict(
+                "a request with this `Idempotency-Key` is in progress; try again in a moment",
+            )),
+            Found::AnotherRequest => Err(ApiError::unprocessable(
+                "Idempotency-Key",
+                "was used for another method, path or body; a new request needs a new key",
+            )),
+        }
+    }
+
+    /// Where the work is done.
+    pub(crate) fn connection(&mut self) -> &mut PgConnection {
+        &mut self.transaction
+    }
+
+    /// Records the answer with the work, commits both, and answers.
+    pub(crate) async fn answer<T: Serialize>(
+        self,
+        status: StatusCode,
+        body: &T,
+    ) -> Result<Response, ApiError> {
+        let text = to_text(body)?;
+        let kept = Answer { status: status.as_u16(), location: None, body: Some(text.clone()) };
+        self.finish(kept).await?;
+        Ok(response(status, text))
+    }
+
+    /// The same for an answer with a secret in it, which is not kept: whoever repeats the request learns where to find what
+    /// it made, and that the secret was shown.
+    pub(crate) async fn answer_once<T: Serialize>(
+        self,
+        status: StatusCode,
+        location: String,
+        body: &T,
+    ) -> Result<Response, ApiError> {
+        let text = to_text(body)?;
+        self.finish(Answer { status: status.as_u16(), location: Some(location), body: None }).await?;
+        Ok(response(status, text))
+    }
+
+    async fn finish(mut self, answer: Answer) -> Result<(), ApiError> {
+        if let Some(key) = &self.key {
+            requests::finish(&mut self.transaction, key, &answer).await?;
+        }
+        pool::commit(self.transaction).await?;
+        Ok(())
+    }
+}
+
+fn replay(answer: Answer) -> Result<Response, ApiError> {
+    let Some(body) = answer.body else {
+        let done = "this request was carried out before, and its answer was not kept because it held a secret or was very \
+                    large; see what it made";
+        return Err(ApiError::conflict(done).with("location", answer.location));
+    };
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
+    let mut response = response(status, body);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+fn to_text<T: Serialize>(body: &T) -> Result<String, ApiError> {
+    serde_json::to_string(body)
+        .map_err(|error| ApiError::Internal(format!("an answer cannot be written: {error}")))
+}
+
+fn response(status: StatusCode, text: String) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], Body::from(text)).into_response()
+}

@@ -1,0 +1,371 @@
+//! Accounts of a tenant at providers. Secrets go in and never come out.
+
+use axum::{Json, extract::State, http::StatusCode, response::Response};
+use jiff::Timestamp;
+use postrider_model::{Limits, ids::ProviderAccountId, seal::Place};
+use postrider_providers::{Account, AccountRefused};
+use postrider_store::{
+    StoreError,
+    accounts::{self, AccountState, Circuit, NewAccount, ProviderAccount},
+    jobs, pool, tenants,
+};
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::{
+    App, CallbackKeys,
+    auth::{Admin, Viewer},
+    body::{Body, Path, Query},
+    error::{ApiError, ApiResult},
+    paging::{self, Page, PageQuery},
+    requests::{Begun, Repeatable, Writing},
+};
+
+/// An account, without its secret.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ProviderAccount)]
+pub(crate) struct AccountBody {
+    id: Uuid,
+    workspace_id: Uuid,
+    name: String,
+    /// Such as `twilio`.
+    provider: String,
+    /// What is not secret, such as addresses.
+    #[schema(value_type = Object)]
+    settings: Value,
+    /// What it may be asked; see docs/limits.md.
+    #[schema(value_type = Object)]
+    limits: Value,
+    state: StateBody,
+    created_at: Timestamp,
+    /// When its secret was set last.
+    updated_at: Timestamp,
+}
+
+/// How an account stands at this moment.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ProviderAccountState)]
+pub(crate) struct StateBody {
+    /// Calls of today, by the account's clock, where they are counted.
+    used_today: i64,
+    /// How long its provider asked to wait.
+    waits_until: Option<Timestamp>,
+    /// In its words.
+    waits_because: Option<String>,
+    #[schema(value_type = ShownCircuit)]
+    circuit: Circuit,
+    circuit_open_until: Option<Timestamp>,
+    /// What went wrong last.
+    circuit_reason: Option<String>,
+}
+
+/// Whether calls are made.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = Circuit)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum ShownCircuit {
+    /// Calls are made.
+    Closed,
+    /// No calls are made.
+    Open,
+    /// One call at a time is made.
+    HalfOpen,
+}
+
+impl From<ProviderAccount> for AccountBody {
+    fn from(account: ProviderAccount) -> Self {
+        let AccountState {
+            used_today,
+            waits_until,
+            waits_because,
+            circuit,
+            circuit_open_until,
+            circuit_reason,
+        } = account.state;
+        Self {
+            id: account.id.0,
+            workspace_id: account.workspace_id.0,
+            name: account.name,
+            provider: account.provider,
+            settings: account.settings,
+            limits: account.limits,
+            state: StateBody {
+                used_today,
+                waits_until,
+                waits_because,
+                circuit,
+                circuit_open_until,
+                circuit_reason,
+            },
+            created_at: account.created_at,
+            updated_at: account.updated_at,
+        }
+    }
+}
+
+/// What a new account consists of.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewProviderAccount)]
+pub(crate) struct NewAccountBody {
+    /// What the tenant calls it.
+    #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
+    name: String,
+    /// Such as `twilio`; docs/providers.md lists them.
+    provider: String,
+    /// What is not secret.
+    #[serde(default = "nothing")]
+    #[schema(value_type = Object)]
+    settings: Value,
+    /// What is. It is sealed and never shown. Leave it out where a provider asks for none.
+    #[serde(default)]
+    #[schema(value_type = String, write_only, required = false)]
+    secret: SecretString,
+    /// What it may be asked; see docs/limits.md.
+    #[serde(default = "nothing")]
+    #[schema(value_type = Object)]
+    limits: Value,
+}
+
+/// What can be changed of an account.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ProviderAccountChange)]
+pub(crate) struct ChangeBody {
+    /// What it may be asked from now on; `{}` takes all limits away.
+    #[schema(value_type = Object)]
+    limits: Value,
+}
+
+/// A new secret.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewSecret)]
+pub(crate) struct SecretBody {
+    /// It is sealed and never shown.
+    #[schema(value_type = String, write_only)]
+    secret: SecretString,
+}
+
+fn nothing() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
+/// The tenant's accounts, by name.
+#[utoipa::path(
+    get,
+    path = "/provider-accounts",
+    operation_id = "list_provider_accounts",
+    tag = "provider accounts",
+    params(PageQuery),
+    responses((status = 200, description = "A page of accounts, without their secrets", body = Page<AccountBody>)),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Query(query): Query<PageQuery>,
+) -> ApiResult<Json<Page<AccountBody>>> {
+    let size = paging::size(query.limit)?;
+    let after: Option<(String, Uuid)> = paging::decode(query.cursor.as_deref())?;
+    let after = after.as_ref().map(|(name, id)| (name.as_str(), ProviderAccountId(*id)));
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let rows = accounts::page(&mut transaction, caller.tenant_id, after, size + 1).await?;
+    pool::commit(transaction).await?;
+    Ok(Json(Page::of(rows, size, |account| (account.name.clone(), account.id.0), AccountBody::from)))
+}
+
+/// One account.
+#[utoipa::path(
+    get,
+    path = "/provider-accounts/{id}",
+    operation_id = "get_provider_account",
+    tag = "provider accounts",
+    params(("id" = Uuid, Path, description = "The account's id")),
+    responses((status = 200, description = "The account, without its secret", body = AccountBody)),
+)]
+pub(crate) async fn show(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(id): Path<ProviderAccountId>,
+) -> ApiResult<Json<AccountBody>> {
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let account = accounts::find(&mut transaction, caller.tenant_id, id).await?;
+    pool::commit(transaction).await?;
+    account.map(AccountBody::from).map(Json).ok_or(UNKNOWN)
+}
+
+/// Adds an account.
+#[utoipa::path(
+    post,
+    path = "/provider-accounts",
+    operation_id = "create_provider_account",
+    tag = "provider accounts",
+    params(Repeatable),
+    request_body = NewAccountBody,
+    responses((status = 201, description = "The account, without its secret", body = AccountBody)),
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Body { value: new, fingerprint }: Body<NewAccountBody>,
+) -> ApiResult<Response> {
+    let keys = keys(&app)?;
+    let limits = read_limits(&new.limits)?;
+    if !new.settings.is_object() {
+        return Err(ApiError::invalid("settings", "must be a JSON object"));
+    }
+    check(keys, &new.provider, ProviderAccountId::new(), &new.settings, &new.secret)?;
+    let fingerprint = fingerprint.keyed(&keys.master_key);
+    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
+        Begun::Replay(response) => return Ok(response),
+        Begun::Fresh(writing) => writing,
+    };
+    let (tenant, actor) = (caller.tenant_id, caller.actor());
+    let workspace = tenants::workspace(writing.connection(), tenant, None)
+        .await?
+        .ok_or_else(|| ApiError::conflict("the tenant has no workspace"))?;
+    let account = NewAccount {
+        tenant,
+        workspace,
+        name: &new.name,
+        provider: &new.provider,
+        settings: &new.settings,
+        secret: &new.secret,
+    };
+    let id = accounts::create(writing.connection(), &keys.master_key, &account, &actor).await?;
+    if limits != Limits::default() {
+        accounts::limit(writing.connection(), id, &limits, &actor).await?;
+    }
+    let made =
+        accounts::find(writing.connection(), tenant, id).await?.map(AccountBody::from).ok_or(UNKNOWN)?;
+    writing.answer(StatusCode::CREATED, &made).await
+}
+
+/// Sets what an account may be asked. What waited for the old limits goes on.
+#[utoipa::path(
+    patch,
+    path = "/provider-accounts/{id}",
+    operation_id = "update_provider_account",
+    tag = "provider accounts",
+    params(("id" = Uuid, Path, description = "The account's id")),
+    request_body = ChangeBody,
+    responses((status = 200, description = "The account as it is now", body = AccountBody)),
+)]
+pub(crate) async fn limit(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Path(id): Path<ProviderAccountId>,
+    Body { value: change, .. }: Body<ChangeBody>,
+) -> ApiResult<Json<AccountBody>> {
+    let limits = read_limits(&change.limits)?;
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    if !accounts::limit(&mut transaction, id, &limits, &caller.actor()).await? {
+        return Err(UNKNOWN);
+    }
+    let account = accounts::find(&mut transaction, caller.tenant_id, id).await?;
+    pool::commit(transaction).await?;
+    hint(&app).await;
+    account.map(AccountBody::from).map(Json).ok_or(UNKNOWN)
+}
+
+/// Sets a new secret.
+#[utoipa::path(
+    put,
+    path = "/provider-accounts/{id}/secret",
+    operation_id = "rotate_provider_account",
+    tag = "provider accounts",
+    params(("id" = Uuid, Path, description = "The account's id")),
+    request_body = SecretBody,
+    responses((status = 204, description = "Calls from now on use it")),
+)]
+pub(crate) async fn rotate(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Path(id): Path<ProviderAccountId>,
+    Body { value: new, .. }: Body<SecretBody>,
+) -> ApiResult<StatusCode> {
+    let keys = keys(&app)?;
+    let tenant = caller.tenant_id;
+    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
+    let account = accounts::find(&mut transaction, tenant, id).await?.ok_or(UNKNOWN)?;
+    check(keys, &account.provider, id, &account.settings, &new.secret)?;
+    let place = Place { tenant, account: id };
+    if !accounts::rotate(&mut transaction, &keys.master_key, place, &new.secret, &caller.actor()).await? {
+        return Err(UNKNOWN);
+    }
+    pool::commit(transaction).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Removes an account and its secret.
+#[utoipa::path(
+    delete,
+    path = "/provider-accounts/{id}",
+    operation_id = "remove_provider_account",
+    tag = "provider accounts",
+    params(("id" = Uuid, Path, description = "The account's id")),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 409, description = "A campaign uses it"),
+    ),
+)]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Path(id): Path<ProviderAccountId>,
+) -> ApiResult<StatusCode> {
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    if !accounts::remove(&mut transaction, id, &caller.actor()).await? {
+        return Err(UNKNOWN);
+    }
+    pool::commit(transaction).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+const UNKNOWN: ApiError = ApiError::NotFound("provider account");
+
+/// What seals secrets, and who judges accounts.
+fn keys(app: &App) -> Result<&CallbackKeys, ApiError> {
+    app.callbacks.as_ref().ok_or_else(|| {
+        ApiError::NotReady("this process has no master key, so it cannot keep secrets".to_owned())
+    })
+}
+
+fn read_limits(value: &Value) -> Result<Limits, ApiError> {
+    Limits::read(value).map_err(|invalid| ApiError::invalid("limits", invalid.to_string()))
+}
+
+/// As `postrider accounts add` does.
+fn check(
+    keys: &CallbackKeys,
+    provider: &str,
+    id: ProviderAccountId,
+    settings: &Value,
+    secret: &SecretString,
+) -> Result<(), ApiError> {
+    let account = Account { id, settings, secret };
+    keys.adapters.check(provider, &account).map_err(|refused| {
+        let field = match refused {
+            AccountRefused::UnknownProvider { .. } => "provider",
+            AccountRefused::Invalid(_) => "settings",
+        };
+        ApiError::unprocessable(field, refused.to_string())
+    })
+}
+
+/// Wakes the workers. What was written is written, so a hint that fails is no failure.
+async fn hint(app: &App) {
+    let hinted = async {
+        let mut transaction = pool::begin(&app.pool).await?;
+        jobs::hint(&mut transaction).await?;
+        pool::commit(transaction).await?;
+        Ok::<(), StoreError>(())
+    };
+    if let Err(error) = hinted.await {
+        tracing::warn!(?error, "no hint was sent; the next poll finds the jobs: {error}");
+    }
+}

@@ -1,0 +1,178 @@
+//! Content in versions that never change.
+
+use axum::{Json, extract::State, http::StatusCode, response::Response};
+use jiff::Timestamp;
+use postrider_engine::render;
+use postrider_model::{
+    Channel,
+    ids::{AssetId, WorkspaceId},
+};
+use postrider_store::{
+    assets::{self, Filter, Listed},
+    pool,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::{by_age, words, workspace};
+use crate::{
+    App,
+    auth::{Operator, Viewer},
+    body::{Body, Path, Query},
+    error::{ApiError, ApiResult},
+    paging::{self, Page},
+    requests::{Begun, Repeatable, Writing},
+};
+
+/// One version of content, without what it says.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Asset)]
+pub(crate) struct AssetBody {
+    id: Uuid,
+    workspace_id: Uuid,
+    name: String,
+    /// Counts from 1 for each name.
+    version: i32,
+    #[schema(value_type = words::Channel)]
+    channel: Channel,
+    created_at: Timestamp,
+}
+
+impl From<Listed> for AssetBody {
+    fn from(asset: Listed) -> Self {
+        Self {
+            id: asset.id.0,
+            workspace_id: asset.workspace_id.0,
+            name: asset.name,
+            version: asset.version,
+            channel: asset.channel,
+            created_at: asset.created_at,
+        }
+    }
+}
+
+/// One version of content.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AssetWithContent)]
+pub(crate) struct WholeAsset {
+    #[serde(flatten)]
+    asset: AssetBody,
+    /// What it says: `subject`, `text` and `html` for e-mail, `script` for voice, `text` for social.
+    #[schema(value_type = Object)]
+    content: Value,
+}
+
+/// What a new version consists of.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewAsset {
+    /// What the tenant calls it. Another version of a name that is known gets the next number.
+    #[schema(min_length = 1, max_length = 255)]
+    name: String,
+    #[schema(value_type = words::Channel)]
+    channel: Channel,
+    /// `subject` with `text`, `html` or both for e-mail, `script` for voice, `text` for social. Each is a template, such as
+    /// `Hello {{ first_name }}`, and must compile.
+    #[schema(value_type = Object, example = json!({"subject": "Hello {{ first_name }}", "text": "Hello."}))]
+    content: Value,
+    /// Where it belongs; the tenant's first workspace when left out.
+    #[serde(default)]
+    workspace_id: Option<Uuid>,
+}
+
+/// Which assets to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AssetQuery {
+    /// Only versions of this name.
+    name: Option<String>,
+    /// Only for this channel.
+    #[param(value_type = Option<words::Channel>)]
+    channel: Option<Channel>,
+    /// Most items of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Makes the next version of an asset. When the newest version says the same already, it answers with that one.
+#[utoipa::path(
+    post,
+    path = "/assets",
+    operation_id = "create_asset",
+    tag = "audience and content",
+    params(Repeatable),
+    request_body = NewAsset,
+    responses((status = 201, description = "The version", body = WholeAsset)),
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Body { value: new, fingerprint }: Body<NewAsset>,
+) -> ApiResult<Response> {
+    if new.name.trim().is_empty() || new.name.len() > 255 {
+        return Err(ApiError::unprocessable("name", "an asset needs a name of 1 to 255 bytes"));
+    }
+    render::check(new.channel, &new.content)
+        .map_err(|error| ApiError::unprocessable("content", error.to_string()))?;
+    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
+        Begun::Replay(response) => return Ok(response),
+        Begun::Fresh(writing) => writing,
+    };
+    let connection = writing.connection();
+    let workspace = workspace(connection, caller.tenant_id, new.workspace_id.map(WorkspaceId)).await?;
+    let (id, _) =
+        assets::create(connection, workspace, &new.name, new.channel, &new.content, &caller.actor()).await?;
+    let made = assets::read(connection, caller.tenant_id, id).await?;
+    let (asset, content) =
+        made.ok_or_else(|| ApiError::Internal(format!("asset {id} was made and is gone")))?;
+    writing.answer(StatusCode::CREATED, &WholeAsset { asset: asset.into(), content }).await
+}
+
+/// The tenant's assets, newest first.
+#[utoipa::path(
+    get,
+    path = "/assets",
+    operation_id = "list_assets",
+    tag = "audience and content",
+    params(AssetQuery),
+    responses((status = 200, description = "A page of versions, without what they say", body = Page<AssetBody>)),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Query(query): Query<AssetQuery>,
+) -> ApiResult<Json<Page<AssetBody>>> {
+    let size = paging::size(query.limit)?;
+    let after = by_age::<AssetId>(query.cursor.as_deref())?;
+    let filter = Filter { name: query.name, channel: query.channel };
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let rows = assets::page(&mut transaction, caller.tenant_id, &filter, after, size + 1).await?;
+    pool::commit(transaction).await?;
+    Ok(Json(Page::of(rows, size, |asset| (asset.created_at, asset.id), AssetBody::from)))
+}
+
+/// One version, with what it says.
+#[utoipa::path(
+    get,
+    path = "/assets/{id}",
+    operation_id = "get_asset",
+    tag = "audience and content",
+    params(("id" = Uuid, Path, description = "The asset's id")),
+    responses((status = 200, description = "The version", body = WholeAsset)),
+)]
+pub(crate) async fn get(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(id): Path<AssetId>,
+) -> ApiResult<Json<WholeAsset>> {
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let found = assets::read(&mut transaction, caller.tenant_id, id).await?;
+    pool::commit(transaction).await?;
+    let (asset, content) = found.ok_or(ApiError::NotFound("asset"))?;
+    Ok(Json(WholeAsset { asset: asset.into(), content }))
+}

@@ -1,0 +1,111 @@
+//! Who did what, for admins.
+
+use axum::{Json, extract::State};
+use jiff::Timestamp;
+use postrider_model::ids::{CampaignId, RunId};
+use postrider_store::{
+    audit::{self, Entry},
+    pool,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use crate::{
+    App,
+    auth::Admin,
+    body::Query,
+    error::{ApiError, ApiResult},
+    paging::{self, Page},
+};
+
+/// Which log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Source {
+    /// Keys, provider accounts, leads and events.
+    #[default]
+    Administration,
+    /// Campaigns, phases, runs, jobs, and doubts about items.
+    Campaigns,
+}
+
+/// Which lines to show.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AuditQuery {
+    /// Which log.
+    #[serde(default)]
+    #[param(inline, required = false)]
+    source: Source,
+    /// Only lines that name this campaign; with `source=campaigns`.
+    campaign_id: Option<Uuid>,
+    /// Only lines that name this run; with `source=campaigns`.
+    run_id: Option<Uuid>,
+    /// Most items of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// One line.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AuditEntry {
+    id: i64,
+    source: Source,
+    at: Timestamp,
+    /// `key:…` for requests, `cli:…` for people at a shell, or the name of a worker.
+    actor: String,
+    /// Such as `key.created`.
+    action: String,
+    /// Such as `key:…`.
+    subject: String,
+    note: Option<String>,
+    campaign_id: Option<Uuid>,
+    run_id: Option<Uuid>,
+}
+
+/// Who did what, newest first.
+#[utoipa::path(
+    get,
+    path = "/audit",
+    operation_id = "list_audit",
+    tag = "audit",
+    params(AuditQuery),
+    responses((status = 200, description = "A page of the log", body = Page<AuditEntry>)),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Query(query): Query<AuditQuery>,
+) -> ApiResult<Json<Page<AuditEntry>>> {
+    let size = paging::size(query.limit)?;
+    let before: Option<i64> = paging::decode(query.cursor.as_deref())?;
+    let (campaign, run) = (query.campaign_id.map(CampaignId), query.run_id.map(RunId));
+    let tenant = caller.tenant_id;
+    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
+    let rows = match query.source {
+        Source::Administration if campaign.is_some() || run.is_some() => {
+            return Err(ApiError::invalid("source", "campaigns and runs are in the log `campaigns`"));
+        }
+        Source::Administration => audit::administration(&mut transaction, tenant, before, size + 1).await?,
+        Source::Campaigns => {
+            audit::campaigns(&mut transaction, tenant, campaign, run, before, size + 1).await?
+        }
+    };
+    pool::commit(transaction).await?;
+    let show = |entry: Entry| AuditEntry {
+        id: entry.id,
+        source: query.source,
+        at: entry.at,
+        actor: entry.actor,
+        action: entry.action,
+        subject: entry.subject,
+        note: entry.note,
+        campaign_id: entry.campaign_id,
+        run_id: entry.run_id,
+    };
+    Ok(Json(Page::of(rows, size, |entry| entry.id, show)))
+}

@@ -1,0 +1,210 @@
+//! `POST /leads/import`: a file of leads, however long.
+//!
+//! ```text
+//! body ──spool──▶ a file that nobody else sees ──one transaction──▶ COPY, merge, chunk by chunk ──commit──▶ summary
+//! ```
+//!
+//! The whole body is there before the first lead is stored. So a connection that breaks leaves nothing, a slow client holds no
+//! lock and no connection to the database, and the fingerprint of a repeated request is known before anything is done.
+
+use std::fs::File;
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::Response,
+};
+use postrider_model::{
+    audience::{self, Country, Delimiter, Format, Leads, OpenError, Options},
+    ids::WorkspaceId,
+};
+use postrider_store::leads::{self, Destination, Summary};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::spool;
+use crate::{
+    App,
+    auth::Operator,
+    body::{Fingerprint, Query},
+    error::{ApiError, ApiResult},
+    requests::{Begun, Repeatable, Writing},
+    resources::workspace,
+};
+
+/// Where the leads go, and how the file is to be read.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ImportQuery {
+    /// The list to put them on; it is made when there is none of this name.
+    #[param(min_length = 1, max_length = 255)]
+    list: String,
+    /// What separates the cells of CSV: one character, or `tab`; the header shows it, too.
+    delimiter: Option<String>,
+    /// Where phone numbers without a country code are dialled, such as `DE`.
+    country: Option<String>,
+    /// Where they belong; the tenant's first workspace when left out.
+    workspace_id: Option<Uuid>,
+}
+
+/// What came out of an import.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ImportSummary {
+    /// The list, if anybody was put on it.
+    list_id: Option<Uuid>,
+    /// Lines that were read, good and bad.
+    lines: u64,
+    /// Leads that were not known.
+    added: u64,
+    /// Leads that were.
+    updated: u64,
+    /// Lines about somebody of whom another line was there already.
+    repeated: u64,
+    /// Lines that were left out.
+    bad: u64,
+    /// The first hundred of those, with what is wrong.
+    bad_lines: Vec<BadLineBody>,
+}
+
+/// A line that was left out.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = BadLine)]
+pub(crate) struct BadLineBody {
+    /// Where it begins in the file, counted from 1.
+    line: u64,
+    /// What is wrong with it.
+    reason: String,
+}
+
+impl From<Summary> for ImportSummary {
+    fn from(summary: Summary) -> Self {
+        let bad = |bad: audience::BadLine| BadLineBody { line: bad.line, reason: bad.reason };
+        Self {
+            list_id: summary.list_id.map(|list| list.0),
+            lines: summary.lines,
+            added: summary.added,
+            updated: summary.updated,
+            repeated: summary.repeated,
+            bad: summary.bad,
+            bad_lines: summary.bad_lines.into_iter().map(bad).collect(),
+        }
+    }
+}
+
+/// Imports leads and puts them on a list. Good lines are kept and bad ones reported; when the connection breaks, nothing is
+/// imported. A lead that is known keeps what the file does not mention, and stays suppressed.
+#[utoipa::path(
+    post,
+    path = "/leads/import",
+    operation_id = "import_leads",
+    tag = "audience and content",
+    params(ImportQuery, Repeatable),
+    request_body(
+        description = "CSV with a header of `email`, `phone`, `external_id`, `timezone`, `unsubscribed` and attributes; or an \
+                       object with the same names per line",
+        content((String = "text/csv"), (String = "application/x-ndjson")),
+    ),
+    responses(
+        (status = 200, description = "What came of it, also when lines were bad", body = ImportSummary),
+        (status = 415, description = "The body is neither CSV nor NDJSON in UTF-8"),
+        (status = 429, description = "Too many imports of this tenant at a time, or too many requests with this key"),
+    ),
+)]
+pub(crate) async fn import(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Query(query): Query<ImportQuery>,
+    fingerprint: Fingerprint,
+    headers: HeaderMap,
+    body: Body,
+) -> ApiResult<Response> {
+    let list = audience::list_name(&query.list)
+        .map_err(|problem| ApiError::unprocessable("list", problem.to_string()))?;
+    let options = query.options(format_of(&headers)?)?;
+    let _slot = spool::Slot::take(caller.tenant_id)?;
+    let spooled = spool::spool(&headers, body).await?;
+    let fingerprint = with_body(fingerprint, &spooled.hash);
+    let leads = open(spooled.file, options).await?;
+
+    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
+        Begun::Replay(response) => return Ok(response),
+        Begun::Fresh(writing) => writing,
+    };
+    let connection = writing.connection();
+    let workspace = workspace(connection, caller.tenant_id, query.workspace_id.map(WorkspaceId)).await?;
+    let to = Destination { tenant: caller.tenant_id, workspace, list: &list };
+    let internal =
+        |error: std::io::Error| ApiError::Internal(format!("the spooled file cannot be read: {error}"));
+    let mut chunks = leads::read_ahead(leads).map_err(internal)?;
+    let mut summary = Summary::default();
+    while let Some(chunk) = chunks.recv().await {
+        let chunk = chunk.map_err(internal)?;
+        let imported = leads::add(connection, to, &chunk.rows).await?;
+        summary.add(chunk, imported);
+    }
+    if summary.lines == 0 {
+        return Err(ApiError::invalid("body", "it has no lines"));
+    }
+    writing.answer(StatusCode::OK, &ImportSummary::from(summary)).await
+}
+
+impl ImportQuery {
+    fn options(&self, format: Format) -> ApiResult<Options> {
+        let delimiter: Option<Delimiter> = match self.delimiter.as_deref().map(str::parse) {
+            Some(Err(problem)) => return Err(not_so("delimiter", &problem)),
+            given => given.and_then(Result::ok),
+        };
+        let country: Option<Country> = match self.country.as_deref().map(str::parse) {
+            Some(Err(problem)) => return Err(not_so("country", &problem)),
+            given => given.and_then(Result::ok),
+        };
+        Ok(Options { format: Some(format), delimiter, country })
+    }
+}
+
+fn not_so<E: std::fmt::Display>(field: &str, problem: &E) -> ApiError {
+    ApiError::unprocessable(field, problem.to_string())
+}
+
+/// What the body is said to be. It must be UTF-8 in either case.
+fn format_of(headers: &HeaderMap) -> ApiResult<Format> {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (essence, parameters) = given.split_once(';').unwrap_or((given, ""));
+    let is_utf8 = parameters
+        .split(';')
+        .filter_map(|parameter| parameter.split_once('='))
+        .find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))
+        .is_none_or(|(_, value)| value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8"));
+    let encoded = headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity");
+    match essence.trim().to_ascii_lowercase().as_str() {
+        "text/csv" if is_utf8 && !encoded => Ok(Format::Csv),
+        "application/x-ndjson" | "application/ndjson" if is_utf8 && !encoded => Ok(Format::Ndjson),
+        _ => Err(ApiError::UnsupportedMediaType(
+            "send CSV or NDJSON in UTF-8 as it is, and say which: `Content-Type: text/csv` or `application/x-ndjson`"
+                .to_owned(),
+        )),
+    }
+}
+
+/// What makes this request the same request: also its body, which was not read when the rest of it was.
+fn with_body(request: Fingerprint, body: &[u8; 32]) -> Fingerprint {
+    let hash = Sha256::new().chain_update(request.hash).chain_update(body).finalize().into();
+    Fingerprint { hash, ..request }
+}
+
+/// Reads the beginning, where a file says what it is.
+async fn open(file: File, options: Options) -> ApiResult<Leads<File>> {
+    let opened = tokio::task::spawn_blocking(move || Leads::open(file, &options)).await;
+    let opened =
+        opened.map_err(|error| ApiError::Internal(format!("reading the file ended early: {error}")))?;
+    opened.map_err(|error| match error {
+        OpenError::Unfit(why) => ApiError::invalid("body", why),
+        OpenError::Unreadable(error) => {
+            ApiError::Internal(format!("the spooled file cannot be read: {error}"))
+        }
+    })
+}

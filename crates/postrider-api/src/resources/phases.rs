@@ -1,0 +1,338 @@
+//! Phases: how a campaign stands, and what may be done about it.
+//!
+//! A control is answered 200 when it was carried out and when the phase is there already, 409 with where it stands and what may be
+//! done when it cannot be, and is safe to send again. What a trigger means is a table in `postrider-model`.
+
+use axum::{Json, extract::State, http::StatusCode, response::Response};
+use jiff::Timestamp;
+use postrider_model::{
+    campaign::{PhaseKind, PhaseStatus, PhaseTrigger},
+    ids::CampaignId,
+};
+use postrider_store::{
+    campaigns::{self, PhaseState, Snapshot},
+    jobs,
+    phases::{self, Control, Controlled, Standing},
+    pool,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::{
+    App,
+    auth::{Operator, Viewer},
+    body::{Body, MaybeBody, Path},
+    docs,
+    error::{ApiError, ApiResult},
+    requests::{Begun, Repeatable, Writing},
+};
+
+/// A campaign as it stands, all of it at one moment.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Status {
+    campaign_id: Uuid,
+    name: String,
+    /// Whether a phase that completes starts the next one.
+    auto_advance: bool,
+    /// The number of the last event that this includes: read the stream from here on.
+    sequence: i64,
+    timestamp: Timestamp,
+    /// Why a phase was not started by itself, if that happened last.
+    not_advanced: Option<String>,
+    phases: Vec<PhaseStanding>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PhaseStanding {
+    phase: String,
+    #[schema(value_type = docs::PhaseKind)]
+    kind: PhaseKind,
+    #[schema(value_type = docs::PhaseStatus)]
+    status: PhaseStatus,
+    #[schema(minimum = 0, maximum = 100)]
+    progress_percentage: f64,
+    /// What may be done about it now.
+    #[schema(value_type = Vec<docs::PhaseTrigger>)]
+    allowed: Vec<PhaseTrigger>,
+    scheduled_for: Option<Timestamp>,
+    run: Option<RunStanding>,
+}
+
+/// The newest run of a phase, and its items.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RunStanding {
+    id: Uuid,
+    #[schema(value_type = docs::RunStatus)]
+    status: String,
+    intended: i64,
+    succeeded: i64,
+    failed: i64,
+    skipped: i64,
+    in_doubt: i64,
+    in_flight: i64,
+    /// What it waits for, if its account's limits hold it up.
+    waiting: Option<WaitingJobs>,
+}
+
+/// Jobs that wait for their account.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WaitingJobs {
+    jobs: i64,
+    /// In words.
+    why: String,
+    until: Timestamp,
+}
+
+impl From<PhaseState> for PhaseStanding {
+    fn from(phase: PhaseState) -> Self {
+        Self {
+            allowed: phase.status.allowed(phase.kind).collect(),
+            phase: phase.phase,
+            kind: phase.kind,
+            status: phase.status,
+            progress_percentage: phase.progress,
+            scheduled_for: phase.scheduled_for,
+            run: phase.run.map(|state| RunStanding {
+                id: state.run.id.0,
+                status: state.run.status.to_string(),
+                intended: state.progress.intended,
+                succeeded: state.progress.succeeded,
+                failed: state.progress.failed,
+                skipped: state.progress.skipped,
+                in_doubt: state.progress.in_doubt,
+                in_flight: state.progress.in_flight,
+                waiting: state.waiting.map(|waiting| WaitingJobs {
+                    jobs: waiting.jobs,
+                    why: waiting.why.sentence().to_owned(),
+                    until: waiting.until,
+                }),
+            }),
+        }
+    }
+}
+
+impl From<Snapshot> for Status {
+    fn from(snapshot: Snapshot) -> Self {
+        Self {
+            campaign_id: snapshot.campaign.id.0,
+            name: snapshot.campaign.name,
+            auto_advance: snapshot.campaign.auto_advance,
+            sequence: snapshot.sequence,
+            timestamp: snapshot.taken_at,
+            not_advanced: snapshot.not_advanced,
+            phases: snapshot.phases.into_iter().map(PhaseStanding::from).collect(),
+        }
+    }
+}
+
+/// How a campaign stands. This is the truth; events and what a client expects come after it.
+#[utoipa::path(
+    get,
+    path = "/campaigns/{id}/status",
+    operation_id = "campaign_status",
+    tag = "phases",
+    params(("id" = Uuid, Path, description = "The campaign's id")),
+    responses((status = 200, description = "The campaign and its phases at one moment", body = Status)),
+)]
+pub(crate) async fn status(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(campaign): Path<CampaignId>,
+) -> ApiResult<Json<Status>> {
+    let snapshot = campaigns::snapshot(&app.pool, caller.tenant_id, campaign).await?;
+    Ok(Json(snapshot.ok_or(ApiError::NotFound("campaign"))?.into()))
+}
+
+/// What a control may say.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ControlRequest {
+    /// Only if the phase is in this state, or where the control leads.
+    #[schema(value_type = Option<docs::PhaseStatus>)]
+    #[serde(default)]
+    expected_state: Option<PhaseStatus>,
+    /// Why, for the history.
+    #[schema(max_length = 2000)]
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// Where a phase stands after a control.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ControlAnswer {
+    campaign_id: Uuid,
+    phase: String,
+    #[schema(value_type = docs::PhaseStatus)]
+    status: PhaseStatus,
+    /// Whether this very request changed it. Otherwise it was there already.
+    changed: bool,
+    /// The number of the event that told of the change; of the campaign's newest, when nothing was changed.
+    sequence: i64,
+    /// What may be done about it now.
+    #[schema(value_type = Vec<docs::PhaseTrigger>)]
+    allowed: Vec<PhaseTrigger>,
+    /// Its newest run.
+    run_id: Option<Uuid>,
+    /// How many items that has.
+    items: Option<i64>,
+    /// How many of them got the message before, or may have: for `rerun`.
+    second_messages: Option<i64>,
+    /// For `pause`: calls that were under way when it was answered. They finish and are recorded; nothing new is begun.
+    in_flight: Option<i64>,
+}
+
+impl ControlAnswer {
+    fn new(campaign: CampaignId, phase: &str, changed: bool, standing: &Standing) -> Self {
+        Self {
+            campaign_id: campaign.0,
+            phase: phase.to_owned(),
+            status: standing.status,
+            changed,
+            sequence: standing.sequence,
+            allowed: standing.status.allowed(standing.kind).collect(),
+            run_id: standing.run_id.map(|run| run.0),
+            items: standing.items,
+            second_messages: standing.second_messages,
+            in_flight: standing.in_flight,
+        }
+    }
+}
+
+/// Starts, pauses, resumes, retries or reruns a phase; completes or fails one that another service does.
+#[utoipa::path(
+    post,
+    path = "/campaigns/{id}/phases/{phase}/{control}",
+    operation_id = "control_phase",
+    tag = "phases",
+    params(
+        ("id" = Uuid, Path, description = "The campaign's id"),
+        ("phase" = String, Path, description = "The phase's name"),
+        ("control" = docs::PhaseTrigger, Path, description = "What to do"),
+        Repeatable,
+    ),
+    request_body(content = Option<ControlRequest>),
+    responses(
+        (status = 200, description = "It was done, or the phase was there already", body = ControlAnswer),
+        (status = 409, description = "It cannot be done from here: `currentState` says where the phase stands, `allowed` what can be done"),
+    ),
+)]
+pub(crate) async fn control(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Path((campaign, (phase, word))): Path<(CampaignId, (String, String))>,
+    MaybeBody { value: request, fingerprint }: MaybeBody<ControlRequest>,
+) -> ApiResult<Response> {
+    let trigger: PhaseTrigger = word.parse().map_err(|_| ApiError::NotFound("control"))?;
+    let request = request.unwrap_or_default();
+    let is_pause = trigger == PhaseTrigger::Pause;
+    let exact = async || phases::await_reservations(&app.pool, caller.tenant_id, campaign, &phase).await;
+    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
+        Begun::Replay(response) => {
+            if is_pause {
+                exact().await?;
+            }
+            return Ok(response);
+        }
+        Begun::Fresh(writing) => writing,
+    };
+    let actor = caller.actor();
+    let control = Control {
+        campaign,
+        phase: &phase,
+        trigger,
+        expected: request.expected_state,
+        reason: request.reason.as_deref(),
+        actor: &actor,
+    };
+    let (changed, standing) = match phases::apply(writing.connection(), control).await? {
+        Controlled::Changed(standing) => (true, standing),
+        Controlled::Unchanged(standing) => (false, standing),
+        refused => return Err(refusal(refused)),
+    };
+    let mut answer = ControlAnswer::new(campaign, &phase, changed, &standing);
+    let response = writing.answer(StatusCode::OK, &answer).await?;
+    if changed {
+        wake_workers(&app).await;
+    }
+    if !is_pause {
+        return Ok(response);
+    }
+    answer.in_flight = Some(exact().await?);
+    Ok(axum::response::IntoResponse::into_response(Json(answer)))
+}
+
+/// How far another service is with a phase that it does.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct ProgressReport {
+    #[schema(minimum = 0, maximum = 100)]
+    progress_percentage: f64,
+}
+
+/// Reports how far a phase is that another service does. It never touches the phase's state.
+#[utoipa::path(
+    post,
+    path = "/campaigns/{id}/phases/{phase}/progress",
+    operation_id = "report_progress",
+    tag = "phases",
+    params(
+        ("id" = Uuid, Path, description = "The campaign's id"),
+        ("phase" = String, Path, description = "The phase's name"),
+    ),
+    request_body = ProgressReport,
+    responses(
+        (status = 200, description = "It was taken; the stream tells of it within a second or two", body = ControlAnswer),
+        (status = 409, description = "The phase is a delivery, or is not under way"),
+    ),
+)]
+pub(crate) async fn progress(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Path((campaign, phase)): Path<(CampaignId, String)>,
+    Body { value: report, .. }: Body<ProgressReport>,
+) -> ApiResult<Json<ControlAnswer>> {
+    if !(0.0..=100.0).contains(&report.progress_percentage) {
+        return Err(ApiError::unprocessable("progressPercentage", "must lie between 0 and 100"));
+    }
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let reported = phases::report_progress(
+        &mut transaction,
+        campaign,
+        &phase,
+        report.progress_percentage,
+        &caller.actor(),
+    )
+    .await?;
+    let standing = match reported {
+        Controlled::Changed(standing) | Controlled::Unchanged(standing) => standing,
+        refused => return Err(refusal(refused)),
+    };
+    pool::commit(transaction).await?;
+    Ok(Json(ControlAnswer::new(campaign, &phase, false, &standing)))
+}
+
+fn refusal(refused: Controlled) -> ApiError {
+    match refused {
+        Controlled::Conflict { standing, reason } => ApiError::conflict(reason)
+            .with("currentState", standing.status)
+            .with("allowed", standing.status.allowed(standing.kind).collect::<Vec<_>>()),
+        _ => ApiError::NotFound("campaign or phase"),
+    }
+}
+
+/// There may be jobs now. The hint is no more than one: without it they are found by the poll.
+async fn wake_workers(app: &App) {
+    let hinted = async {
+        let mut transaction = pool::begin(&app.pool).await?;
+        jobs::hint(&mut transaction).await?;
+        pool::commit(transaction).await
+    };
+    if let Err(error) = hinted.await {
+        tracing::debug!(?error, "the workers were not woken");
+    }
+}

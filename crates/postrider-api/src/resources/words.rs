@@ -1,0 +1,69 @@
+//! Words of the model as the document shows them. Only their schemas are used; a test compares them with the model.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident { $($variant:ident),+ $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Serialize, ToSchema)]
+        #[serde(rename_all = "snake_case")]
+        #[cfg_attr(not(test), expect(dead_code, reason = "only its schema is used"))]
+        pub(crate) enum $name { $($variant),+ }
+
+        #[cfg(test)]
+        impl $name {
+            const ALL: &[Self] = &[$(Self::$variant),+];
+        }
+    )*};
+}
+
+words! {
+    /// How people are reached.
+    Channel { Email, Voice, Social }
+    /// Who does a phase: we deliver it, or another service does and reports.
+    PhaseKind { Delivery, External }
+    /// The state of a phase.
+    PhaseStatus { NotStarted, InProgress, Paused, Completed, Failed }
+    /// The state of a run.
+    RunStatus { Queued, Running, Completed, Partial, Failed }
+    /// The state of a job.
+    JobStatus { Queued, Locked, Completed, Failed, Dead }
+    /// What a job came to.
+    JobOutcome { Completed, Partial, Failed }
+    /// The state of an item. One that is `queued` is at work, or in doubt: then `doubted_since` says since when.
+    ItemStatus { Queued, Sent, Called, Posted, Failed, Skipped }
+    /// What items are asked for: a state; `queued` are those at work, and `in_doubt` those of which nobody knows.
+    ItemState { Queued, Sent, Called, Posted, Failed, Skipped, InDoubt }
+    /// Why something waits: the account's rate, its daily number, its hours, because the provider asked for it, or because the
+    /// provider fails.
+    Why { Rate, Daily, Hours, RetryAfter, Circuit }
+    /// Who finds out what became of an item: a repeat that is harmless, a look-up, the provider's callback, or a person.
+    SettledBy { Repeat, LookUp, Callback, Person }
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_engine::resolver;
+    use postrider_model::campaign;
+
+    use super::*;
+
+    fn spelled<T: Serialize>(words: &[T]) -> Vec<serde_json::Value> {
+        words.iter().map(|word| serde_json::to_value(word).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_document_knows_the_words_of_the_model() {
+        assert_eq!(spelled(Channel::ALL), spelled(campaign::Channel::ALL));
+        assert_eq!(spelled(PhaseKind::ALL), spelled(campaign::PhaseKind::ALL));
+        assert_eq!(spelled(PhaseStatus::ALL), spelled(campaign::PhaseStatus::ALL));
+        assert_eq!(spelled(RunStatus::ALL), spelled(campaign::RunStatus::ALL));
+        assert_eq!(spelled(JobStatus::ALL), spelled(campaign::JobStatus::ALL));
+        assert_eq!(spelled(JobOutcome::ALL), spelled(campaign::JobOutcome::ALL));
+        assert_eq!(spelled(ItemStatus::ALL), spelled(campaign::ItemStatus::ALL));
+        assert_eq!(spelled(Why::ALL), spelled(postrider_model::limits::Why::ALL));
+        assert_eq!(spelled(SettledBy::ALL), spelled(resolver::SettledBy::ALL));
+        assert_eq!(spelled(ItemState::ALL)[..6], spelled(ItemStatus::ALL)[..]);
+    }
+}

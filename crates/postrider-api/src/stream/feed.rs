@@ -1,0 +1,136 @@
+//! The newest events of one campaign, for all who read it.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use axum::body::Bytes;
+
+/// Most events that are held. A reader that is further behind is too slow.
+pub(crate) const HELD_MAX: usize = 256;
+/// For how long they are held. Longer than a reader may lag, so that a quiet campaign costs nothing.
+const HELD_FOR: Duration = Duration::from_secs(30);
+
+/// A stretch of the history without gaps, up to the newest event that this process knows of.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    /// The number of the first event that is held, or of the next one that will be.
+    from: i64,
+    frames: VecDeque<(Instant, Bytes)>,
+    is_broken: bool,
+}
+
+/// What there is of an event.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It is here.
+    Frame(Bytes),
+    /// It has not happened, as far as this process knows.
+    NotYet,
+    /// It has happened, and is not held any more. The database has it.
+    Gone,
+    /// The history is not the one that was followed.
+    Broken,
+}
+
+impl Feed {
+    /// Nothing yet, and next comes what follows this number.
+    pub(crate) fn after(newest: i64) -> Self {
+        Self { from: newest + 1, frames: VecDeque::new(), is_broken: false }
+    }
+
+    /// The newest event that this process knows of.
+    pub(crate) fn newest(&self) -> i64 {
+        self.from + self.frames.len() as i64 - 1
+    }
+
+    /// The event with this number.
+    pub(crate) fn get(&self, sequence: i64) -> Held {
+        if self.is_broken {
+            return Held::Broken;
+        }
+        let Ok(at) = usize::try_from(sequence - self.from) else { return Held::Gone };
+        self.frames.get(at).map_or(Held::NotYet, |(_, frame)| Held::Frame(frame.clone()))
+    }
+
+    /// The next event. If it does not follow the newest one, what lies between is gone.
+    pub(crate) fn push(&mut self, sequence: i64, frame: Bytes, now: Instant) {
+        if sequence != self.newest() + 1 {
+            *self = Self::after(sequence - 1);
+        }
+        if self.frames.len() == HELD_MAX {
+            self.let_go();
+        }
+        self.frames.push_back((now, frame));
+    }
+
+    /// Lets go of what is old.
+    pub(crate) fn forget(&mut self, now: Instant) {
+        while self.frames.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > HELD_FOR) {
+            self.let_go();
+        }
+        if self.frames.is_empty() {
+            self.frames.shrink_to_fit();
+        }
+    }
+
+    /// Everything up to this number has happened, and nothing of it is held.
+    pub(crate) fn skip_to(&mut self, newest: i64) {
+        *self = Self::after(newest);
+    }
+
+    /// Whoever follows must begin again.
+    pub(crate) fn break_off(&mut self) {
+        self.is_broken = true;
+        self.frames = VecDeque::new();
+    }
+
+    fn let_go(&mut self) {
+        if self.frames.pop_front().is_some() {
+            self.from += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(n: i64) -> Bytes {
+        Bytes::from(n.to_string())
+    }
+
+    #[test]
+    fn every_number_is_gone_here_or_not_yet() {
+        let (mut feed, now) = (Feed::after(7), Instant::now());
+        assert_eq!((feed.newest(), feed.get(7), feed.get(8)), (7, Held::Gone, Held::NotYet));
+        for sequence in 8..1000 {
+            feed.push(sequence, frame(sequence), now);
+            assert_eq!(feed.newest(), sequence);
+        }
+        for sequence in 0..1100 {
+            let expected = match sequence {
+                ..744 => Held::Gone,
+                744..1000 => Held::Frame(frame(sequence)),
+                _ => Held::NotYet,
+            };
+            assert_eq!(feed.get(sequence), expected, "{sequence}");
+        }
+    }
+
+    #[test]
+    fn what_is_old_or_does_not_follow_is_let_go_of() {
+        let (mut feed, start) = (Feed::after(0), Instant::now());
+        feed.push(1, frame(1), start);
+        feed.push(2, frame(2), start + Duration::from_secs(20));
+        feed.forget(start + Duration::from_secs(31));
+        assert_eq!((feed.get(1), feed.get(2)), (Held::Gone, Held::Frame(frame(2))));
+        feed.push(5, frame(5), start);
+        assert_eq!((feed.get(2), feed.get(4), feed.get(5)), (Held::Gone, Held::Gone, Held::Frame(frame(5))));
+        feed.skip_to(9);
+        assert_eq!((feed.get(9), feed.get(10)), (Held::Gone, Held::NotYet));
+        feed.break_off();
+        assert_eq!(feed.get(10), Held::Broken);
+    }
+}

@@ -1,0 +1,120 @@
+//! How things look on the wire.
+//!
+//! Events of the history have no `event:` field, so that `onmessage` of an `EventSource` gets them all; only what is said
+//! about the stream itself has a name. What has no `id:` leaves the reader's position as it is.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use postrider_model::ids::CampaignId;
+use postrider_store::history::CampaignEvent;
+use serde_json::json;
+
+use crate::error::ApiError;
+
+/// A comment, so that nobody on the way takes silence for death.
+pub(crate) const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
+
+/// Why a reader must begin again with a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// What it asked for was removed.
+    Pruned,
+    /// It is ahead of the history: this is another database, or an older copy.
+    Ahead,
+    /// It does not keep up.
+    TooSlow,
+}
+
+/// Why a stream ends though its reader did nothing wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parting {
+    /// The process ends.
+    Shutdown,
+    /// The key was revoked, or has expired.
+    Key,
+}
+
+/// One event of the history. It is written once, however many readers there are.
+pub(crate) fn event(event: &CampaignEvent) -> Result<Bytes, ApiError> {
+    let data = serde_json::to_string(event)
+        .map_err(|error| ApiError::Internal(format!("an event cannot be written: {error}")))?;
+    Ok(Bytes::from(format!("id: {}\ndata: {data}\n\n", event.sequence)))
+}
+
+/// What every stream begins with: something at once, and how soon to come back when it breaks.
+pub(crate) fn hello(retry: Duration) -> Bytes {
+    Bytes::from(format!("retry: {}\n\n", retry.as_millis()))
+}
+
+/// Take a snapshot, and go on from its sequence.
+pub(crate) fn snapshot_required(campaign: CampaignId, reason: Reason) -> Bytes {
+    let reason = match reason {
+        Reason::Pruned => "pruned",
+        Reason::Ahead => "ahead",
+        Reason::TooSlow => "too_slow",
+    };
+    named("snapshot_required", &json!({ "campaignId": campaign, "reason": reason }))
+}
+
+/// The stream ends; come back then.
+pub(crate) fn bye(parting: Parting, retry: Duration) -> Bytes {
+    let reason = match parting {
+        Parting::Shutdown => "shutdown",
+        Parting::Key => "key",
+    };
+    let mut frame = format!("retry: {}\n", retry.as_millis()).into_bytes();
+    frame.extend(named("bye", &json!({ "reason": reason })));
+    frame.into()
+}
+
+fn named(name: &str, data: &serde_json::Value) -> Bytes {
+    Bytes::from(format!("event: {name}\ndata: {data}\n\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_model::campaign::EventType;
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_an_id_and_one_line_of_data() {
+        let campaign_id = CampaignId(uuid::Uuid::nil());
+        let happened = CampaignEvent {
+            r#type: EventType::PhaseFailed,
+            campaign_id,
+            phase: "two\nlines".to_owned(),
+            sequence: 42,
+            timestamp: "2026-03-01T10:00:00Z".parse().unwrap_or_default(),
+            payload: json!({ "reason": "a\r\nb" }),
+        };
+        let frame = event(&happened).map(|frame| frame.to_vec()).unwrap_or_default();
+        let frame = String::from_utf8(frame).unwrap_or_default();
+        let lines: Vec<&str> = frame.split(['\n', '\r']).collect();
+        assert_eq!(lines.len(), 4, "{frame}");
+        assert_eq!((lines[0], lines[2], lines[3]), ("id: 42", "", ""));
+        let data: serde_json::Value =
+            serde_json::from_str(lines[1].trim_start_matches("data: ")).unwrap_or_default();
+        assert_eq!(data["payload"]["reason"], "a\r\nb");
+        assert_eq!((&data["type"], &data["sequence"]), (&json!("phase_failed"), &json!(42)));
+    }
+
+    #[test]
+    fn what_is_said_about_the_stream_has_a_name_and_no_id() {
+        let second = Duration::from_secs(1);
+        let frames = [
+            bye(Parting::Shutdown, second),
+            snapshot_required(CampaignId(uuid::Uuid::nil()), Reason::Pruned),
+        ];
+        for frame in frames {
+            let frame = String::from_utf8_lossy(&frame).into_owned();
+            assert!(
+                frame.contains("event: ") && frame.contains("data: {") && !frame.contains("id: "),
+                "{frame}"
+            );
+            assert!(frame.ends_with("\n\n"), "{frame}");
+        }
+        assert_eq!(hello(second), "retry: 1000\n\n");
+    }
+}

@@ -1,0 +1,262 @@
+//! A Postrider that serves somewhere, for the commands that ask it over its HTTP API.
+
+use std::time::Duration;
+
+use reqwest::{
+    Client, Response, StatusCode,
+    header::{ACCEPT, AUTHORIZATION, HeaderValue},
+};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+use url::Url;
+
+use crate::tls;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Several times as long as a stream is silent.
+const SILENT_MAX: Duration = Duration::from_secs(60);
+/// Longest line of a stream, and longest JSON answer.
+const BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Why it did not answer as hoped.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// It cannot be asked at all.
+    #[error("{0}")]
+    Unfit(String),
+    /// It says no, and would say so again.
+    #[error("{url} answered {status}: {detail}")]
+    Refused {
+        /// Who.
+        url: String,
+        /// With which status.
+        status: u16,
+        /// Why.
+        detail: String,
+    },
+    /// It was not reached, or broke off. It may come back.
+    #[error("{url} does not answer: {reason}")]
+    Away {
+        /// Who.
+        url: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Where a Postrider serves, and a key to it.
+#[derive(Clone)]
+pub struct Remote {
+    client: Client,
+    url: Url,
+    authorization: HeaderValue,
+}
+
+impl Remote {
+    /// Nothing is asked yet.
+    pub fn new(url: &Url, key: &SecretString) -> Result<Self, RemoteError> {
+        if !matches!(url.scheme(), "http" | "https") || url.cannot_be_a_base() {
+            return Err(RemoteError::Unfit(format!(
+                "`{url}` is not where a server is; it looks like https://postrider.example"
+            )));
+        }
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()))
+            .map_err(|_| RemoteError::Unfit("the API key has characters that no key has".to_owned()))?;
+        authorization.set_sensitive(true);
+        tls::choose_provider();
+        let client = Client::builder()
+            .connect_timeout(CONNECT_WITHIN)
+            .read_timeout(SILENT_MAX)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .user_agent(concat!("postrider/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| RemoteError::Unfit(format!("no HTTP client could be made: {error}")))?;
+        Ok(Self { client, url: url.clone(), authorization })
+    }
+
+    /// A JSON answer.
+    pub async fn get(&self, path: &str) -> Result<Value, RemoteError> {
+        let mut response = self.ask(path, "application/json").await?;
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await.map_err(|error| self.away(&error))? {
+            body.extend_from_slice(&piece);
+            if body.len() > BYTES_MAX {
+                return Err(self.unexpected("its answer is too long"));
+            }
+        }
+        serde_json::from_slice(&body).map_err(|_| self.unexpected("its answer is not JSON"))
+    }
+
+    /// A stream of server-sent events.
+    pub async fn stream(&self, path: &str) -> Result<EventStream, RemoteError> {
+        let response = self.ask(path, "text/event-stream").await?;
+        Ok(EventStream { remote: self.clone(), response, parser: Parser::default() })
+    }
+
+    async fn ask(&self, path: &str, accept: &'static str) -> Result<Response, RemoteError> {
+        let url = self.url.join(path).map_err(|_| self.unexpected("there is no such path"))?;
+        let request = self.client.get(url).header(AUTHORIZATION, &self.authorization).header(ACCEPT, accept);
+        let response = request.send().await.map_err(|error| self.away(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let problem: Value =
+            serde_json::from_slice(&response.bytes().await.unwrap_or_default()).unwrap_or_default();
+        let detail = problem["detail"].as_str().unwrap_or("no reason is given").to_owned();
+        let passes = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+        let url = self.url.to_string();
+        Err(if passes {
+            RemoteError::Away { url, reason: format!("{status}: {detail}") }
+        } else {
+            RemoteError::Refused { url, status: status.as_u16(), detail }
+        })
+    }
+
+    fn away(&self, error: &reqwest::Error) -> RemoteError {
+        let mut reason = error.to_string();
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(deeper) = cause.source() {
+            reason = deeper.to_string();
+            cause = deeper;
+        }
+        RemoteError::Away { url: self.url.to_string(), reason }
+    }
+
+    fn unexpected(&self, what: &str) -> RemoteError {
+        RemoteError::Unfit(format!("{}: {what}; is this a Postrider?", self.url))
+    }
+}
+
+/// A stream that is open. Giving up on [`EventStream::next`] loses nothing.
+pub struct EventStream {
+    remote: Remote,
+    response: Response,
+    parser: Parser,
+}
+
+impl EventStream {
+    /// The next message; nothing when the server has closed.
+    pub async fn next(&mut self) -> Result<Option<Message>, RemoteError> {
+        loop {
+            if let Some(message) = self.parser.next() {
+                return Ok(Some(message));
+            }
+            if self.parser.bytes.len() > BYTES_MAX {
+                return Err(self.remote.unexpected("a message is too long"));
+            }
+            match self.response.chunk().await.map_err(|error| self.remote.away(&error))? {
+                Some(piece) => self.parser.bytes.extend_from_slice(&piece),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// One message of a stream, or a hint when to come back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Message {
+    /// Its name, if it has one.
+    pub event: Option<String>,
+    /// Its content.
+    pub data: String,
+    /// After how long to come back when the stream ends.
+    pub retry: Option<Duration>,
+}
+
+/// Makes messages of bytes. Half a message is not one.
+#[derive(Default)]
+struct Parser {
+    bytes: Vec<u8>,
+    read: usize,
+    message: Message,
+    is_begun: bool,
+}
+
+impl Parser {
+    fn next(&mut self) -> Option<Message> {
+        while let Some(line) = self.line() {
+            if line.is_empty() {
+                let message = std::mem::take(&mut self.message);
+                if std::mem::take(&mut self.is_begun) {
+                    return Some(message);
+                }
+                continue;
+            }
+            let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match name {
+                "event" => self.message.event = Some(value.to_owned()),
+                "retry" => self.message.retry = value.parse().ok().map(Duration::from_millis),
+                "data" => {
+                    if !self.message.data.is_empty() {
+                        self.message.data.push('\n');
+                    }
+                    self.message.data.push_str(value);
+                }
+                // Comments, ids, and what is not known.
+                _ => continue,
+            }
+            self.is_begun = true;
+        }
+        None
+    }
+
+    /// The next whole line.
+    fn line(&mut self) -> Option<String> {
+        let rest = self.bytes.get(self.read..)?;
+        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+            self.bytes.drain(..self.read);
+            self.read = 0;
+            return None;
+        };
+        let line = rest.get(..end)?;
+        let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
+        self.read += end + 1;
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a parser makes of this, however it is cut.
+    fn messages(text: &str, step: usize) -> Vec<Message> {
+        let (mut parser, mut messages) = (Parser::default(), Vec::new());
+        for piece in text.as_bytes().chunks(step) {
+            parser.bytes.extend_from_slice(piece);
+            while let Some(message) = parser.next() {
+                messages.push(message);
+            }
+        }
+        messages
+    }
+
+    #[test]
+    fn messages_are_whole_however_they_are_cut() {
+        let text = "retry: 1500\n\n:\n\nid: 1\r\ndata: {\"é\": 1}\r\n\r\nevent: bye\nretry: 7\ndata: a\ndata: b\n\ndata: half";
+        let message = |event: Option<&str>, data: &str, retry: Option<u64>| Message {
+            event: event.map(str::to_owned),
+            data: data.to_owned(),
+            retry: retry.map(Duration::from_millis),
+        };
+        let expected = [
+            message(None, "", Some(1500)),
+            message(None, "{\"é\": 1}", None),
+            message(Some("bye"), "a\nb", Some(7)),
+        ];
+        for step in 1..text.len() {
+            assert_eq!(messages(text, step), expected, "in steps of {step}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for wrong in ["ftp://x", "mailto:a@b", "file:///x"] {
+            let url = wrong.parse().unwrap();
+            assert!(Remote::new(&url, &"pr_x".into()).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Bars on a terminal, lines when something changed elsewhere, events as they are for programs.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io::{IsTerminal, Write},
+};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use postrider_model::campaign::PhaseStatus;
+
+use super::board::{Board, Phase};
+
+pub struct Display {
+    shape: Shape,
+    said: HashSet<String>,
+}
+
+enum Shape {
+    Bars(MultiProgress, HashMap<String, ProgressBar>),
+    Lines(HashMap<String, String>),
+    Json,
+}
+
+impl Display {
+    pub fn new(json: bool) -> Self {
+        let shape = if json {
+            Shape::Json
+        } else if std::io::stderr().is_terminal() {
+            Shape::Bars(MultiProgress::new(), HashMap::new())
+        } else {
+            Shape::Lines(HashMap::new())
+        };
+        Self { shape, said: HashSet::new() }
+    }
+
+    /// How everything stands.
+    pub fn show(&mut self, board: &Board) -> anyhow::Result<()> {
+        match &mut self.shape {
+            Shape::Bars(all, bars) => {
+                let widest = board.phases.iter().map(|phase| phase.name.len()).max().unwrap_or_default();
+                for phase in &board.phases {
+                    match bars.get(&phase.name) {
+                        Some(bar) => move_on(bar, phase),
+                        None => {
+                            // Filled in before it is shown, so that nobody sees it empty.
+                            let bar = ProgressBar::hidden().with_style(style(widest)?);
+                            move_on(&bar, phase);
+                            bars.insert(phase.name.clone(), all.add(bar));
+                        }
+                    }
+                }
+                if board.is_over() {
+                    bars.values().for_each(ProgressBar::abandon);
+                }
+            }
+            Shape::Lines(shown) => {
+                for phase in board.phases.iter().filter(|phase| phase.status != PhaseStatus::NotStarted) {
+                    let line = format!("{}: {}", phase.name, details(phase));
+                    if shown.get(&phase.name) != Some(&line) {
+                        eprintln!("{line}");
+                        shown.insert(phase.name.clone(), line);
+                    }
+                }
+            }
+            Shape::Json => {}
+        }
+        Ok(())
+    }
+
+    /// An event, as it came.
+    pub fn event(&self, text: &str) -> anyhow::Result<()> {
+        if matches!(self.shape, Shape::Json) {
+            // Whole lines at once, because somebody waits for them.
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "{text}")?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    /// A sentence beside the bars.
+    pub fn say(&self, words: &str) {
+        match &self.shape {
+            Shape::Bars(all, _) => all.suspend(|| eprintln!("{words}")),
+            Shape::Lines(_) | Shape::Json => eprintln!("{words}"),
+        }
+    }
+
+    /// A sentence that is said only once.
+    pub fn say_once(&mut self, words: String) {
+        if !self.said.contains(&words) {
+            self.say(&words);
+            self.said.insert(words);
+        }
+    }
+}
+
+fn style(widest: usize) -> anyhow::Result<ProgressStyle> {
+    Ok(ProgressStyle::with_template(&format!("{{prefix:{widest}}}  {{bar:30}}  {{msg}}"))?)
+}
+
+fn move_on(bar: &ProgressBar, phase: &Phase) {
+    bar.set_prefix(phase.name.clone());
+    bar.set_length(1000);
+    bar.set_position((phase.progress.clamp(0.0, 100.0) * 10.0) as u64);
+    bar.set_message(details(phase));
+}
+
+fn details(phase: &Phase) -> String {
+    format!("{}, {} %", phase.status.as_str().replace('_', " "), phase.progress)
+}

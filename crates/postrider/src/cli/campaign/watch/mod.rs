@@ -1,0 +1,194 @@
+//! `postrider campaign watch`: the phases of a campaign until they end, from its history.
+
+mod board;
+mod display;
+pub mod one_run;
+mod source;
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use postrider_model::{
+    campaign::{PhaseStatus, RunStatus},
+    ids::CampaignId,
+};
+use postrider_providers::remote::Remote;
+use postrider_store::{Pool, tenants::Tenant};
+use secrecy::SecretString;
+use url::Url;
+
+use self::{
+    board::Board,
+    display::Display,
+    source::{News, Source},
+};
+use super::target::{self, Target};
+use crate::{
+    cli::{ForTenant, with_installation},
+    config::Config,
+    shutdown,
+};
+
+/// How often to look at the whole of it: what waits, and why, is not part of the history.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub struct WatchArgs {
+    #[command(flatten)]
+    of: ForTenant,
+    /// A campaign, by name or id, or a run
+    #[arg(value_name = "CAMPAIGN|RUN")]
+    what: String,
+    /// Each event as a line of JSON; of a run, each change
+    #[arg(long)]
+    json: bool,
+    /// Begin after this event; 0 for everything that is kept [default: what happens from now on]
+    #[arg(long, value_name = "SEQUENCE", requires = "json", value_parser = clap::value_parser!(i64).range(0..))]
+    after: Option<i64>,
+    /// Ask the server there, instead of a database here
+    #[arg(long, value_name = "URL", conflicts_with = "tenant")]
+    url: Option<Url>,
+    /// The API key for it
+    #[arg(long, value_name = "KEY", requires = "url", env = "POSTRIDER_API_KEY", hide_env_values = true)]
+    key: Option<String>,
+}
+
+pub async fn run(args: WatchArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    if let Some(url) = &args.url {
+        return watch_there(&args, url).await;
+    }
+    with_installation(config, async |installation| {
+        let pool = installation.admin_pool().await?;
+        let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
+        let campaign = match target::find(&mut transaction, tenant.id, &args.what).await? {
+            Target::Campaign(campaign) => campaign,
+            Target::Run(run) => {
+                drop(transaction);
+                return one_run::follow(&pool, &tenant, run.id, args.json).await;
+            }
+        };
+        drop(transaction);
+        let server = match installation.server_of(tenant.id) {
+            Some((url, key)) => Some(Remote::new(&url, &key)?),
+            None => None,
+        };
+        let source = Source::here(campaign.id, pool.clone(), tenant.id, server);
+        let advice = args.of.command(&["campaign", "deploy", &args.what]);
+        match follow(source, &args, &format!("`{advice}` starts one")).await? {
+            Some(board) => judge_here(&pool, &tenant, &board).await,
+            None => Ok(ExitCode::from(130)),
+        }
+    })
+    .await
+}
+
+async fn watch_there(args: &WatchArgs, url: &Url) -> anyhow::Result<ExitCode> {
+    let Some(key) = args.key.clone() else {
+        anyhow::bail!("say with which API key to ask {url}: --key, or POSTRIDER_API_KEY");
+    };
+    let Ok(campaign) = args.what.parse::<CampaignId>() else {
+        anyhow::bail!(
+            "a server is asked by the campaign's id, and `{}` is not one; `GET /api/v2/campaigns` lists them",
+            args.what
+        );
+    };
+    let remote = Remote::new(url, &SecretString::from(key))?;
+    match follow(Source::there(campaign, remote), args, "start one").await? {
+        Some(board) => Ok(judge_there(&board)),
+        None => Ok(ExitCode::from(130)),
+    }
+}
+
+/// Shows what happens until nothing is left to happen by itself. Nothing when somebody stopped it before.
+async fn follow(mut source: Source, args: &WatchArgs, advice: &str) -> anyhow::Result<Option<Board>> {
+    let stop = shutdown::on_signal()?;
+    let mut board = source.snapshot().await?;
+    anyhow::ensure!(
+        board.phases.iter().any(|phase| phase.status != PhaseStatus::NotStarted),
+        "no phase of `{}` was started; {advice}",
+        args.what
+    );
+    let mut display = Display::new(args.json);
+    source.go_on_after(args.after.unwrap_or(board.sequence));
+    let mut looked_at = Instant::now();
+    loop {
+        display.show(&board)?;
+        if board.is_over() && source.position() >= board.sequence {
+            return Ok(Some(board));
+        }
+        let look = tokio::time::sleep(LOOK_EVERY.saturating_sub(looked_at.elapsed()));
+        tokio::select! {
+            () = stop.cancelled() => {
+                display.say("stopped watching; the campaign goes on without you");
+                return Ok(None);
+            }
+            news = source.next(&mut display) => match news? {
+                News::Event(event, text) => {
+                    display.event(&text)?;
+                    board.apply(&event);
+                }
+                News::SnapshotRequired => {
+                    board = source.snapshot().await?;
+                    source.go_on_after(board.sequence);
+                }
+            },
+            () = look => {
+                looked_at = Instant::now();
+                // Away for a moment is no reason to end: the next event, or the next look, will tell.
+                if let Ok(fresh) = source.snapshot().await {
+                    board = fresh;
+                    board.hints().into_iter().for_each(|hint| display.say_once(hint));
+                }
+            }
+        }
+    }
+}
+
+/// The last word, from the certificates.
+async fn judge_here(pool: &Pool, tenant: &Tenant, board: &Board) -> anyhow::Result<ExitCode> {
+    let fresh = postrider_store::campaigns::snapshot(pool, tenant.id, board.campaign).await?;
+    let phases = fresh.map(|snapshot| snapshot.phases).unwrap_or_default();
+    let runs = phases.iter().filter_map(|phase| phase.run.as_ref()).map(|state| &state.run);
+    let launched = one_run::judge(pool, tenant, runs).await?;
+    let others = say_how_others_ended(board);
+    Ok(if others { launched } else { ExitCode::FAILURE })
+}
+
+/// The last word, from what the server told.
+fn judge_there(board: &Board) -> ExitCode {
+    let mut is_well = say_how_others_ended(board);
+    for (phase, run) in board.phases.iter().filter_map(|phase| Some((phase, phase.run.as_ref()?))) {
+        let name = &phase.name;
+        if run.in_doubt > 0 {
+            is_well = false;
+            eprintln!("{name}: not launched, {} in doubt", run.in_doubt);
+        } else if run.status == RunStatus::Failed {
+            is_well = false;
+            eprintln!("{name}: every item failed");
+        } else if run.failed > 0 {
+            eprintln!("{name}: launched, {} of {} failed", run.failed, run.intended);
+        } else {
+            eprintln!("{name}: launched");
+        }
+    }
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Phases that other services did. False when one of them failed.
+fn say_how_others_ended(board: &Board) -> bool {
+    let mut is_well = true;
+    for phase in board.phases.iter().filter(|phase| phase.run.is_none()) {
+        match phase.status {
+            PhaseStatus::Completed => eprintln!("{}: completed", phase.name),
+            PhaseStatus::Failed => {
+                is_well = false;
+                eprintln!("{}: failed", phase.name);
+            }
+            _ => {}
+        }
+    }
+    is_well
+}

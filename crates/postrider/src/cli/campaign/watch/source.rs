@@ -1,0 +1,189 @@
+//! Where the history comes from: the stream of a server, or the rows themselves.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use postrider_model::ids::{CampaignId, TenantId};
+use postrider_providers::remote::{EventStream, Remote, RemoteError};
+use postrider_store::{
+    Pool, campaigns,
+    history::{self, CampaignEvent},
+    pool,
+};
+
+use super::{
+    board::{Board, Event, Status},
+    display::Display,
+};
+
+/// How often to look at the rows.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long to wait before a server is asked again, unless it says otherwise.
+const RETRY: Duration = Duration::from_secs(2);
+/// Events per look at the rows.
+const PAGE: i64 = 256;
+
+/// A history and a position in it. Giving up on what it awaits loses nothing.
+pub struct Source {
+    campaign: CampaignId,
+    server: Option<Server>,
+    rows: Option<(Pool, TenantId)>,
+    /// The last event that was given out.
+    at: i64,
+    /// Rows that were read and not given out.
+    page: VecDeque<CampaignEvent>,
+}
+
+struct Server {
+    remote: Remote,
+    stream: Option<EventStream>,
+    retry: Duration,
+    ask_at: Instant,
+}
+
+/// What comes next.
+pub enum News {
+    /// An event, and its text.
+    Event(Event, String),
+    /// The history does not go on from here.
+    SnapshotRequired,
+}
+
+impl Source {
+    /// From the server of this installation while there is one, and from its rows otherwise.
+    pub fn here(campaign: CampaignId, pool: Pool, tenant: TenantId, server: Option<Remote>) -> Self {
+        let server = server.map(Server::new);
+        Self { campaign, server, rows: Some((pool, tenant)), at: 0, page: VecDeque::new() }
+    }
+
+    /// From a server.
+    pub fn there(campaign: CampaignId, remote: Remote) -> Self {
+        Self { campaign, server: Some(Server::new(remote)), rows: None, at: 0, page: VecDeque::new() }
+    }
+
+    /// How everything stands.
+    pub async fn snapshot(&self) -> anyhow::Result<Board> {
+        if let Some((pool, tenant)) = &self.rows {
+            let snapshot = campaigns::snapshot(pool, *tenant, self.campaign).await?;
+            return Ok(snapshot.context("the campaign is gone")?.into());
+        }
+        let server = self.server.as_ref().context("there is nobody to ask")?;
+        let status = server.remote.get(&format!("/api/v2/campaigns/{}/status", self.campaign.0)).await?;
+        let status: Status = serde_json::from_value(status).context("the server's answer is not a status")?;
+        Ok(status.into())
+    }
+
+    pub fn go_on_after(&mut self, sequence: i64) {
+        self.at = sequence;
+        self.page.clear();
+        if let Some(server) = &mut self.server {
+            server.stream = None;
+        }
+    }
+
+    pub fn position(&self) -> i64 {
+        self.at
+    }
+
+    /// Waits for the next event.
+    pub async fn next(&mut self, display: &mut Display) -> anyhow::Result<News> {
+        loop {
+            let Some(server) = &mut self.server else { return self.next_row().await };
+            match server.next(self.campaign, self.at).await {
+                Ok(Some(Given::Event(event, text))) => {
+                    self.at = event.sequence;
+                    return Ok(News::Event(event, text));
+                }
+                Ok(Some(Given::SnapshotRequired)) => return Ok(News::SnapshotRequired),
+                Ok(None) => {}
+                Err(error) if self.rows.is_some() => {
+                    display.say_once(format!("reading from the database from here on: {error}"));
+                    self.server = None;
+                }
+                Err(error @ RemoteError::Away { .. }) => {
+                    display.say_once(format!("{error}; trying again"));
+                    server.come_back();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn next_row(&mut self) -> anyhow::Result<News> {
+        loop {
+            if let Some(event) = self.page.pop_front() {
+                if event.sequence != self.at + 1 {
+                    return Ok(News::SnapshotRequired);
+                }
+                self.at = event.sequence;
+                let text = serde_json::to_string(&event)?;
+                return Ok(News::Event(serde_json::from_str(&text)?, text));
+            }
+            let (pool, tenant) = self.rows.as_ref().context("there is nothing to read")?;
+            let mut transaction = pool::begin_as(pool, *tenant).await?;
+            let page = history::after(&mut transaction, *tenant, self.campaign, self.at, PAGE).await?;
+            pool::commit(transaction).await?;
+            if page.is_empty() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            self.page = page.into();
+        }
+    }
+}
+
+/// What a server gave.
+enum Given {
+    Event(Event, String),
+    SnapshotRequired,
+}
+
+impl Server {
+    fn new(remote: Remote) -> Self {
+        Self { remote, stream: None, retry: RETRY, ask_at: Instant::now() }
+    }
+
+    /// Asks again, after a while.
+    fn come_back(&mut self) {
+        self.stream = None;
+        self.ask_at = Instant::now() + self.retry;
+    }
+
+    /// The next thing that matters; nothing when the stream has ended and is to be asked for again.
+    async fn next(&mut self, campaign: CampaignId, at: i64) -> Result<Option<Given>, RemoteError> {
+        tokio::time::sleep_until(self.ask_at.into()).await;
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let path = format!("/api/v2/campaigns/{}/events?after={at}", campaign.0);
+                let stream = self.remote.stream(&path).await?;
+                self.stream.insert(stream)
+            }
+        };
+        loop {
+            let Some(message) = stream.next().await? else {
+                self.come_back();
+                return Ok(None);
+            };
+            if let Some(retry) = message.retry {
+                self.retry = retry;
+            }
+            match message.event.as_deref() {
+                Some("snapshot_required") => {
+                    self.come_back();
+                    return Ok(Some(Given::SnapshotRequired));
+                }
+                // It closes, and what it hints is how soon to come back.
+                Some(_) => {}
+                None if message.data.is_empty() => {}
+                None => {
+                    let event = serde_json::from_str(&message.data)
+                        .map_err(|error| RemoteError::Unfit(format!("this is not an event: {error}")))?;
+                    return Ok(Some(Given::Event(event, message.data)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A page costs what is on it, however much there is: what the lists read is counted while they run, under the policies that the
+//! app has to live with.
+
+use postrider_model::{
+    campaign::{ItemStatus, RunStatus},
+    ids::{CampaignId, LeadId, OutboxId, RunId, TenantId},
+};
+use postrider_store::{
+    PgConnection, assets, campaigns, doubts, items,
+    leads::{self, Filter},
+    pool, runs,
+};
+use uuid::Uuid;
+
+use super::Stage;
+use crate::sql::{execute, number, texts};
+
+/// Rows of a page in these tests.
+const SIZE: i64 = 20;
+
+/// What this transaction has counted so far: tables read from end to end, and rows fetched.
+async fn counted(connection: &mut PgConnection) -> Result<(Vec<String>, i64), sqlx::Error> {
+    // There are few lists, and few doubts: reading all of them may be cheaper than an index.
+    let whole = "select relname || ' ' || seq_scan from pg_stat_xact_user_tables \
+                  where schemaname = 'execution' and relname not in ('lead_lists', 'doubts') order by 1";
+    let fetched = "select coalesce(sum(idx_tup_fetch + seq_tup_read), 0)::bigint from pg_stat_xact_user_tables \
+                    where schemaname = 'execution'";
+    Ok((texts(&mut *connection, whole).await?, number(&mut *connection, fetched).await?))
+}
+
+/// That a list reads no table from end to end, and few rows.
+async fn assert_cheap<T>(
+    stage: &Stage,
+    what: &str,
+    rows: usize,
+    fetched_max: i64,
+    read: impl AsyncFnOnce(&mut PgConnection, TenantId) -> Result<Vec<T>, postrider_store::StoreError>,
+) -> anyhow::Result<()> {
+    let app = stage.world.pool("postrider_app").await?;
+    let mut transaction = pool::begin_as(&app, stage.acme.id).await?;
+    let before = counted(&mut transaction).await?;
+    let page = read(&mut transaction, stage.acme.id).await?;
+    let after = counted(&mut transaction).await?;
+    assert_eq!(page.len(), rows, "{what}");
+    assert_eq!(after.0, before.0, "{what}: tables that were read from end to end, and how often");
+    let fetched = after.1 - before.1;
+    assert!(fetched <= fetched_max, "{what}: {fetched} rows were fetched for a page of {}", page.len());
+    Ok(())
+}
+
+/// Two tenants with the same: many leads on a list, campaigns, assets, and runs of which one has many jobs with many items.
+async fn fill(stage: &Stage) -> anyhow::Result<Vec<Uuid>> {
+    let beta = stage.tenant("beta").await?;
+    let mut runs = Vec::new();
+    for tenant in [&stage.acme, &beta] {
+        let (id, workspace, list, run) = (tenant.id.0, tenant.workspace_id.0, Uuid::now_v7(), Uuid::now_v7());
+        runs.push(run);
+        let sql = format!(
+            "insert into execution.lead_lists (id, tenant_id, workspace_id, name) values ('{list}', '{id}', '{workspace}', 'all');
+             insert into execution.leads (id, tenant_id, workspace_id, identity, external_id, email, phone, suppressed_at, suppression_reason)
+             select gen_random_uuid(), '{id}', '{workspace}', 'id:' || n, n::text, n || '@example.org', '+1555' || n,
+                    case when n % 3 = 0 then now() end, case when n % 3 = 0 then 'bounced' end
+               from generate_series(1, 20000) as n;
+             insert into execution.lead_list_members (tenant_id, list_id, lead_id)
+             select tenant_id, '{list}', id from execution.leads where tenant_id = '{id}';
+             insert into execution.assets (id, tenant_id, workspace_id, name, version, channel, content, created_at)
+             select gen_random_uuid(), '{id}', '{workspace}', 'asset ' || n, 1, 'email', '{{}}', now() - n * interval '1 second'
+               from generate_series(1, 5000) as n;
+             insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, sealed_secret)
+             values ('{list}', '{id}', '{workspace}', 'mail', 'sim', 'sealed');
+             insert into execution.campaigns (id, tenant_id, workspace_id, name, created_at)
+             select gen_random_uuid(), '{id}', '{workspace}', 'campaign ' || n, now() - n * interval '1 second'
+               from generate_series(1, 5000) as n;
+             insert into execution.campaign_phases (id, tenant_id, workspace_id, campaign_id, position, phase, kind)
+             select gen_random_uuid(), '{id}', '{workspace}', id, 1, 'print', 'external'
+               from execution.campaigns where tenant_id = '{id}';
+             insert into execution.campaign_runs (id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id,
+                    provider_account_id, provider, quiet_time, key_part, intended, correlation_id, created_at, status)
+             select case phase.row when 1 then '{run}' else gen_random_uuid() end, '{id}', '{workspace}', phase.campaign_id, phase.id,
+                    'email', (select id from execution.assets where tenant_id = '{id}' limit 1), '{list}', 'sim',
+                    interval '11 minutes', 'a', 20000, gen_random_uuid(), now() - phase.row * interval '1 second',
+                    case phase.row when 1 then 'running' else 'completed' end
+               from (select *, row_number() over () as row from execution.campaign_phases where tenant_id = '{id}') as phase;
+             insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, status, outcome, attempts,
+                    succeeded, failed, skipped, item_ids, locked_by, locked_at)
+             select gen_random_uuid(), '{id}', '{workspace}', '{run}', n, 'email_send_batch',
+                    case when n = 400 then 'locked' else 'completed' end, case when n < 400 then 'completed' end, 1,
+                    case when n < 400 then case n when 300 then 49 else 50 end end,
+                    case when n < 400 then case n when 300 then 1 else 0 end end, case when n < 400 then 0 end,
+                    array(select gen_random_uuid() from generate_series(1, 50)),
+                    case when n = 400 then 'w' end, case when n = 400 then now() end
+               from generate_series(1, 400) as n;
+             insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, status, outcome, attempts,
+                    succeeded, failed, skipped, item_ids)
+             select gen_random_uuid(), '{id}', '{workspace}', other.id, n, 'email_send_batch', 'completed', 'completed', 1, 1, 0, 0,
+                    array[gen_random_uuid()]
+               from (select id from execution.campaign_runs where tenant_id = '{id}' and id <> '{run}' limit 1) as other,
+                    generate_series(1, 10000) as n;
+             insert into execution.channel_outbox (id, tenant_id, workspace_id, run_id, job_id, channel, provider, idempotency_key,
+                    status, reserved_by, attempt, finalized_at, in_doubt_since)
+             select gen_random_uuid(), '{id}', '{workspace}', '{run}', job.id, 'email', 'sim', job.id || ' ' || n,
+                    case when job.position = 300 and n = 7 then 'failed' when job.position = 400 then 'queued' else 'sent' end,
+                    'w', 1, case when job.position < 400 then now() end,
+                    case when job.position = 400 and n <= 30 then now() end
+               from execution.job_queue as job, generate_series(1, 50) as n
+              where job.run_id = '{run}'"
+        );
+        execute(&stage.admin, sql).await?;
+    }
+    execute(&stage.admin, "analyze").await?;
+    Ok(runs)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_costs_what_is_on_it() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let run = RunId(fill(&stage).await?[0]);
+    let full = usize::try_from(SIZE)?;
+    let middle = LeadId(Uuid::from_u128(u128::MAX / 2));
+
+    for (what, filter, after, rows, most) in [
+        ("leads", Filter::default(), None, full, SIZE),
+        ("leads from the middle", Filter::default(), Some(middle), full, SIZE),
+        ("suppressed", Filter { suppressed: Some(true), ..Filter::default() }, Some(middle), full, SIZE),
+        (
+            "not suppressed",
+            Filter { suppressed: Some(false), ..Filter::default() },
+            Some(middle),
+            full,
+            3 * SIZE,
+        ),
+        (
+            "by list",
+            Filter { list: Some("all".to_owned()), ..Filter::default() },
+            Some(middle),
+            full,
+            3 * SIZE,
+        ),
+        ("by e-mail", Filter { email: Some("77@example.org".to_owned()), ..Filter::default() }, None, 1, 2),
+        ("by number", Filter { phone: Some("+155577".to_owned()), ..Filter::default() }, None, 1, 2),
+        ("by external id", Filter { external_id: Some("77".to_owned()), ..Filter::default() }, None, 1, 2),
+    ] {
+        assert_cheap(&stage, what, rows, most, async |connection, tenant| {
+            leads::page(connection, tenant, &filter, after, SIZE).await
+        })
+        .await?;
+    }
+    let ago = jiff::Timestamp::now() - jiff::SignedDuration::from_mins(30);
+    assert_cheap(&stage, "assets", full, SIZE, async |connection, tenant| {
+        let after = Some((ago, postrider_model::ids::AssetId(Uuid::max())));
+        assets::page(connection, tenant, &assets::Filter::default(), after, SIZE).await
+    })
+    .await?;
+    assert_cheap(&stage, "campaigns", full, 3 * SIZE, async |connection, tenant| {
+        campaigns::page(connection, tenant, Some((ago, CampaignId(Uuid::max()))), SIZE).await
+    })
+    .await?;
+    let campaign = Uuid::parse_str(
+        &texts(
+            &stage.admin,
+            format!("select campaign_id::text from execution.campaign_runs where id = '{}'", run.0),
+        )
+        .await?[0],
+    )?;
+    for (what, filter, after, rows) in [
+        ("runs", runs::Filter::default(), Some((ago, RunId(Uuid::max()))), full),
+        ("runs of a campaign", runs::Filter { campaign: Some(CampaignId(campaign)), status: None }, None, 1),
+        ("runs by status", runs::Filter { campaign: None, status: Some(RunStatus::Completed) }, None, full),
+    ] {
+        assert_cheap(&stage, what, rows, 5 * SIZE, async |connection, tenant| {
+            runs::page(connection, tenant, filter, after, SIZE).await
+        })
+        .await?;
+    }
+    // A job or two with all their items, or the 400 jobs and one of them with all its items.
+    let from = Some((200, OutboxId(Uuid::nil())));
+    for (what, state, after, rows, most) in [
+        ("items", None, from, full, 110),
+        ("failed items", Some(items::State::Is(ItemStatus::Failed)), None, 1, 510),
+        ("items in doubt", Some(items::State::InDoubt), None, full, 510),
+        ("items at work", Some(items::State::Is(ItemStatus::Queued)), None, full, 510),
+    ] {
+        assert_cheap(&stage, what, rows, most, async |connection, tenant| {
+            items::page(connection, tenant, run, state, after, SIZE).await
+        })
+        .await?;
+    }
+    assert_cheap(&stage, "doubts", full, 700, async |connection, tenant| {
+        Ok(doubts::page(connection, tenant, None, SIZE).await?.items)
+    })
+    .await
+}

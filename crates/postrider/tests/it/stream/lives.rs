@@ -1,0 +1,132 @@
+//! Long lives of streams: silence, shutdown, keys that end, a database that goes away.
+
+use std::collections::HashSet;
+
+use super::{Stage, client::Reading, sequence};
+use crate::{
+    postgres::Postgres,
+    world::{Server, World, eventually, postrider, run},
+};
+
+#[tokio::test]
+async fn a_silent_stream_is_kept_alive() -> anyhow::Result<()> {
+    let stage = Stage::with("keep_alive_seconds = 1").await?;
+    let mut reading = stage.read(None).await?;
+    assert!(reading.next().await?.unwrap().retry.is_some());
+    for _ in 0..2 {
+        let comment = reading.next().await?.unwrap();
+        assert!(comment.is_comment && comment.id.is_none() && comment.data.is_empty(), "{comment:?}");
+    }
+    stage.write(1).await?;
+    assert_eq!(sequence(&reading.event().await?)?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_ends_says_goodbye_and_is_not_held_up() -> anyhow::Result<()> {
+    const READERS: usize = 50;
+    let mut stage = Stage::new().await?;
+    let mut readings = Vec::new();
+    for _ in 0..READERS {
+        readings.push(stage.read(None).await?);
+    }
+    stage.write(1).await?;
+    for reading in &mut readings {
+        assert_eq!(sequence(&reading.event().await?)?, 1);
+    }
+    stage.api.server.process.signal("TERM")?;
+    let mut waits = HashSet::new();
+    for reading in &mut readings {
+        let last = reading.rest().await?.pop().unwrap();
+        assert_eq!((last.event.as_deref(), &last.id), (Some("bye"), &None), "{last:?}");
+        assert_eq!(last.json()?["reason"], "shutdown");
+        let wait = last.retry.unwrap();
+        assert!((1000..=3000).contains(&wait), "{wait}");
+        waits.insert(wait);
+    }
+    assert!(waits.len() > READERS / 2, "all of them would come back at once: {waits:?}");
+    assert_eq!(stage.api.server.process.wait()?.code(), Some(0));
+    let lines = stage.api.server.process.lines().join("\n");
+    assert!(!lines.contains("closed connections whose requests were not over"), "{lines}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_key() -> anyhow::Result<()> {
+    let stage = Stage::with("keep_alive_seconds = 1").await?;
+    let tenant = &stage.api.acme;
+    let mut going_on = stage.read(None).await?;
+    let mut revoked = Reading::open(stage.url(), &stage.path(), &tenant.operator, &[]).await?;
+    let mut expired = Reading::open(stage.url(), &stage.path(), &tenant.admin, &[]).await?;
+    let end = "update tenancy.api_keys set revoked_at = now() where role = 'operator';
+               update tenancy.api_keys set expires_at = created_at + interval '1 microsecond' where role = 'admin'";
+    crate::sql::execute(&stage.api.admin, end).await?;
+    for reading in [&mut revoked, &mut expired] {
+        let last = reading.rest().await?.pop().unwrap();
+        assert_eq!((last.event.as_deref(), &last.json()?["reason"]), (Some("bye"), &"key".into()));
+    }
+    stage.write(1).await?;
+    assert_eq!(sequence(&going_on.event().await?)?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_is_lost_while_the_database_is_away() -> anyhow::Result<()> {
+    let mut postgres = Postgres::start().await?;
+    let admin_url = postgres.url("postgres");
+    let migrated = run(postrider().args(["--database-url", &admin_url, "migrate"]))?;
+    assert_eq!(migrated.code, 0, "{}", migrated.stderr);
+    let config = tempfile::NamedTempFile::new()?;
+    let (worker, app_url) = (postgres.url("postrider_worker"), postgres.url("postrider_app"));
+    std::fs::write(
+        config.path(),
+        format!(
+            "[database]\nurl = '{worker}'\napp_url = '{app_url}'\n[http]\nlisten = '127.0.0.1:0'\n[log]\nformat = 'json'\n[api]\nkeep_alive_seconds = 1\n"
+        ),
+    )?;
+    let server = Server::start_with(config, "api")?;
+    let admin = postrider_store::pool::connect(&admin_url, Default::default()).await?;
+    let acme = crate::api::tenant(&admin, "acme").await?;
+    let app = sqlx::PgPool::connect(&app_url).await?;
+    let campaign = super::campaign(&app, &acme, "spring").await?;
+    let path = super::path(campaign);
+    let mut reading = Reading::open(&server.http_url, &path, &acme.viewer, &[]).await?;
+    let mut newest = 0;
+    for is_crash in [false, true] {
+        super::write(&app, &acme, campaign, 3).await?;
+        for _ in 0..3 {
+            newest += 1;
+            assert_eq!(sequence(&reading.event().await?)?, newest);
+        }
+        // Committed, and perhaps not seen by anybody yet.
+        super::write(&app, &acme, campaign, 3).await?;
+        if is_crash {
+            postgres.crash()?
+        } else {
+            postgres.stop()?
+        }
+        eventually("the server is not ready", async || {
+            Ok(crate::http::get(&server.http_url, "/readyz")?.status == 503)
+        })
+        .await?;
+        postgres.start_again().await?;
+        let app = sqlx::PgPool::connect(&app_url).await?;
+        super::write(&app, &acme, campaign, 3).await?;
+        for _ in 0..6 {
+            newest += 1;
+            assert_eq!(sequence(&reading.event().await?)?, newest);
+        }
+    }
+    let app = sqlx::PgPool::connect(&app_url).await?;
+    assert_eq!(super::history(&app, &acme, campaign).await?.len() as i64, newest);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_process_that_serves_no_api_has_no_streams() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let server = Server::start(&world, "relay", "")?;
+    let reading = Reading::open(&server.http_url, &super::path(uuid::Uuid::now_v7()), "pr_x", &[]).await?;
+    assert_eq!(reading.status, 404);
+    Ok(())
+}
