@@ -20,6 +20,7 @@ mod place;
 mod publish;
 mod relay;
 mod report;
+mod server;
 mod stream;
 
 use std::time::Duration;

@@ -1,11 +1,7 @@
 //! The live stream of a campaign: what idle readers cost, how soon an event has reached all of them, and how long after its
 //! commit one reader has it, beside a bare LISTEN/NOTIFY. The server is `postrider serve` in a process of its own.
 
-use std::{
-    path::Path,
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use postrider_model::{
@@ -16,9 +12,8 @@ use postrider_store::{history, keys, pool, tenants};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, postgres::PgListener};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    process::{Child, Command},
     sync::mpsc,
     task::JoinSet,
     time::timeout,
@@ -29,6 +24,7 @@ use crate::{
     machine,
     place::{Database, Place},
     report::{Report, count},
+    server::{Server, percentiles},
 };
 
 /// Readers that wait at a time.
@@ -217,56 +213,6 @@ impl Stage {
     }
 }
 
-/// `postrider serve --roles api`.
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Server {
-    async fn start(database: &Database<'_>, dir: &Path) -> anyhow::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        for (name, _) in
-            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTRIDER_"))
-        {
-            command.env_remove(name);
-        }
-        let mut child = command
-            .args(["serve", "--roles", "api", "--listen", "127.0.0.1:0", "--log-format", "json"])
-            .current_dir(dir)
-            .env("POSTRIDER_DATABASE__URL", database.url("postrider_worker"))
-            .env("POSTRIDER_DATABASE__APP_URL", database.url("postrider_app"))
-            .env("POSTRIDER_API__RATE_PER_SECOND", "0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .context("cannot start the server")?;
-        let mut lines = BufReader::new(child.stderr.take().context("no stderr")?).lines();
-        let mut wrote = Vec::new();
-        let address = loop {
-            let line = timeout(PATIENCE, lines.next_line()).await.context("the server does not start")??;
-            let line = line.with_context(|| format!("the server ended:\n{}", wrote.join("\n")))?;
-            if let Some((_, rest)) = line.split_once("postrider is serving at http://") {
-                break rest.split('"').next().unwrap_or_default().to_owned();
-            }
-            wrote.push(line);
-        };
-        // Whatever else it has to say must not fill the pipe.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Ok(Self { child, address })
-    }
-
-    fn pid(&self) -> anyhow::Result<u32> {
-        self.child.id().context("the server has ended")
-    }
-
-    async fn stop(&mut self) -> anyhow::Result<()> {
-        self.child.kill().await.context("cannot stop the server")
-    }
-}
-
 /// A reader whose answer has begun.
 async fn connect(server: &Server, stage: &Stage) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(&server.address).await?;
@@ -305,15 +251,6 @@ async fn next(arrived: &mut mpsc::UnboundedReceiver<(i64, Instant)>) -> anyhow::
         .await
         .context("an event did not come")?
         .context("the readers have ended")
-}
-
-fn percentiles(mut delays: Vec<Duration>) -> String {
-    delays.sort();
-    let at = |share: f64| {
-        let position = ((delays.len() as f64 * share) as usize).min(delays.len().saturating_sub(1));
-        delays.get(position).copied().unwrap_or_default().as_secs_f64() * 1000.0
-    };
-    format!("{:.1} / {:.1} ms", at(0.5), at(0.99))
 }
 
 /// Both ends of every connection are files, one here and one in the server.

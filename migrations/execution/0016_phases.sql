@@ -24,6 +24,15 @@ alter table execution.campaign_phases
     add constraint campaign_phases_reports_are_percentages check (progress_reported between 0 and 100);
 create index campaign_phases_reported on execution.campaign_phases (tenant_id, id) where progress_reported is not null;
 
+-- Why a run was made. A retry takes what failed since the last run of everybody.
+alter table execution.campaign_runs
+    add column cause text not null default 'start',
+    add constraint campaign_runs_cause_check check (cause in ('start', 'retry', 'rerun'));
+create trigger campaign_runs_causes_are_facts
+    before update of cause on execution.campaign_runs
+    for each row
+    execute function tenancy.refuse_change('what was deployed stays as it was deployed');
+
 create table execution.campaign_events (
     tenant_id   uuid        not null,
     campaign_id uuid        not null,

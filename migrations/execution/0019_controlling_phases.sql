@@ -1,9 +1,27 @@
 -- Phases are started, paused, resumed, retried, rerun and ended by one function.
 -- Safe beside running workers: functions are replaced whole.
 
--- Makes a run of a delivery: of the whole audience, or of the items that failed in the run before. Null when none failed.
+-- The runs of a phase since it was last sent to everybody.
+create function execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid)
+returns setof uuid
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select run.id
+      from execution.campaign_runs as run
+     where run.tenant_id = p_tenant_id
+       and run.phase_id = p_phase_id
+       and run.created_at >= (select max(whole.created_at)
+                                from execution.campaign_runs as whole
+                               where whole.tenant_id = p_tenant_id
+                                 and whole.phase_id = p_phase_id
+                                 and whole.cause <> 'retry')
+$$;
+
+-- Makes a run of a delivery: of the whole audience, or, for a retry, of the items that have failed for certain. Null when there are none.
 create function execution.create_run(
-    p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_only_failed boolean, p_job_size integer, p_actor text)
+    p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text)
 returns uuid
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -29,17 +47,15 @@ begin
 
     -- The audience, in a fixed order. Of several leads with one address the first is addressed: nobody gets the same
     -- message twice because a list holds them twice. A social phase without a list is one post.
-    if p_only_failed then
-        select array_agg(item.recipient_id order by item.recipient_id), count(*)
+    if p_cause = 'retry' then
+        -- Whoever got it in any of these runs, or may have, is not among them.
+        select array_agg(failed.recipient_id order by failed.recipient_id), count(*)
           into v_audience, v_members
-          from execution.channel_outbox as item
-         where item.run_id = (select run.id
-                                from execution.campaign_runs as run
-                               where run.tenant_id = p_tenant_id
-                                 and run.phase_id = p_phase_id
-                               order by run.created_at desc, run.id desc
-                               limit 1)
-           and item.status = 'failed';
+          from (select item.recipient_id
+                  from execution.channel_outbox as item
+                 where item.run_id in (select execution.runs_since_all(p_tenant_id, p_phase_id))
+                 group by item.recipient_id
+                having bool_and(item.status = 'failed')) as failed;
         if v_members = 0 then
             return null;
         end if;
@@ -70,7 +86,7 @@ begin
 
     insert into execution.campaign_runs
            (id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider,
-            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id)
+            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, cause, correlation_id)
     values (p_run_id, p_tenant_id, v_phase.workspace_id, v_phase.campaign_id, v_phase.id, v_phase.channel, v_phase.asset_id,
             v_phase.provider_account_id, v_phase.provider, v_phase.failover_account_id, v_phase.scheduled_for, v_phase.quiet_time,
             case v_phase.channel
@@ -78,7 +94,7 @@ begin
                 when 'voice' then v_phase.asset_version::text
                 else 'social'
             end,
-            cardinality(v_audience), v_members - cardinality(v_audience), gen_random_uuid());
+            cardinality(v_audience), v_members - cardinality(v_audience), p_cause, gen_random_uuid());
 
     insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, run_after, item_ids)
     select gen_random_uuid(), p_tenant_id, v_phase.workspace_id, p_run_id, part + 1,
@@ -116,7 +132,7 @@ begin
     if exists (select from execution.campaign_phases
                 where tenant_id = p_tenant_id and id = p_phase_id and kind = 'delivery')
     then
-        v_run_id := execution.create_run(p_tenant_id, p_phase_id, p_run_id, false, p_job_size, p_actor);
+        v_run_id := execution.create_run(p_tenant_id, p_phase_id, p_run_id, 'start', p_job_size, p_actor);
         select run.intended into v_items from execution.campaign_runs as run where run.id = v_run_id;
     end if;
     -- Somebody has started it: whatever was to be started by itself is settled.
@@ -395,12 +411,12 @@ begin
     if p_trigger = 'start' then
         v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor);
     elsif p_trigger = 'retry' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), true, p_job_size, p_actor);
+        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
         if v_run_id is null then
             select count(*)
               into v_doubts
               from execution.channel_outbox as item
-             where item.run_id = v_run.id
+             where item.run_id in (select execution.runs_since_all(v_tenant_id, v_phase.id))
                and item.status = 'queued';
             if v_doubts > 0 then
                 return query select 'conflict', v_phase.status, v_phase.kind,
@@ -419,7 +435,7 @@ begin
                                                       jsonb_build_object('items', 0));
         end if;
     elsif p_trigger = 'rerun' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), false, p_job_size, p_actor);
+        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
         -- Whoever got it, or may have, gets it again.
         select count(distinct item.recipient_id)
           into v_second
@@ -535,6 +551,8 @@ begin
        and phase.phase = p_phase
      order by run.created_at desc, run.id desc
      limit 1;
+    -- A worker that stands still in the middle is not waited for longer: who asks again is told when it is over.
+    perform set_config('lock_timeout', '10s', true);
     -- One at a time, and let go at once: whoever holds several locks while it waits for another may wait in a circle.
     for v_job_id in
         select job.id

@@ -4,6 +4,7 @@
 //! settles and completes, with every guard on. Raw reserves and settles rows of the same shape, and does nothing else. The
 //! time of a campaign is the database's own: from the start of its run to the end.
 
+mod controls;
 mod lives;
 mod meter;
 mod null;
@@ -63,6 +64,7 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     measure_deploying(&large, stage, scale, report).await?;
     measure_with_snapshot(&large, stage, scale, report, &mut memory).await?;
     large.remove().await?;
+    controls::measure(place, scale, report).await?;
 
     let peak = memory.into_iter().fold(0.0, f64::max);
     report.single(

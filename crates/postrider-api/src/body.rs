@@ -333,6 +333,10 @@ impl<T: Named, U: DeserializeOwned> Named for (T, U) {
     const NAME: &'static str = T::NAME;
 }
 
+impl<T: Named, U: DeserializeOwned, V: DeserializeOwned> Named for (T, U, V) {
+    const NAME: &'static str = T::NAME;
+}
+
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;

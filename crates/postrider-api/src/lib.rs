@@ -72,13 +72,15 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Serves until shutdown, then lets the requests that are under way finish.
 pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) -> std::io::Result<()> {
     let listener = Door { listener, write_timeout: app.write_timeout };
+    // Made once and shared: a bare router would be built anew for each connection, and kept as long as it lasts.
+    let routes = router(app).into_make_service();
     let ended = shutdown.clone().cancelled_owned();
     let out_of_time = async {
         shutdown.cancelled().await;
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {
-        served = axum::serve(listener, router(app)).with_graceful_shutdown(ended).into_future() => served,
+        served = axum::serve(listener, routes).with_graceful_shutdown(ended).into_future() => served,
         () = out_of_time => {
             tracing::warn!("closed connections whose requests were not over {GRACE:?} after the shutdown");
             Ok(())

@@ -134,7 +134,7 @@ fn controlled(outcome: &str, reason: Option<String>, standing: Standing) -> Cont
 
 /// The function says with this code that there is no such campaign or phase.
 fn is_unknown(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "P0002")
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == "P0002")
 }
 
 fn unknown(error: &sqlx::Error) -> Controlled {

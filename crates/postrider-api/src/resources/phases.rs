@@ -224,13 +224,21 @@ impl ControlAnswer {
 pub(crate) async fn control(
     State(app): State<App>,
     Operator(caller): Operator,
-    Path((campaign, (phase, word))): Path<(CampaignId, (String, String))>,
+    Path((campaign, phase, word)): Path<(CampaignId, String, String)>,
     MaybeBody { value: request, fingerprint }: MaybeBody<ControlRequest>,
 ) -> ApiResult<Response> {
     let trigger: PhaseTrigger = word.parse().map_err(|_| ApiError::NotFound("control"))?;
     let request = request.unwrap_or_default();
     let is_pause = trigger == PhaseTrigger::Pause;
-    let exact = async || phases::await_reservations(&app.pool, caller.tenant_id, campaign, &phase).await;
+    let exact = async || {
+        let waited = phases::await_reservations(&app.pool, caller.tenant_id, campaign, &phase).await;
+        waited.map_err(|error| match error {
+            passing if passing.is_passing() => ApiError::NotReady(
+                "the phase is paused, but a worker that was reserving has not finished yet; send the pause again to be sure".to_owned(),
+            ),
+            error => error.into(),
+        })
+    };
     let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
         Begun::Replay(response) => {
             if is_pause {

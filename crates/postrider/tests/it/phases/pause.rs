@@ -78,7 +78,7 @@ async fn after_the_answer_of_a_pause_nothing_is_reserved_and_resuming_loses_noth
     while rounds < ROUNDS {
         // Some more has been sent since the last round, by whoever.
         let before = place.count("true").await?;
-        eventually("it goes on", async || Ok(place.count("true").await? >= before.min(LEADS as i64 - 1) + 1))
+        eventually("it goes on", async || Ok(place.count("true").await? > before.min(LEADS as i64 - 1)))
             .await?;
         let paused = place.control(PhaseTrigger::Pause).await?;
         // From here on, nothing may be reserved.

@@ -27,7 +27,8 @@ impl Stage {
     }
 }
 
-#[tokio::test]
+// The breaking network must work while this waits for a process.
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_gets_every_event_as_a_line_though_the_network_breaks() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     stage.write(5).await?;

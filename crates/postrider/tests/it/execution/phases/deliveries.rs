@@ -106,6 +106,40 @@ async fn what_is_in_doubt_is_not_retried() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_turns_out_to_have_failed_is_retried_later_and_nobody_twice() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let campaign = delivery(&stage, 4, &json!({ "quiet_time_seconds": 1, "failure_tolerance": 0 })).await?;
+    control(&stage, campaign, "first", "start", None).await?;
+    execute(&stage.admin, "set session_replication_role = replica; update execution.job_queue set max_attempts = 1; reset session_replication_role").await?;
+    work(&stage, &["failed", "in_doubt"]).await?;
+    let retried = control(&stage, campaign, "first", "retry", None).await?;
+    assert_eq!(retried.items, Some(2), "the two that failed");
+    // While those are under way, one of the others turns out not to have been sent.
+    execute(&stage.admin, "update execution.channel_outbox set in_doubt_since = now() - interval '1 hour' where in_doubt_since is not null").await?;
+    let doubt =
+        texts(&stage.admin, "select id::text from execution.channel_outbox where in_doubt_since is not null")
+            .await?;
+    let sql = format!(
+        "select execution.resolve_in_doubt('{}', 'failed', null, 'it was looked up', 'a test')",
+        doubt[0]
+    );
+    stage.ask::<String>(stage.own, sql).await?;
+    work(&stage, &["sent", "failed"]).await?;
+    assert_eq!(status(&stage, campaign, "first").await?, "failed");
+    let again = control(&stage, campaign, "first", "retry", None).await?;
+    assert_eq!(again.items, Some(2), "the one that failed again, and the one that was settled since");
+    work(&stage, &["sent"]).await?;
+    let twice = "select count(*) from (select recipient_id from execution.channel_outbox where status in ('sent', 'queued')
+                                        group by recipient_id having count(*) > 1) as twice";
+    assert_eq!(number(&stage.admin, twice).await?, 0);
+    assert_eq!(
+        number(&stage.admin, "select count(*) from execution.channel_outbox where status = 'sent'").await?,
+        3
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_retry_with_nothing_left_to_send_completes_the_phase() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let campaign = delivery(&stage, 2, &json!({})).await?;

@@ -1,0 +1,229 @@
+//! How each operation is attacked.
+
+use postrider_model::tenancy::Role;
+use serde_json::{Value, json};
+
+use super::super::{
+    Stage, Tenant,
+    material::{id, leads, one_phase, run, take_all},
+};
+use crate::execution::calls::finalize;
+
+/// One operation: who may call it, and how it is called so that it succeeds.
+pub struct Attack {
+    /// Its id in the document.
+    pub operation: &'static str,
+    /// Who is let in.
+    pub needs: Needs,
+    /// What its path names.
+    pub names: Names,
+    /// What its query must say.
+    pub query: &'static str,
+    /// A body that it takes.
+    pub sent: Sent,
+    /// What its owner is answered.
+    pub done: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Everybody is answered, and learns nothing about tenants.
+    Nothing,
+    /// A provider's signature.
+    Signature,
+    /// A key with at least this role.
+    Role(Role),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    Nothing,
+    Account,
+    Asset,
+    Campaign,
+    Event,
+    Item,
+    Key,
+    Lead,
+    Run,
+    /// An account that nothing uses.
+    SpareAccount,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Sent {
+    Nothing,
+    Json(fn(&Things) -> Value),
+    Csv,
+    Bytes(&'static [u8]),
+}
+
+const fn attack(operation: &'static str, needs: Needs, names: Names, sent: Sent, done: u16) -> Attack {
+    Attack { operation, needs, names, query: "", sent, done }
+}
+
+const VIEWER: Needs = Needs::Role(Role::Viewer);
+const OPERATOR: Needs = Needs::Role(Role::Operator);
+const ADMIN: Needs = Needs::Role(Role::Admin);
+
+/// In this order they succeed one after the other: what looks comes first, what removes comes last.
+#[rustfmt::skip]
+pub const ATTACKS: &[Attack] = &[
+    attack("healthz", Needs::Nothing, Names::Nothing, Sent::Nothing, 200),
+    attack("readyz", Needs::Nothing, Names::Nothing, Sent::Nothing, 200),
+    attack("metrics", Needs::Nothing, Names::Nothing, Sent::Nothing, 200),
+    // The simulated provider takes no callbacks.
+    attack("receive_callback", Needs::Signature, Names::Account, Sent::Bytes(b"Status=delivered"), 404),
+    attack("whoami", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_keys", ADMIN, Names::Nothing, Sent::Nothing, 200),
+    attack("list_provider_accounts", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_audit", ADMIN, Names::Nothing, Sent::Nothing, 200),
+    attack("list_events", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_leads", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_assets", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_campaigns", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_runs", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_in_doubt", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_run_items", VIEWER, Names::Run, Sent::Nothing, 200),
+    attack("get_provider_account", VIEWER, Names::Account, Sent::Nothing, 200),
+    attack("get_lead", VIEWER, Names::Lead, Sent::Nothing, 200),
+    attack("get_asset", VIEWER, Names::Asset, Sent::Nothing, 200),
+    attack("get_campaign", VIEWER, Names::Campaign, Sent::Nothing, 200),
+    attack("campaign_status", VIEWER, Names::Campaign, Sent::Nothing, 200),
+    // After the newest event, so that the answer ends.
+    Attack { query: "?after=9223372036854775807", ..attack("stream_campaign_events", VIEWER, Names::Campaign, Sent::Nothing, 200) },
+    attack("get_run", VIEWER, Names::Run, Sent::Nothing, 200),
+    attack("get_run_launch", VIEWER, Names::Run, Sent::Nothing, 200),
+    attack("get_run_trace", VIEWER, Names::Run, Sent::Nothing, 200),
+    attack("publish_event", OPERATOR, Names::Nothing, Sent::Json(|_| json!({ "aggregate_type": "order", "aggregate_id": "1", "event_type": "order.placed", "payload": {} })), 201),
+    attack("retry_event", OPERATOR, Names::Event, Sent::Nothing, 204),
+    Attack { query: "?list=imported", ..attack("import_leads", OPERATOR, Names::Nothing, Sent::Csv, 200) },
+    attack("suppress_lead", OPERATOR, Names::Lead, Sent::Json(|_| json!({ "reason": "unsubscribed" })), 200),
+    attack("create_asset", OPERATOR, Names::Nothing, Sent::Json(|things| asset(&format!("{}-new", things.mark))), 201),
+    attack("create_campaign", OPERATOR, Names::Nothing, Sent::Json(|things| one_phase(&format!("{}-new", things.mark), &things.asset, &things.list)), 201),
+    attack("control_phase", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "expected_state": "not_started" })), 200),
+    attack("report_progress", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "progressPercentage": 50 })), 200),
+    attack("resolve_in_doubt", OPERATOR, Names::Item, Sent::Json(|_| json!({ "as": "sent", "note": "their log has it" })), 200),
+    attack("create_key", ADMIN, Names::Nothing, Sent::Json(|_| json!({ "name": "new", "role": "viewer" })), 201),
+    attack("revoke_key", ADMIN, Names::Key, Sent::Nothing, 204),
+    attack("create_provider_account", ADMIN, Names::Nothing, Sent::Json(|_| account("new")), 201),
+    attack("update_provider_account", ADMIN, Names::Account, Sent::Json(|_| json!({ "limits": { "daily": 7 } })), 200),
+    attack("rotate_provider_account", ADMIN, Names::Account, Sent::Json(|_| json!({ "secret": "another" })), 204),
+    attack("remove_provider_account", ADMIN, Names::SpareAccount, Sent::Nothing, 204),
+];
+
+fn account(name: &str) -> Value {
+    json!({ "name": name, "provider": "sim", "settings": { "url": "https://sim.example" }, "secret": "s" })
+}
+
+fn asset(name: &str) -> Value {
+    json!({ "name": name, "channel": "email", "content": { "subject": "Hello", "text": name } })
+}
+
+/// What a tenant has: at least two rows in every list, all of which show its mark.
+pub struct Things {
+    pub tenant: Tenant,
+    /// Stands in every name.
+    pub mark: &'static str,
+    pub list: String,
+    pub phase: &'static str,
+    pub account: String,
+    pub spare_account: String,
+    pub asset: String,
+    /// With a phase that another service does.
+    pub campaign: String,
+    pub event: String,
+    pub item: String,
+    pub key: String,
+    pub lead: String,
+    pub run: String,
+    /// The campaign of that run.
+    pub delivery: String,
+}
+
+impl Things {
+    pub async fn make(stage: &Stage, tenant: Tenant, mark: &'static str) -> anyhow::Result<Self> {
+        let (admin, operator) = (tenant.admin.clone(), tenant.operator.clone());
+        let make = |key: &str, path: &str, body: &Value| id(&stage.post(key, path, body)?.expect(201)?);
+        let account_id = make(&admin, "/provider-accounts", &account("mail"))?;
+        let spare_account = make(&admin, "/provider-accounts", &account(&format!("{mark}-spare")))?;
+        let list = format!("{mark}-people");
+        leads(stage, &tenant, &list, 2)?;
+        let asset_id = make(&operator, "/assets", &asset(&format!("{mark}-a")))?;
+        let phase = "print";
+        let external = json!({ "name": format!("{mark}-print"), "phases": [{ "phase": phase, "kind": "external" }] });
+        let campaign = make(&operator, "/campaigns", &external)?;
+        let mut events = Vec::new();
+        for n in 0..2 {
+            let event = json!({ "aggregate_type": format!("{mark}-order"), "aggregate_id": n.to_string(), "event_type": "t", "payload": {} });
+            events.push(stage.post(&operator, "/events", &event)?.expect(201)?["id"].to_string());
+        }
+        let key = make(&admin, "/keys", &json!({ "name": format!("{mark}-spare"), "role": "admin" }))?;
+        // Two runs of two items each, all of them in doubt.
+        let (mut runs, mut items) = (Vec::new(), Vec::new());
+        for n in 0..2 {
+            runs.push(run(stage, &tenant, &format!("{mark}-run-{n}"), 2, 500).await?);
+            let (worker, taken) = take_all(stage).await?;
+            let reserved: Vec<_> = taken.into_iter().flat_map(|(_, items)| items).collect();
+            let doubted: Vec<_> = reserved.iter().map(|item| (*item, "in_doubt")).collect();
+            finalize(&worker, "w", &doubted).await?;
+            items.extend(reserved);
+        }
+        let found = stage.get(&tenant.viewer, &format!("/leads?list={list}"))?.expect(200)?;
+        let (delivery, run) = runs.remove(0);
+        Ok(Self {
+            mark,
+            list,
+            phase,
+            account: account_id,
+            spare_account,
+            asset: asset_id,
+            campaign,
+            event: events.remove(0),
+            item: items[0].to_string(),
+            key,
+            lead: id(&found["items"][0])?,
+            run,
+            delivery,
+            tenant,
+        })
+    }
+
+    /// What an operation's path names.
+    pub fn named(&self, names: Names) -> &str {
+        match names {
+            Names::Nothing => "",
+            Names::Account => &self.account,
+            Names::Asset => &self.asset,
+            Names::Campaign => &self.campaign,
+            Names::Event => &self.event,
+            Names::Item => &self.item,
+            Names::Key => &self.key,
+            Names::Lead => &self.lead,
+            Names::Run => &self.run,
+            Names::SpareAccount => &self.spare_account,
+        }
+    }
+
+    /// The key that has this role and no more.
+    pub fn secret(&self, role: Role) -> &str {
+        match role {
+            Role::Viewer => &self.tenant.viewer,
+            Role::Operator => &self.tenant.operator,
+            Role::Admin => &self.tenant.admin,
+        }
+    }
+
+    /// A file of leads.
+    pub fn csv(&self) -> String {
+        format!("email,number\n{}-imported@example.org,1\n", self.mark)
+    }
+
+    /// What nobody else may ever be shown.
+    pub fn marks(&self) -> Vec<String> {
+        let Self { account, spare_account, asset, campaign, item, key, lead, run, delivery, .. } = self;
+        let ids = [account, spare_account, asset, campaign, item, key, lead, run, delivery].map(Clone::clone);
+        let tenant = [self.tenant.id.0.to_string(), self.tenant.workspace_id.0.to_string(), format!("{}-", self.mark)];
+        ids.into_iter().chain(tenant).collect()
+    }
+}
