@@ -133,7 +133,8 @@ begin
 end
 $$;
 
--- Says how far a phase is, if that is news. The caller has locked the campaign.
+-- Says how far a phase is, if that is news: at most two events a second for a campaign, and what comes in between waits for the next.
+-- The last one is always said. The caller has locked the campaign.
 create function execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric)
 returns void
 language plpgsql
@@ -143,20 +144,35 @@ declare
     v_progress constant numeric := trunc(p_progress, 1);
     v_phase record;
 begin
-    select phase.phase, phase.progress
+    select phase.phase, phase.progress,
+           campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds' as is_due
       into strict v_phase
       from execution.campaign_phases as phase
+           join execution.campaigns as campaign
+             on campaign.tenant_id = phase.tenant_id and campaign.id = phase.campaign_id
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id
-       for no key update;
-    update execution.campaign_phases as phase
-       set progress = v_progress,
-           progress_reported = null
-     where phase.tenant_id = p_tenant_id
-       and phase.id = p_phase_id
-       and (phase.progress <> v_progress or phase.progress_reported is not null);
+       for no key update of phase;
+    if v_phase.progress = v_progress or v_phase.is_due then
+        update execution.campaign_phases as phase
+           set progress = v_progress,
+               progress_reported = null
+         where phase.tenant_id = p_tenant_id
+           and phase.id = p_phase_id
+           and (phase.progress <> v_progress or phase.progress_reported is not null);
+    else
+        update execution.campaign_phases as phase
+           set progress_reported = v_progress
+         where phase.tenant_id = p_tenant_id
+           and phase.id = p_phase_id
+           and phase.progress_reported is distinct from v_progress;
+        return;
+    end if;
     if v_phase.progress <> v_progress then
-        update execution.campaigns set progress_at = now() where tenant_id = p_tenant_id and id = p_campaign_id;
+        update execution.campaigns
+           set progress_at = clock_timestamp()
+         where tenant_id = p_tenant_id
+           and id = p_campaign_id;
         perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
                                      jsonb_build_object('progressPercentage', v_progress));
     end if;
@@ -191,7 +207,7 @@ begin
       into strict v_phase;
     perform execution.audit(p_tenant_id, p_campaign_id, p_phase_id, p_run_id, null, null, p_actor, 'phase.' || v_status,
                             v_phase.phase || ' (' || p_trigger || ')');
-    -- What was reported belongs to the state in which it was.
+    -- If there is room for it: what was reported belongs to the state in which it was.
     if v_phase.progress_reported is not null then
         perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, v_phase.progress_reported);
     end if;

@@ -1,7 +1,7 @@
 -- Phases say how far they are, campaigns go on by themselves where they should, and old events are removed.
 -- Safe beside running workers: it adds functions and touches no table.
 
--- What another service reports of a phase that it does. At most two a second become events; the last one always does.
+-- What another service reports of a phase that it does.
 create function execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text)
 returns table (outcome text, status text, kind text, reason text, sequence bigint)
 language plpgsql
@@ -17,7 +17,7 @@ begin
     if p_progress is null or p_progress not between 0 and 100 then
         raise exception 'progress is a percentage between 0 and 100' using errcode = 'invalid_parameter_value';
     end if;
-    select campaign.sequence, campaign.progress_at
+    select campaign.sequence
       into v_campaign
       from execution.campaigns as campaign
      where campaign.tenant_id = v_tenant_id
@@ -46,14 +46,7 @@ begin
                             v_campaign.sequence;
         return;
     end if;
-    if v_campaign.progress_at > now() - interval '1 second' then
-        update execution.campaign_phases
-           set progress_reported = trunc(p_progress, 1)
-         where tenant_id = v_tenant_id
-           and id = v_phase.id;
-    else
-        perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, p_progress);
-    end if;
+    perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, p_progress);
     return query
         select 'changed', v_phase.status, v_phase.kind, null::text, campaign.sequence
           from execution.campaigns as campaign
@@ -62,7 +55,7 @@ begin
 end
 $$;
 
--- Says how far the runs are that a worker works on, and what was reported meanwhile: at most one event a second for a campaign.
+-- Says how far the runs are that a worker works on, and what was left unsaid.
 -- A campaign that somebody else is busy with is left to its next turn.
 create function execution.note_progress(p_worker_id text)
 returns void
@@ -93,7 +86,7 @@ begin
            from execution.campaigns as campaign
           where campaign.tenant_id = v_phase.tenant_id
             and campaign.id = v_phase.campaign_id
-            and (campaign.progress_at is null or campaign.progress_at <= now() - interval '1 second')
+            and (campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds')
             for no key update skip locked;
         continue when not found;
         if v_phase.run_id is null then

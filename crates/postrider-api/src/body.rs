@@ -1,7 +1,7 @@
 //! What comes in: bodies, queries and paths. What cannot be read is refused here, with the field's name, so that handlers and
 //! the database see only what can be.
 
-use std::str;
+use std::{fmt, marker::PhantomData, str};
 
 use axum::{
     body::Bytes,
@@ -12,7 +12,10 @@ use postrider_model::{
     ids::{ApiKeyId, AssetId, CampaignId, EventId, LeadId, OutboxId, ProviderAccountId, RunId},
     seal::MasterKey,
 };
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -43,7 +46,8 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
         let (bytes, fingerprint, headers) = read(request, app).await?;
         must_be_json(&headers)?;
-        Ok(Self { value: parse(&bytes)?, fingerprint })
+        let Object(value) = parse(&bytes)?;
+        Ok(Self { value, fingerprint })
     }
 }
 
@@ -56,7 +60,33 @@ impl<T: DeserializeOwned> FromRequest<App> for MaybeBody<T> {
             return Ok(Self { value: None, fingerprint });
         }
         must_be_json(&headers)?;
-        Ok(Self { value: Some(parse(&bytes)?), fingerprint })
+        let value: Option<Object<T>> = parse(&bytes)?;
+        Ok(Self { value: value.map(|Object(value)| value), fingerprint })
+    }
+}
+
+/// What must be a JSON object. By itself serde also takes an array of a struct's values, in the order in which they stand in the
+/// code; that order is nobody's contract.
+#[derive(Debug)]
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Fields(PhantomData)).map(Self)
     }
 }
 
@@ -361,7 +391,7 @@ mod tests {
     }
 
     fn refusal(text: &str) -> ApiError {
-        parse::<Order>(text.as_bytes()).unwrap_err()
+        parse::<Object<Order>>(text.as_bytes()).unwrap_err()
     }
 
     fn field(text: &str) -> String {
@@ -378,6 +408,13 @@ mod tests {
         assert_eq!(field(r#"{"lines": [{"count": 1, "note": {"a": "\u0000"}}]}"#), "lines[0].note.a");
         assert_eq!(field(r#"{"lines": 7}"#), "lines");
         assert_eq!(field("{}"), "");
+    }
+
+    #[test]
+    fn an_array_of_the_values_is_no_object() {
+        assert!(parse::<Order>(b"[[]]").is_ok(), "serde would take it");
+        assert_eq!(field("[[]]"), "");
+        assert!(matches!(parse::<Option<Object<Order>>>(b"null"), Ok(None)));
     }
 
     #[test]

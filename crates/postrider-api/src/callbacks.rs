@@ -49,6 +49,8 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
         (status = 403, description = "The signature does not hold"),
         (status = 404, description = "There is no such callback address"),
         (status = 413, description = "It is too large"),
+        (status = 503, description = "The database does not answer, or the process has no master key; try again later"),
+        (status = 504, description = "It took too long and was given up"),
     ),
 )]
 pub(crate) async fn receive(
@@ -66,7 +68,7 @@ pub(crate) async fn receive(
     })?;
     let id = account.parse::<Uuid>().map(ProviderAccountId).map_err(|_| UNKNOWN)?;
     if body.len() > BODY_BYTES_MAX {
-        return Err(ApiError::BadRequest(format!("a callback has at most {BODY_BYTES_MAX} bytes")));
+        return Err(ApiError::TooLarge(BODY_BYTES_MAX));
     }
     let mut transaction = pool::begin(&app.pool).await?;
     let account = callbacks::account(&mut transaction, &keys.master_key, id).await?;

@@ -56,35 +56,6 @@ pub(crate) enum Role {
     Admin,
 }
 
-/// Closed sets of words, for the document alone: the model has the words themselves, and a test compares the two.
-macro_rules! words {
-    ($($(#[$doc:meta])* $name:ident { $($variant:ident),+ $(,)? })+) => {$(
-        $(#[$doc])*
-        #[derive(Serialize, ToSchema)]
-        #[serde(rename_all = "snake_case")]
-        #[cfg_attr(not(test), expect(dead_code, reason = "only its schema is used"))]
-        pub(crate) enum $name { $($variant),+ }
-
-        #[cfg(test)]
-        impl $name {
-            fn words() -> Vec<String> {
-                [$(Self::$variant),+].iter().filter_map(|word| serde_json::to_value(word).ok()?.as_str().map(str::to_owned)).collect()
-            }
-        }
-    )+};
-}
-
-words! {
-    /// The state of a phase.
-    PhaseStatus { NotStarted, InProgress, Paused, Completed, Failed }
-    /// What can be done about a phase. `complete` and `fail` are for phases that another service does.
-    PhaseTrigger { Start, Pause, Resume, Retry, Rerun, Complete, Fail }
-    /// Who does a phase.
-    PhaseKind { Delivery, External }
-    /// The state of a run.
-    RunStatus { Queued, Running, Completed, Partial, Failed }
-}
-
 /// Adds what holds for every operation, so that handlers say only what is theirs: how it can be refused, and that
 /// refusals are problems.
 pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
@@ -164,22 +135,4 @@ pub(crate) fn pages(document: OpenApi) -> Router {
         header::CONTENT_SECURITY_POLICY,
         HeaderValue::from_static(policy),
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use postrider_model::campaign as model;
-
-    use super::*;
-
-    #[test]
-    fn the_document_has_the_model_s_words() {
-        macro_rules! same {
-            ($($name:ident),+) => {$(
-                let words: Vec<&str> = model::$name::ALL.iter().map(|word| word.as_str()).collect();
-                assert_eq!($name::words(), words);
-            )+};
-        }
-        same!(PhaseStatus, PhaseTrigger, PhaseKind, RunStatus);
-    }
 }

@@ -30,6 +30,7 @@ pub(crate) struct PageQuery {
     #[param(minimum = 1, maximum = 200, default = 50)]
     pub(crate) limit: Option<u32>,
     /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
     pub(crate) cursor: Option<String>,
 }
 

@@ -121,6 +121,18 @@ words!(
 );
 
 words!(
+    /// Why a run was made.
+    RunCause, "cause of a run" {
+        /// The phase was started.
+        Start => "start",
+        /// What had failed is tried again.
+        Retry => "retry",
+        /// Everybody is addressed again.
+        Rerun => "rerun",
+    }
+);
+
+words!(
     /// The state of a job.
     JobStatus, "job status" {
         /// It waits for a worker.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
 use postrider_model::{
     Channel,
-    campaign::RunStatus,
+    campaign::{RunCause, RunStatus},
     ids::{AssetId, CampaignId, PhaseId, RunId, TenantId},
 };
 use serde::Serialize;
@@ -30,6 +30,8 @@ pub struct Run {
     pub phase: String,
     /// Where it stands.
     pub status: RunStatus,
+    /// Why it was made.
+    pub cause: RunCause,
     /// How people are reached.
     pub channel: Channel,
     /// Which vendor.
@@ -67,6 +69,7 @@ pub async fn read(
                run.phase_id,
                phase.phase,
                run.status,
+               run.cause,
                run.channel,
                run.provider,
                run.asset_id,
@@ -101,6 +104,7 @@ pub async fn read(
                 phase_id: PhaseId(row.phase_id),
                 phase: row.phase,
                 status: word(&row.status)?,
+                cause: word(&row.cause)?,
                 channel: word(&row.channel)?,
                 provider: row.provider,
                 asset_id: AssetId(row.asset_id),

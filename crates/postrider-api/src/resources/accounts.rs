@@ -15,6 +15,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::limits;
 use crate::{
     App, CallbackKeys,
     auth::{Admin, Viewer},
@@ -37,7 +38,7 @@ pub(crate) struct AccountBody {
     #[schema(value_type = Object)]
     settings: Value,
     /// What it may be asked; see docs/limits.md.
-    #[schema(value_type = Object)]
+    #[schema(value_type = limits::Limits)]
     limits: Value,
     state: StateBody,
     created_at: Timestamp,
@@ -116,6 +117,7 @@ pub(crate) struct NewAccountBody {
     #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     name: String,
     /// Such as `twilio`; docs/providers.md lists them.
+    #[schema(pattern = "^[a-z][a-z0-9_]{0,62}$")]
     provider: String,
     /// What is not secret.
     #[serde(default = "nothing")]
@@ -127,7 +129,7 @@ pub(crate) struct NewAccountBody {
     secret: SecretString,
     /// What it may be asked; see docs/limits.md.
     #[serde(default = "nothing")]
-    #[schema(value_type = Object)]
+    #[schema(value_type = limits::Limits)]
     limits: Value,
 }
 
@@ -137,7 +139,7 @@ pub(crate) struct NewAccountBody {
 #[schema(as = ProviderAccountChange)]
 pub(crate) struct ChangeBody {
     /// What it may be asked from now on; `{}` takes all limits away.
-    #[schema(value_type = Object)]
+    #[schema(value_type = limits::Limits)]
     limits: Value,
 }
 

@@ -69,7 +69,7 @@ pub(crate) struct WholeAsset {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewAsset {
     /// What the tenant calls it. Another version of a name that is known gets the next number.
-    #[schema(min_length = 1, max_length = 255)]
+    #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     name: String,
     #[schema(value_type = words::Channel)]
     channel: Channel,
@@ -96,6 +96,7 @@ pub(crate) struct AssetQuery {
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
     cursor: Option<String>,
 }
 
@@ -116,6 +117,9 @@ pub(crate) async fn create(
 ) -> ApiResult<Response> {
     if new.name.trim().is_empty() || new.name.len() > 255 {
         return Err(ApiError::unprocessable("name", "an asset needs a name of 1 to 255 bytes"));
+    }
+    if !new.content.is_object() {
+        return Err(ApiError::invalid("content", "must be a JSON object"));
     }
     render::check(new.channel, &new.content)
         .map_err(|error| ApiError::unprocessable("content", error.to_string()))?;

@@ -47,6 +47,7 @@ pub(crate) struct AuditQuery {
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
     cursor: Option<String>,
 }
 

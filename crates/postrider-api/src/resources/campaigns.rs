@@ -21,7 +21,7 @@ use super::{by_age, words, workspace};
 use crate::{
     App,
     auth::{Operator, Viewer},
-    body::{Body, Path, Query},
+    body::{Body, Object, Path, Query},
     error::{ApiError, ApiResult},
     paging::{self, Page, PageQuery},
     requests::{Begun, Repeatable, Writing},
@@ -33,15 +33,15 @@ use crate::{
 #[schema(as = NewCampaign)]
 pub(crate) struct CampaignRequest {
     /// What the tenant calls it; no two campaigns of a workspace have the same name.
-    #[schema(min_length = 1, max_length = 255)]
+    #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     name: String,
     /// Whether a phase that completes starts the next one.
     #[serde(default = "yes")]
     #[schema(default = true)]
     auto_advance: bool,
     /// Its steps, in order.
-    #[schema(min_items = 1, max_items = 100)]
-    phases: Vec<PhaseRequest>,
+    #[schema(value_type = Vec<PhaseRequest>, min_items = 1, max_items = 100)]
+    phases: Vec<Object<PhaseRequest>>,
     /// Where it belongs; the tenant's first workspace when left out.
     #[serde(default)]
     workspace_id: Option<Uuid>,
@@ -82,8 +82,8 @@ pub(crate) struct PhaseRequest {
     #[serde(default, deserialize_with = "time")]
     scheduled_for: Option<Timestamp>,
     /// How long after a call the provider's silence counts as "it was never sent".
-    #[serde(default)]
-    #[schema(minimum = 1, default = 660)]
+    #[serde(default, deserialize_with = "whole_seconds")]
+    #[schema(minimum = 1, maximum = 4_294_967_295_i64, default = 660)]
     quiet_time_seconds: Option<u32>,
 }
 
@@ -106,9 +106,24 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>,
     })
 }
 
+/// A whole number. For JSON that is 60 as well as 60.0.
+fn whole_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let Some(number) = Option::<f64>::deserialize(deserializer)? else { return Ok(None) };
+    if number.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&number) {
+        return Err(D::Error::custom(format!("{number} is not a whole number of seconds")));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it was just compared with both ends"
+    )]
+    let seconds = number as u32;
+    Ok(Some(seconds))
+}
+
 impl From<CampaignRequest> for NewCampaign {
     fn from(new: CampaignRequest) -> Self {
-        let phases = new.phases.into_iter().map(|phase| NewPhase {
+        let phases = new.phases.into_iter().map(|Object(phase)| NewPhase {
             phase: phase.phase,
             kind: phase.kind,
             channel: phase.channel,

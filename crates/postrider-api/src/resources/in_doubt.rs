@@ -115,7 +115,7 @@ pub(crate) struct Verdict {
     #[schema(min_length = 1, max_length = 500)]
     provider_message_id: Option<String>,
     /// How it is known; the log keeps it.
-    #[schema(min_length = 1, max_length = 2000)]
+    #[schema(min_length = 1, max_length = 2000, pattern = r"\S")]
     note: String,
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::by_age;
 use crate::{
     App,
     auth::Admin,
@@ -92,7 +93,7 @@ pub(crate) async fn list(
     Query(query): Query<PageQuery>,
 ) -> ApiResult<Json<Page<KeyBody>>> {
     let size = paging::size(query.limit)?;
-    let after: Option<(Timestamp, Uuid)> = paging::decode(query.cursor.as_deref())?;
+    let after: Option<(Timestamp, Uuid)> = by_age(query.cursor.as_deref())?;
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
     let after = after.map(|(at, id)| (at, ApiKeyId(id)));
     let rows = keys::page(&mut transaction, caller.tenant_id, after, size + 1).await?;

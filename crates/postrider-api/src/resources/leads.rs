@@ -90,6 +90,7 @@ pub(crate) struct LeadQuery {
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
     cursor: Option<String>,
 }
 
@@ -156,7 +157,7 @@ pub(crate) async fn get(
 #[serde(deny_unknown_fields)]
 pub(crate) struct Suppression {
     /// Kept with the lead and with every item that is left out because of it.
-    #[schema(min_length = 1, max_length = 255, example = "unsubscribed")]
+    #[schema(min_length = 1, max_length = 255, pattern = r"\S", example = "unsubscribed")]
     reason: String,
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod events;
 pub(crate) mod in_doubt;
 pub(crate) mod keys;
 pub(crate) mod leads;
+pub(crate) mod limits;
 pub(crate) mod phases;
 pub(crate) mod runs;
 pub(crate) mod words;

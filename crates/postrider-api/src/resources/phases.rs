@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::words;
 use crate::{
     App,
     auth::{Operator, Viewer},
     body::{Body, MaybeBody, Path},
-    docs,
     error::{ApiError, ApiResult},
     requests::{Begun, Repeatable, Writing},
 };
@@ -48,14 +48,14 @@ pub(crate) struct Status {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PhaseStanding {
     phase: String,
-    #[schema(value_type = docs::PhaseKind)]
+    #[schema(value_type = words::PhaseKind)]
     kind: PhaseKind,
-    #[schema(value_type = docs::PhaseStatus)]
+    #[schema(value_type = words::PhaseStatus)]
     status: PhaseStatus,
     #[schema(minimum = 0, maximum = 100)]
     progress_percentage: f64,
     /// What may be done about it now.
-    #[schema(value_type = Vec<docs::PhaseTrigger>)]
+    #[schema(value_type = Vec<words::PhaseTrigger>)]
     allowed: Vec<PhaseTrigger>,
     scheduled_for: Option<Timestamp>,
     run: Option<RunStanding>,
@@ -66,7 +66,7 @@ pub(crate) struct PhaseStanding {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RunStanding {
     id: Uuid,
-    #[schema(value_type = docs::RunStatus)]
+    #[schema(value_type = words::RunStatus)]
     status: String,
     intended: i64,
     succeeded: i64,
@@ -152,7 +152,7 @@ pub(crate) async fn status(
 #[serde(deny_unknown_fields)]
 pub(crate) struct ControlRequest {
     /// Only if the phase is in this state, or where the control leads.
-    #[schema(value_type = Option<docs::PhaseStatus>)]
+    #[schema(value_type = Option<words::PhaseStatus>)]
     #[serde(default)]
     expected_state: Option<PhaseStatus>,
     /// Why, for the history.
@@ -167,14 +167,14 @@ pub(crate) struct ControlRequest {
 pub(crate) struct ControlAnswer {
     campaign_id: Uuid,
     phase: String,
-    #[schema(value_type = docs::PhaseStatus)]
+    #[schema(value_type = words::PhaseStatus)]
     status: PhaseStatus,
     /// Whether this very request changed it. Otherwise it was there already.
     changed: bool,
     /// The number of the event that told of the change; of the campaign's newest, when nothing was changed.
     sequence: i64,
     /// What may be done about it now.
-    #[schema(value_type = Vec<docs::PhaseTrigger>)]
+    #[schema(value_type = Vec<words::PhaseTrigger>)]
     allowed: Vec<PhaseTrigger>,
     /// Its newest run.
     run_id: Option<Uuid>,
@@ -211,8 +211,8 @@ impl ControlAnswer {
     tag = "phases",
     params(
         ("id" = Uuid, Path, description = "The campaign's id"),
-        ("phase" = String, Path, description = "The phase's name"),
-        ("control" = docs::PhaseTrigger, Path, description = "What to do"),
+        ("phase" = String, Path, description = "The phase's name", pattern = "^[a-z0-9][a-z0-9_-]{0,62}$"),
+        ("control" = words::PhaseTrigger, Path, description = "What to do"),
         Repeatable,
     ),
     request_body(content = Option<ControlRequest>),
@@ -290,7 +290,7 @@ pub(crate) struct ProgressReport {
     tag = "phases",
     params(
         ("id" = Uuid, Path, description = "The campaign's id"),
-        ("phase" = String, Path, description = "The phase's name"),
+        ("phase" = String, Path, description = "The phase's name", pattern = "^[a-z0-9][a-z0-9_-]{0,62}$"),
     ),
     request_body = ProgressReport,
     responses(

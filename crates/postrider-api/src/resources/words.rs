@@ -25,6 +25,10 @@ words! {
     PhaseKind { Delivery, External }
     /// The state of a phase.
     PhaseStatus { NotStarted, InProgress, Paused, Completed, Failed }
+    /// What can be done about a phase. `complete` and `fail` are for phases that another service does.
+    PhaseTrigger { Start, Pause, Resume, Retry, Rerun, Complete, Fail }
+    /// Why a run was made.
+    RunCause { Start, Retry, Rerun }
     /// The state of a run.
     RunStatus { Queued, Running, Completed, Partial, Failed }
     /// The state of a job.
@@ -58,6 +62,8 @@ mod tests {
         assert_eq!(spelled(Channel::ALL), spelled(campaign::Channel::ALL));
         assert_eq!(spelled(PhaseKind::ALL), spelled(campaign::PhaseKind::ALL));
         assert_eq!(spelled(PhaseStatus::ALL), spelled(campaign::PhaseStatus::ALL));
+        assert_eq!(spelled(PhaseTrigger::ALL), spelled(campaign::PhaseTrigger::ALL));
+        assert_eq!(spelled(RunCause::ALL), spelled(campaign::RunCause::ALL));
         assert_eq!(spelled(RunStatus::ALL), spelled(campaign::RunStatus::ALL));
         assert_eq!(spelled(JobStatus::ALL), spelled(campaign::JobStatus::ALL));
         assert_eq!(spelled(JobOutcome::ALL), spelled(campaign::JobOutcome::ALL));

@@ -41,11 +41,13 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub(crate) struct ImportQuery {
     /// The list to put them on; it is made when there is none of this name.
-    #[param(min_length = 1, max_length = 255)]
+    #[param(min_length = 1, max_length = 255, pattern = r"\S")]
     list: String,
     /// What separates the cells of CSV: one character, or `tab`; the header shows it, too.
+    #[param(min_length = 1, max_length = 3, example = ";")]
     delimiter: Option<String>,
     /// Where phone numbers without a country code are dialled, such as `DE`.
+    #[param(min_length = 2, max_length = 2, example = "DE")]
     country: Option<String>,
     /// Where they belong; the tenant's first workspace when left out.
     workspace_id: Option<Uuid>,

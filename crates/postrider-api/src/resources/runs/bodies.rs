@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use postrider_model::{
     Channel,
-    campaign::{ItemStatus, JobOutcome, JobStatus, RunStatus},
+    campaign::{ItemStatus, JobOutcome, JobStatus, RunCause, RunStatus},
     limits::Why,
 };
 use postrider_store::{
@@ -31,6 +31,8 @@ pub(crate) struct RunBody {
     phase: String,
     #[schema(value_type = words::RunStatus)]
     status: RunStatus,
+    #[schema(value_type = words::RunCause)]
+    cause: RunCause,
     #[schema(value_type = words::Channel)]
     channel: Channel,
     /// Which vendor.
@@ -61,6 +63,7 @@ impl From<Run> for RunBody {
             phase_id: run.phase_id.0,
             phase: run.phase,
             status: run.status,
+            cause: run.cause,
             channel: run.channel,
             provider: run.provider,
             asset_id: run.asset_id.0,

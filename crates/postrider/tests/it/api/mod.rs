@@ -1,6 +1,7 @@
 //! The HTTP API, as its clients meet it.
 
 mod admin;
+mod attacks;
 mod auth;
 mod bodies;
 mod browsers;

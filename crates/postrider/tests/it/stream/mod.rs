@@ -1,7 +1,7 @@
 //! The live stream of a campaign's history, as its readers meet it.
 
 mod bounds;
-mod client;
+pub mod client;
 mod cutter;
 mod lives;
 mod order;

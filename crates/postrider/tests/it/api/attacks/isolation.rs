@@ -41,7 +41,8 @@ async fn what_another_tenant_has_is_answered_like_what_does_not_exist() -> anyho
 
 /// The other tests would hold for a server that refuses everything.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_owner_is_answered_by_every_operation_with_no_more_than_the_role_it_needs() -> anyhow::Result<()> {
+async fn the_owner_is_answered_by_every_operation_with_no_more_than_the_role_it_needs() -> anyhow::Result<()>
+{
     let duel = Duel::new().await?;
     let owner = &duel.victim;
     for operation in &duel.operations {
@@ -51,7 +52,11 @@ async fn the_owner_is_answered_by_every_operation_with_no_more_than_the_role_it_
         }
         let reply = call.send()?;
         assert_eq!(reply.status, operation.attack.done, "{operation}: {}", reply.text());
-        assert!(operation.documents(&reply), "{operation} answers {}, which it does not document", reply.status);
+        assert!(
+            operation.documents(&reply),
+            "{operation} answers {}, which it does not document",
+            reply.status
+        );
     }
     Ok(())
 }
@@ -65,7 +70,9 @@ async fn no_list_shows_another_tenant_s_rows_by_any_cursor_or_filter() -> anyhow
     for operation in duel.operations.iter().filter(|operation| operation.is_list()) {
         let get = |things: &super::Things, query: &str| {
             let path = operation.concrete(things, things.named(operation.attack.names));
-            super::Call::new(&duel.stage.server.http_url, "GET", &format!("{path}?{query}")).key(&things.tenant.admin).send()
+            super::Call::new(&duel.stage.server.http_url, "GET", &format!("{path}?{query}"))
+                .key(&things.tenant.admin)
+                .send()
         };
         let logs: &[&str] = if operation.attack.operation == "list_audit" {
             &["", "source=administration&", "source=campaigns&"]
@@ -77,11 +84,17 @@ async fn no_list_shows_another_tenant_s_rows_by_any_cursor_or_filter() -> anyhow
             // There is something to see for each of them.
             let page = get(victim, &format!("{log}limit=1"))?.expect(200).context(case.clone())?;
             assert!(page["items"].as_array().is_some_and(|items| items.len() == 1), "{case}: {page}");
-            let cursor = page["next_cursor"].as_str().with_context(|| format!("{case}: no second page"))?.to_owned();
+            let cursor =
+                page["next_cursor"].as_str().with_context(|| format!("{case}: no second page"))?.to_owned();
             let own = get(attacker, log)?;
             assert_ne!(own.expect(200)?["items"], json!([]), "{case}");
 
-            for query in [String::new(), "limit=200".to_owned(), format!("cursor={cursor}"), format!("cursor={cursor}&limit=1")] {
+            for query in [
+                String::new(),
+                "limit=200".to_owned(),
+                format!("cursor={cursor}"),
+                format!("cursor={cursor}&limit=1"),
+            ] {
                 let reply = get(attacker, &format!("{log}{query}"))?;
                 reply.expect(200).with_context(|| format!("{case} {query}"))?;
                 assert_eq!(shows_theirs(&reply.text()), None, "{case} {query}: {}", reply.text());
@@ -114,9 +127,29 @@ async fn no_list_shows_another_tenant_s_rows_by_any_cursor_or_filter() -> anyhow
 
 /// Fields that a caller would like to set, and never may.
 const FORCED: &[&str] = &[
-    "tenant_id", "tenant", "workspace_id", "id", "status", "state", "attempts", "attempt", "created_at", "updated_at", "role_needed",
-    "locked_by", "idempotency_key", "processed_at", "retry_count", "in_doubt_since", "sealed_secret", "key_hash", "actor", "sequence",
-    "run_id", "version", "__proto__",
+    "tenant_id",
+    "tenant",
+    "workspace_id",
+    "id",
+    "status",
+    "state",
+    "attempts",
+    "attempt",
+    "created_at",
+    "updated_at",
+    "role_needed",
+    "locked_by",
+    "idempotency_key",
+    "processed_at",
+    "retry_count",
+    "in_doubt_since",
+    "sealed_secret",
+    "key_hash",
+    "actor",
+    "sequence",
+    "run_id",
+    "version",
+    "__proto__",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,7 +161,10 @@ async fn no_field_can_be_set_that_is_not_the_callers_to_set() -> anyhow::Result<
         let (Sent::Json(body), Some(role)) = (operation.attack.sent, operation.role()) else { continue };
         let send = |body: &Value| {
             let path = operation.concrete(attacker, attacker.named(operation.attack.names));
-            super::Call::new(&duel.stage.server.http_url, &operation.method, &path).key(attacker.secret(role)).json(body).send()
+            super::Call::new(&duel.stage.server.http_url, &operation.method, &path)
+                .key(attacker.secret(role))
+                .json(body)
+                .send()
         };
         for forced in FORCED {
             let value = match *forced {
@@ -183,7 +219,11 @@ async fn what_a_body_or_query_names_must_be_the_callers_own() -> anyhow::Result<
     }
     let import = |workspace: &str| {
         let path = format!("/leads/import?list=l&workspace_id={workspace}");
-        duel.stage.call("POST", &path).key(&attacker.tenant.operator).bytes("text/csv", attacker.csv().as_bytes()).send()
+        duel.stage
+            .call("POST", &path)
+            .key(&attacker.tenant.operator)
+            .bytes("text/csv", attacker.csv().as_bytes())
+            .send()
     };
     let theirs = import(&victim.tenant.workspace_id.0.to_string())?;
     assert_eq!(theirs.field(422)?, "workspace_id");

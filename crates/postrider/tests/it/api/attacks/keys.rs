@@ -15,9 +15,11 @@ async fn no_operation_lets_anybody_in_without_a_valid_key() -> anyhow::Result<()
     let (_, expired) = keys::create(&mut transaction, "expired", Role::Admin, Some(soon), "test").await?;
     keys::revoke(&mut transaction, revoked_id, "test").await?;
     pool::commit(transaction).await?;
-    sqlx::query("update tenancy.api_keys set expires_at = now() - interval '1 second' where name = 'expired'")
-        .execute(&duel.stage.admin)
-        .await?;
+    sqlx::query(
+        "update tenancy.api_keys set expires_at = now() - interval '1 second' where name = 'expired'",
+    )
+    .execute(&duel.stage.admin)
+    .await?;
 
     let valid = &owner.tenant.admin;
     let wrong = format!("pr_{}", "A".repeat(valid.len() - 3));
@@ -60,8 +62,10 @@ async fn no_operation_does_anything_for_a_role_below_the_one_it_needs() -> anyho
     for operation in &duel.operations {
         let Some(needed) = operation.role() else { continue };
         for role in Role::ALL.into_iter().filter(|role| *role < needed) {
-            let call = duel.call(operation, owner, owner.named(operation.attack.names)).key(owner.secret(role));
-            let reply = if operation.method == "POST" { call.idempotency_key("mine").send()? } else { call.send()? };
+            let call =
+                duel.call(operation, owner, owner.named(operation.attack.names)).key(owner.secret(role));
+            let reply =
+                if operation.method == "POST" { call.idempotency_key("mine").send()? } else { call.send()? };
             assert_eq!(reply.status, 403, "{operation} as {role}: {}", reply.text());
             assert_eq!(reply.problem(403)?["needed_role"], needed.as_str(), "{operation} as {role}");
         }

@@ -36,7 +36,15 @@ struct Operation {
 
 impl Duel {
     async fn new() -> anyhow::Result<Self> {
-        let stage = Stage::new().await?;
+        Self::on(Stage::new().await?).await
+    }
+
+    /// With another configuration.
+    async fn with(more: &str) -> anyhow::Result<Self> {
+        Self::on(Stage::with(more).await?).await
+    }
+
+    async fn on(stage: Stage) -> anyhow::Result<Self> {
         let other = stage.tenant("victim").await?;
         let acme = Tenant {
             id: stage.acme.id,
@@ -69,8 +77,11 @@ impl Duel {
     /// That nothing has changed since.
     async fn unchanged(&self, before: &BTreeMap<String, String>, why: &str) -> anyhow::Result<()> {
         let after = self.census().await?;
-        let changed: Vec<_> =
-            after.iter().filter(|(table, rows)| before.get(*table) != Some(rows)).map(|(table, _)| table).collect();
+        let changed: Vec<_> = after
+            .iter()
+            .filter(|(table, rows)| before.get(*table) != Some(rows))
+            .map(|(table, _)| table)
+            .collect();
         anyhow::ensure!(changed.is_empty(), "{why} changed {changed:?}");
         Ok(())
     }
@@ -103,7 +114,8 @@ impl Operation {
 
     fn parameters(&self, place: &str) -> impl Iterator<Item = &str> {
         let all = self.described["parameters"].as_array().into_iter().flatten();
-        all.filter(move |parameter| parameter["in"] == place).filter_map(|parameter| parameter["name"].as_str())
+        all.filter(move |parameter| parameter["in"] == place)
+            .filter_map(|parameter| parameter["name"].as_str())
     }
 
     fn names_something(&self) -> bool {
@@ -140,12 +152,21 @@ fn operations() -> anyhow::Result<Vec<Operation>> {
                     method.to_uppercase()
                 );
             };
-            found.push(Operation { method: method.to_uppercase(), path: path.clone(), described: described.clone(), attack });
+            found.push(Operation {
+                method: method.to_uppercase(),
+                path: path.clone(),
+                described: described.clone(),
+                attack,
+            });
         }
     }
     for attack in table::ATTACKS {
         let known = found.iter().any(|operation| operation.attack.operation == attack.operation);
-        anyhow::ensure!(known, "ATTACKS has `{}`, which is no operation any more: remove its line", attack.operation);
+        anyhow::ensure!(
+            known,
+            "ATTACKS has `{}`, which is no operation any more: remove its line",
+            attack.operation
+        );
     }
     let place = |operation: &Operation| {
         table::ATTACKS.iter().position(|attack| attack.operation == operation.attack.operation)

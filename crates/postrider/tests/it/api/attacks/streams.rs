@@ -11,9 +11,14 @@ async fn no_position_opens_another_tenant_s_stream() -> anyhow::Result<()> {
     let (attacker, victim) = (&duel.attacker, &duel.victim);
     let path = format!("/campaigns/{}/phases/{}/start", victim.campaign, victim.phase);
     duel.stage.post(&victim.tenant.operator, &path, &serde_json::json!({}))?.expect(200)?;
-    for (header, query) in
-        [(None, ""), (Some("0"), ""), (Some("1"), ""), (Some("999999"), ""), (None, "?after=0"), (Some("0"), "?after=1")]
-    {
+    for (header, query) in [
+        (None, ""),
+        (Some("0"), ""),
+        (Some("1"), ""),
+        (Some("999999"), ""),
+        (None, "?after=0"),
+        (Some("0"), "?after=1"),
+    ] {
         let ask = |campaign: &str| {
             let path = format!("/api/v2/campaigns/{campaign}/events{query}");
             let mut call = Call::new(&duel.stage.server.http_url, "GET", &path).key(&attacker.tenant.admin);

@@ -151,7 +151,8 @@ impl Things {
         leads(stage, &tenant, &list, 2)?;
         let asset_id = make(&operator, "/assets", &asset(&format!("{mark}-a")))?;
         let phase = "print";
-        let external = json!({ "name": format!("{mark}-print"), "phases": [{ "phase": phase, "kind": "external" }] });
+        let external =
+            json!({ "name": format!("{mark}-print"), "phases": [{ "phase": phase, "kind": "external" }] });
         let campaign = make(&operator, "/campaigns", &external)?;
         let mut events = Vec::new();
         for n in 0..2 {
@@ -223,7 +224,8 @@ impl Things {
     pub fn marks(&self) -> Vec<String> {
         let Self { account, spare_account, asset, campaign, item, key, lead, run, delivery, .. } = self;
         let ids = [account, spare_account, asset, campaign, item, key, lead, run, delivery].map(Clone::clone);
-        let tenant = [self.tenant.id.0.to_string(), self.tenant.workspace_id.0.to_string(), format!("{}-", self.mark)];
+        let tenant =
+            [self.tenant.id.0.to_string(), self.tenant.workspace_id.0.to_string(), format!("{}-", self.mark)];
         ids.into_iter().chain(tenant).collect()
     }
 }

@@ -58,17 +58,15 @@ async fn a_retry_is_a_run_of_what_failed_and_of_nothing_else() -> anyhow::Result
         "select count(*) from (select recipient_id from execution.channel_outbox where status = 'sent'
                                         group by recipient_id having count(*) > 1) as twice";
     assert_eq!(number(&stage.admin, twice).await?, 0);
+    let told = history(&stage, campaign).await?;
+    let changes: Vec<&str> = told
+        .iter()
+        .filter_map(|event| event.split_once(' ').map(|(_, told)| told))
+        .filter(|told| !told.starts_with("campaign_progress"))
+        .collect();
     assert_eq!(
-        history(&stage, campaign).await?,
-        [
-            "1 phase_started first",
-            "2 campaign_progress first 100.0",
-            "3 phase_failed first",
-            "4 phase_started first",
-            "5 campaign_progress first 0.0",
-            "6 campaign_progress first 100.0",
-            "7 phase_completed first",
-        ]
+        changes,
+        ["phase_started first", "phase_failed first", "phase_started first", "phase_completed first"]
     );
     Ok(())
 }
