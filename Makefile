@@ -8,7 +8,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # cargo-nextest runs the tests faster where it is installed; cargo itself does everywhere.
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help setup demo build test check lint test-only crash bench schema sqlx clean
+.PHONY: help setup demo build test check lint test-only crash fuzz bench schema sqlx clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,11 @@ endif
 crash: ## The long form of the crash proof: kills, stops, database crashes, provider faults, and the auditor
 	@scripts/setup tests
 	cargo test -p postrider --test it -- --ignored --exact --nocapture campaigns::crash::the_long_run
+
+# Set FUZZ_SECONDS and FUZZ_SEED to choose another run.
+fuzz: ## The long form of trying everything that the OpenAPI document says, and does not say
+	@scripts/setup tests
+	cargo test -p postrider --test it -- --ignored --exact --nocapture api::schemathesis::the_long_run
 
 bench: ## Speed beside the raw SQL limit, on a cluster made for it
 	@scripts/setup

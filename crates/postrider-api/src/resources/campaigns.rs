@@ -83,7 +83,7 @@ pub(crate) struct PhaseRequest {
     scheduled_for: Option<Timestamp>,
     /// How long after a call the provider's silence counts as "it was never sent".
     #[serde(default, deserialize_with = "whole_seconds")]
-    #[schema(minimum = 1, maximum = 4_294_967_295_i64, default = 660)]
+    #[schema(value_type = Option<i64>, minimum = 1, maximum = 4_294_967_295_i64, default = 660)]
     quiet_time_seconds: Option<u32>,
 }
 

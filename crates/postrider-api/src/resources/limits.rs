@@ -13,10 +13,10 @@ pub(crate) struct Limits {
     #[schema(minimum = 0.0001, maximum = 1_000_000.0)]
     rate_per_second: Option<f64>,
     /// How many calls may come at once after a pause; with `rate_per_second`.
-    #[schema(minimum = 1, maximum = 4_294_967_295_i64)]
+    #[schema(value_type = Option<i64>, minimum = 1, maximum = 4_294_967_295_i64)]
     burst: Option<u32>,
     /// Most calls at a time of one process.
-    #[schema(minimum = 1, maximum = 4_294_967_295_i64)]
+    #[schema(value_type = Option<i64>, minimum = 1, maximum = 4_294_967_295_i64)]
     concurrency: Option<u32>,
     /// Calls per day, in the account's time zone.
     #[schema(minimum = 1, maximum = 1_000_000_000)]

@@ -23,7 +23,8 @@ use postrider_store::{
     history::{self, Extent},
     pool,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 pub use hub::{Hub, StreamSettings};
 
@@ -36,10 +37,51 @@ use crate::{
 };
 
 /// Where to begin.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Begin {
+    /// The sequence of the last event that is known.
+    #[param(value_type = Option<i64>, minimum = 0)]
     after: Option<String>,
+}
+
+/// For the document: where to begin, as a header.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only its parameters are used")]
+pub(crate) struct ComeBack {
+    /// The same, as an `EventSource` says it when it comes back.
+    #[param(rename = "Last-Event-ID", minimum = 0)]
+    last_event_id: Option<i64>,
+}
+
+/// For the document: one message of the stream, by its fields.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct StreamMessage {
+    /// The sequence of the event; what is no event has none.
+    #[schema(pattern = "^[0-9]+$", nullable = false)]
+    id: Option<String>,
+    /// Events of the history have none.
+    #[schema(nullable = false)]
+    event: Option<StreamNotice>,
+    /// JSON in one line.
+    data: String,
+    /// After how many milliseconds to come back when the connection ends.
+    #[schema(minimum = 0, nullable = false)]
+    retry: Option<u32>,
+}
+
+/// What is said about the stream itself.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum StreamNotice {
+    /// Take `GET …/status` and read on after its `sequence`.
+    SnapshotRequired,
+    /// The server closes; come back after the time in `retry`.
+    Bye,
 }
 
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -60,11 +102,11 @@ const LAST_EVENT_ID: &str = "last-event-id";
     tag = "campaigns",
     params(
         ("id" = uuid::Uuid, Path, description = "The campaign"),
-        ("after" = Option<i64>, Query, description = "The sequence of the last event that is known", minimum = 0),
-        ("Last-Event-ID" = Option<i64>, Header, description = "The same, as an `EventSource` says it when it comes back", minimum = 0),
+        Begin,
+        ComeBack,
     ),
     responses(
-        (status = 200, description = "A stream that does not end by itself", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "A stream that does not end by itself", body = StreamMessage, content_type = "text/event-stream"),
         (status = 429, description = "Too many requests with this key, or too many readers of this tenant; `Retry-After` says how long to wait"),
         (status = 503, description = "The process has no room for another reader, or ends, or has no database; try again later"),
     ),

@@ -17,6 +17,7 @@ mod paging;
 mod phases;
 mod plans;
 mod runs;
+mod schemathesis;
 mod throttle;
 
 use anyhow::Context;

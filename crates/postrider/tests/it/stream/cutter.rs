@@ -18,8 +18,8 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// In front of a server. Answers are cut within so many bytes.
-    pub async fn start(http_url: &str, cuts_max: usize, bytes_max: u64) -> anyhow::Result<Self> {
+    /// In front of a server. Connections are cut within so many bytes of what is answered on them, the spared ones not counted.
+    pub async fn start(http_url: &str, cuts_max: usize, spared: u64, bytes_max: u64) -> anyhow::Result<Self> {
         let server = http_url.trim_start_matches("http://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let http_url = format!("http://{}", listener.local_addr()?);
@@ -28,7 +28,13 @@ impl Cutter {
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                connections.spawn(pass(client, server.clone(), Arc::clone(&counted), cuts_max, bytes_max));
+                connections.spawn(pass(
+                    client,
+                    server.clone(),
+                    Arc::clone(&counted),
+                    cuts_max,
+                    spared + random() % bytes_max,
+                ));
             }
         });
         Ok(Self { http_url, cuts, task })
@@ -50,11 +56,9 @@ async fn pass(
     server: String,
     cuts: Arc<AtomicUsize>,
     cuts_max: usize,
-    bytes_max: u64,
+    may_pass: u64,
 ) -> anyhow::Result<()> {
     let mut server = TcpStream::connect(server).await?;
-    let (_, random) = uuid::Uuid::now_v7().as_u64_pair();
-    let may_pass = random % bytes_max;
     let (mut from_client, mut to_client) = client.split();
     let (mut from_server, mut to_server) = server.split();
     let answering = async {
@@ -85,4 +89,8 @@ async fn pass(
         anyhow::Ok(())
     };
     tokio::select! { answered = answering => answered, asked = asking => asked }
+}
+
+fn random() -> u64 {
+    uuid::Uuid::now_v7().as_u64_pair().1
 }

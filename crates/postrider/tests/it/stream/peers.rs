@@ -50,7 +50,7 @@ async fn a_thousand_breaks_lose_and_repeat_nothing_for_npm_eventsource() -> anyh
     let program = tempfile::Builder::new().suffix(".mjs").tempfile_in(&home)?;
     std::fs::write(program.path(), READERS)?;
 
-    let cutter = Cutter::start(stage.url(), CUTS, 6000).await?;
+    let cutter = Cutter::start(stage.url(), CUTS, 0, 6000).await?;
     let node = tokio::process::Command::new("node")
         .arg(program.path())
         .args([

@@ -32,7 +32,8 @@ impl Stage {
 async fn a_program_gets_every_event_as_a_line_though_the_network_breaks() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     stage.write(5).await?;
-    let cutter = Cutter::start(stage.url(), 4, 3000).await?;
+    // The first answer on a connection says how everything stands; what breaks is the stream after it.
+    let cutter = Cutter::start(stage.url(), 4, 2000, 3000).await?;
     let mut watching = Process::start(&mut stage.watch(&cutter.http_url, &["--json", "--after", "0"]))?;
     watching.wait_for_line("\"sequence\":5")?;
     while cutter.cuts() < 4 {

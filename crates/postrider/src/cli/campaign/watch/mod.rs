@@ -131,7 +131,7 @@ async fn follow(mut source: Source, args: &WatchArgs, advice: &str) -> anyhow::R
                     board.apply(&event);
                 }
                 News::SnapshotRequired => {
-                    board = source.snapshot().await?;
+                    board = source.snapshot_at_last(&mut display).await?;
                     source.go_on_after(board.sequence);
                 }
             },

@@ -76,6 +76,19 @@ impl Source {
         Ok(status.into())
     }
 
+    /// The same, however long it takes the server to come back.
+    pub async fn snapshot_at_last(&self, display: &mut Display) -> anyhow::Result<Board> {
+        loop {
+            match self.snapshot().await {
+                Err(error) if matches!(error.downcast_ref(), Some(RemoteError::Away { .. })) => {
+                    display.say_once(format!("{error}; trying again"));
+                    tokio::time::sleep(RETRY).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
     pub fn go_on_after(&mut self, sequence: i64) {
         self.at = sequence;
         self.page.clear();

@@ -14,7 +14,8 @@ use postrider_model::tenancy::Role;
 use postrider_store::Pool;
 use serde_json::{Value, json};
 
-use self::table::{Attack, Names, Needs, Sent, Things};
+pub use self::table::Things;
+use self::table::{Attack, Names, Needs, Sent};
 use super::{Call, Reply, Stage, Tenant};
 use crate::sql::texts;
 

@@ -1,0 +1,161 @@
+//! A stranger reads the OpenAPI document and tries everything that it says, and everything that it does not.
+//!
+//! Schemathesis makes requests out of the document, valid and invalid ones, and holds the answers against it: no server error, no
+//! status, header, media type or body that is not documented, what is invalid refused and what is valid taken, keys not ignored.
+
+use std::{fmt::Write as _, path::Path, process::Command};
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::{Stage, attacks::Things};
+use crate::world::run;
+
+/// What it must know that the document cannot say.
+const CONFIGURATION: &str = r#"
+# Streams do not end; so many messages are enough.
+max-stream-events = 3
+[generation]
+database = "none"
+# No text holds NUL, wherever it stands; a schema cannot say that of JSON that is kept as it is. Other tests try it.
+allow-x00 = false
+[checks.positive_data_acceptance]
+# What is valid is never 400. It may be about something that is not there, not now, or makes no sense, as 422 says.
+expected-statuses = ["2xx", "404", "409", "422"]
+
+# A cursor is what a page said before, which no schema can describe.
+[[operations]]
+include-operation-id = ["list_assets", "list_audit", "list_campaigns", "list_events", "list_in_doubt", "list_keys", "list_leads",
+                        "list_provider_accounts", "list_runs", "list_run_items"]
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404"]
+# CSV is a text with rules of its own. Two imports of a tenant at a time are enough.
+[[operations]]
+include-operation-id = "import_leads"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "409", "422", "429"]
+# Limits have rules among each other, and name time zones.
+[[operations]]
+include-operation-id = ["create_provider_account", "update_provider_account"]
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "409", "422"]
+# Nothing happens on a quiet stream, however long one waits; and readers have few seats.
+[[operations]]
+include-operation-id = "stream_campaign_events"
+request-timeout = 0.3
+generation.max-examples = 10
+checks.positive_data_acceptance.expected-statuses = ["2xx", "404", "429"]
+"#;
+
+/// What there is, so that requests are also about things that exist.
+fn dictionaries(stage: &Stage, things: &Things) -> anyhow::Result<String> {
+    // Keys that may be revoked; not the one that asks.
+    let mut keys = Vec::new();
+    for _ in 0..5 {
+        let made = stage
+            .post(&things.tenant.admin, "/keys", &json!({ "name": "spare", "role": "viewer" }))?
+            .expect(201)?;
+        keys.push(made["id"].clone());
+    }
+    let mut text = String::new();
+    for (name, values, place) in [
+        ("accounts", json!([things.account, things.spare_account]), "provider-accounts/\\\\{id"),
+        ("assets", json!([things.asset]), "assets/\\\\{id"),
+        ("campaigns", json!([things.campaign, things.delivery]), "campaigns/\\\\{id"),
+        ("events", json!([things.event]), "events/\\\\{id"),
+        ("items", json!([things.item]), "in-doubt/\\\\{outbox_id"),
+        ("keys", json!(keys), "keys/\\\\{id"),
+        ("leads", json!([things.lead]), "leads/\\\\{id"),
+        ("runs", json!([things.run]), "runs/\\\\{id"),
+    ] {
+        let parameter = if name == "items" { "outbox_id" } else { "id" };
+        let phase = if name == "campaigns" {
+            ", \"path.phase\" = { dictionary = \"phases\", probability = 0.9 }"
+        } else {
+            ""
+        };
+        writeln!(
+            text,
+            "[dictionaries.{name}]\nvalues = {values}\n[[operations]]\ninclude-path-regex = \"^/api/v2/{place}\"\n\
+             parameters = {{ \"path.{parameter}\" = {{ dictionary = \"{name}\", probability = 0.9 }}{phase} }}"
+        )?;
+    }
+    text.push_str("[dictionaries.phases]\nvalues = [\"print\", \"mail\"]\n");
+    Ok(text)
+}
+
+/// Runs it with these arguments, and fails with its report.
+fn schemathesis(stage: &Stage, things: &Things, dictionaries: &str, args: &[&str]) -> anyhow::Result<()> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/peers");
+    let python = run(&mut Command::new(script))?;
+    anyhow::ensure!(python.code == 0, "{}", python.stderr);
+    let program = Path::new(python.stdout.trim()).with_file_name("schemathesis");
+    let home = tempfile::tempdir()?;
+    let configuration = home.path().join("schemathesis.toml");
+    std::fs::write(&configuration, format!("{CONFIGURATION}{dictionaries}"))?;
+    let ended = Command::new(program)
+        .current_dir(home.path())
+        .arg("--config-file")
+        .arg(&configuration)
+        .args(["run", &format!("{}/openapi.json", stage.server.http_url)])
+        .args(["--header", &format!("Authorization: Bearer {}", things.tenant.admin)])
+        .args(["--checks", "all", "--no-color", "--workers", "2"])
+        .args(args)
+        .output()?;
+    let report = String::from_utf8_lossy(&ended.stdout);
+    anyhow::ensure!(
+        ended.status.success(),
+        "schemathesis found something:\n{report}\n{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    eprintln!("{report}");
+    Ok(())
+}
+
+async fn stage() -> anyhow::Result<(Stage, Things)> {
+    let stage = Stage::new().await?;
+    let tenant = stage.tenant("tried").await?;
+    let things = Things::make(&stage, tenant, "tried").await?;
+    Ok((stage, things))
+}
+
+/// Every operation, with what the document gives as examples, with what lies at the edges of its schemas, and with some chance.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_is_as_the_document_says() -> anyhow::Result<()> {
+    let (stage, things) = stage().await?;
+    let known = dictionaries(&stage, &things)?;
+    schemathesis(
+        &stage,
+        &things,
+        &known,
+        &["--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--seed", "1"],
+    )
+}
+
+/// One request after the other, each with what the one before it told.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_is_as_the_document_says_along_its_links() -> anyhow::Result<()> {
+    let (stage, things) = stage().await?;
+    // It would find its own key in the list and revoke it.
+    let args = [
+        "--phases",
+        "stateful",
+        "--max-examples",
+        "15",
+        "--seed",
+        "1",
+        "--exclude-operation-id",
+        "revoke_key",
+    ];
+    schemathesis(&stage, &things, "", &args)
+}
+
+/// `make fuzz`. Takes FUZZ_SECONDS and FUZZ_SEED.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "as long as one likes: make fuzz"]
+async fn the_long_run() -> anyhow::Result<()> {
+    let (stage, things) = stage().await?;
+    let known = dictionaries(&stage, &things)?;
+    let seconds: u64 =
+        std::env::var("FUZZ_SECONDS").map_or(Ok(600), |seconds| seconds.parse()).context("FUZZ_SECONDS")?;
+    let seed = std::env::var("FUZZ_SEED").unwrap_or_else(|_| std::process::id().to_string());
+    eprintln!("FUZZ_SECONDS={seconds} FUZZ_SEED={seed}");
+    schemathesis(&stage, &things, &known, &["--max-time", &seconds.to_string(), "--seed", &seed])
+}
