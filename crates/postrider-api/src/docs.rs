@@ -9,7 +9,7 @@ use tower_http::set_header::SetResponseHeaderLayer;
 use utoipa::{
     Modify, ToSchema,
     openapi::{
-        ContentBuilder, Header, Object, OpenApi, Ref, RefOr, Response, Type,
+        ContentBuilder, Header, Object, OpenApi, Ref, RefOr, Response, Schema, Type,
         path::{Operation, Parameter, ParameterIn},
         security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
@@ -62,10 +62,24 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     for item in document.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
         for operation in operations.into_iter().flatten() {
+            body(operation);
             refusals(operation);
         }
     }
     document
+}
+
+/// A body that may be left out is left out, and not null: generated clients send one or the other, and we take the first.
+fn body(operation: &mut Operation) {
+    let Some(RefOr::T(body)) = &mut operation.request_body else { return };
+    for content in body.content.values_mut() {
+        let RefOr::T(content) = content else { continue };
+        let Some(RefOr::T(Schema::OneOf(either))) = &mut content.schema else { continue };
+        either.items.retain(|item| !matches!(item, RefOr::T(Schema::Object(object)) if object.schema_type == Type::Null.into()));
+        if let [only] = &either.items[..] {
+            content.schema = Some(only.clone());
+        }
+    }
 }
 
 fn refusals(operation: &mut Operation) {

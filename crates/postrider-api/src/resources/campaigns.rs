@@ -13,7 +13,10 @@ use postrider_store::{
     campaigns::{self, Campaign, Listed, ListedPhase, NewCampaign, NewPhase, PhaseState},
     pool,
 };
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, Unexpected},
+};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -35,9 +38,9 @@ pub(crate) struct CampaignRequest {
     /// What the tenant calls it; no two campaigns of a workspace have the same name.
     #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     name: String,
-    /// Whether a phase that completes starts the next one.
+    /// Whether a phase that completes starts the next one. It does when this is left out.
     #[serde(default = "yes")]
-    #[schema(default = true)]
+    #[schema(required = false)]
     auto_advance: bool,
     /// Its steps, in order.
     #[schema(value_type = Vec<PhaseRequest>, min_items = 1, max_items = 100)]
@@ -55,8 +58,9 @@ pub(crate) struct PhaseRequest {
     /// Its name inside the campaign.
     #[schema(pattern = "^[a-z0-9][a-z0-9_-]{0,62}$")]
     phase: String,
+    /// `delivery` when left out.
     #[serde(default = "delivery")]
-    #[schema(value_type = words::PhaseKind, default = "delivery")]
+    #[schema(value_type = words::PhaseKind, required = false)]
     kind: PhaseKind,
     /// How people are reached. A delivery has one.
     #[serde(default)]
@@ -74,16 +78,16 @@ pub(crate) struct PhaseRequest {
     /// The name of the account that takes over what the first one provably did not send.
     #[serde(default)]
     failover_account: Option<String>,
-    /// The share of failed items with which it still counts as completed.
+    /// The share of failed items with which it still counts as completed; 0.05 when left out.
     #[serde(default)]
-    #[schema(minimum = 0.0, maximum = 1.0, default = 0.05)]
+    #[schema(minimum = 0.0, maximum = 1.0)]
     failure_tolerance: Option<f64>,
     /// Nothing is sent before this time.
     #[serde(default, deserialize_with = "time")]
     scheduled_for: Option<Timestamp>,
-    /// How long after a call the provider's silence counts as "it was never sent".
+    /// How long after a call the provider's silence counts as "it was never sent"; 660 when left out.
     #[serde(default, deserialize_with = "whole_seconds")]
-    #[schema(value_type = Option<i64>, minimum = 1, maximum = 4_294_967_295_i64, default = 660)]
+    #[schema(value_type = Option<i64>, minimum = 1, maximum = 4_294_967_295_i64)]
     quiet_time_seconds: Option<u32>,
 }
 
@@ -110,7 +114,7 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>,
 fn whole_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let Some(number) = Option::<f64>::deserialize(deserializer)? else { return Ok(None) };
     if number.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&number) {
-        return Err(D::Error::custom(format!("{number} is not a whole number of seconds")));
+        return Err(D::Error::invalid_value(Unexpected::Float(number), &"a whole number of seconds"));
     }
     #[expect(
         clippy::cast_possible_truncation,

@@ -45,8 +45,8 @@ pub(crate) struct Hours {
     /// The account's time zone: an IANA name.
     #[schema(example = "Europe/Berlin")]
     time_zone: Option<String>,
-    /// Whose clock counts: the lead's, where its time zone is known, or the account's.
-    #[schema(required = false, default = "lead")]
+    /// Whose clock counts: the lead's, where its time zone is known, or the account's. The lead's when left out.
+    #[schema(required = false)]
     by: By,
 }
 

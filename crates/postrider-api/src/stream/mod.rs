@@ -52,8 +52,8 @@ pub(crate) struct Begin {
 #[expect(dead_code, reason = "only its parameters are used")]
 pub(crate) struct ComeBack {
     /// The same, as an `EventSource` says it when it comes back.
-    #[param(rename = "Last-Event-ID", minimum = 0)]
-    last_event_id: Option<i64>,
+    #[param(rename = "Last-Event-ID", minimum = 0, required = false)]
+    last_event_id: i64,
 }
 
 /// For the document: one message of the stream, by its fields.

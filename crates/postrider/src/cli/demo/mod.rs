@@ -35,6 +35,8 @@ pub struct DemoArgs {
 const PHASES: [&str; 3] = ["mail", "call", "post"];
 /// Short, so that nobody has to wait ten minutes for the end of the demo.
 const QUIET_TIME_SECONDS: u32 = 5;
+/// From so many people on, a phase is paused and resumed on the way.
+const PAUSED_FROM: u32 = 1000;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
@@ -90,6 +92,12 @@ async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::R
             eprintln!(
                 "           (its jobs would be taken over after five minutes of silence; the demo turns their clocks on)"
             );
+        }
+        // With fewer it would be over before the command has begun.
+        if phase == "call" && people >= PAUSED_FROM {
+            watched.until(|progress| progress.done() * 5 > progress.intended).await?;
+            home.postrider(&["campaign", "pause", "spring", "--phase", phase]).await?;
+            home.postrider(&["campaign", "resume", "spring", "--phase", phase]).await?;
         }
         let tried = watched
             .until(|progress| {

@@ -3,7 +3,7 @@
 
 mod faults;
 mod mail;
-mod server;
+pub mod server;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Leads: import, list, look, suppress.
 
-use std::{cell::RefCell, io::Write, sync::Arc};
+use std::{cell::RefCell, io::Write};
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -113,7 +113,7 @@ async fn a_long_import_takes_no_more_memory_than_a_short_one() -> anyhow::Result
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_breaks_half_way_imports_nothing() -> anyhow::Result<()> {
-    let stage = Arc::new(Stage::new().await?);
+    let stage = Stage::new().await?;
     let begin = || -> anyhow::Result<std::net::TcpStream> {
         let (mut stream, address) = http::connect(&stage.server.http_url)?;
         let rows: String = (0..20_000).map(|n| format!("{n}@example.org\n")).collect();

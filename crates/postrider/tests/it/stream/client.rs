@@ -97,9 +97,14 @@ impl Reading {
     /// Everything up to the end.
     pub async fn rest(&mut self) -> anyhow::Result<Vec<Message>> {
         let mut messages = Vec::new();
-        while let Some(message) = self.next().await? {
-            messages.push(message);
-        }
+        let reading = async {
+            while let Some(message) = self.next().await? {
+                messages.push(message);
+            }
+            anyhow::Ok(())
+        };
+        // As a whole, because comments may come for ever.
+        timeout(PATIENCE, reading).await.context("the stream does not end")??;
         Ok(messages)
     }
 

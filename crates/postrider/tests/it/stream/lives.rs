@@ -101,9 +101,9 @@ async fn nothing_is_lost_while_the_database_is_away() -> anyhow::Result<()> {
         // Committed, and perhaps not seen by anybody yet.
         super::write(&app, &acme, campaign, 3).await?;
         if is_crash {
-            postgres.crash()?
+            postgres.crash()?;
         } else {
-            postgres.stop()?
+            postgres.stop()?;
         }
         eventually("the server is not ready", async || {
             Ok(crate::http::get(&server.http_url, "/readyz")?.status == 503)

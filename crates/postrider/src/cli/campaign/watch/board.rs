@@ -177,7 +177,7 @@ mod tests {
         serde_json::from_value::<Status>(status).unwrap().into()
     }
 
-    fn event(sequence: i64, kind: &str, payload: serde_json::Value) -> Event {
+    fn event(sequence: i64, kind: &str, payload: &serde_json::Value) -> Event {
         serde_json::from_value(
             json!({ "type": kind, "phase": "p0", "sequence": sequence, "payload": payload }),
         )
@@ -187,13 +187,13 @@ mod tests {
     #[test]
     fn events_change_states_and_progress_does_not() {
         let mut board = board(false, &[PhaseStatus::NotStarted]);
-        board.apply(&event(5, "phase_failed", json!({})));
+        board.apply(&event(5, "phase_failed", &json!({})));
         assert_eq!(board.phases[0].status, PhaseStatus::NotStarted, "it was included already");
-        board.apply(&event(6, "phase_started", json!({})));
+        board.apply(&event(6, "phase_started", &json!({})));
         board.apply(&event(
             7,
             "campaign_progress",
-            json!({ "progressPercentage": 12.5, "status": "failed" }),
+            &json!({ "progressPercentage": 12.5, "status": "failed" }),
         ));
         assert_eq!((board.phases[0].status, board.phases[0].progress), (PhaseStatus::InProgress, 12.5));
         for (n, (kind, status)) in [
@@ -204,7 +204,7 @@ mod tests {
         .into_iter()
         .enumerate()
         {
-            board.apply(&event(8 + n as i64, kind, json!({})));
+            board.apply(&event(8 + n as i64, kind, &json!({})));
             assert_eq!(board.phases[0].status, status);
         }
         assert_eq!(board.sequence, 10);
