@@ -41,6 +41,10 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "409", "422",
 [[operations]]
 include-operation-id = ["create_provider_account", "update_provider_account"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "409", "422"]
+# Along links it would find its own key in the list, and revoke it.
+[[operations]]
+include-operation-id = "revoke_key"
+phases.stateful.enabled = false
 # Nothing happens on a quiet stream, however long one waits; and readers have few seats.
 [[operations]]
 include-operation-id = "stream_campaign_events"
@@ -101,7 +105,8 @@ fn schemathesis(stage: &Stage, things: &Things, dictionaries: &str, args: &[&str
         .arg("--config-file")
         .arg(&configuration)
         .args(["run", &format!("{}/openapi.json", stage.server.http_url)])
-        .args(["--checks", "all", "--no-color", "--workers", "2"])
+        // With more than one thread Python trips over its own parser now and then, and the seed does not mean much.
+        .args(["--checks", "all", "--no-color", "--workers", "1"])
         .args(args)
         .output()?;
     let report = String::from_utf8_lossy(&ended.stdout);
@@ -138,17 +143,7 @@ async fn every_answer_is_as_the_document_says() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_as_the_document_says_along_its_links() -> anyhow::Result<()> {
     let (stage, things) = stage().await?;
-    // It would find its own key in the list and revoke it.
-    let args = [
-        "--phases",
-        "stateful",
-        "--max-examples",
-        "15",
-        "--seed",
-        "1",
-        "--exclude-operation-id",
-        "revoke_key",
-    ];
+    let args = ["--phases", "stateful", "--max-examples", "15", "--seed", "1"];
     schemathesis(&stage, &things, "", &args)
 }
 
