@@ -9,56 +9,6 @@ CREATE SCHEMA postrider;
 
 CREATE SCHEMA tenancy;
 
-CREATE FUNCTION execution.advance_campaign(p_actor text) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_campaign record;
-    v_next record;
-begin
-    select campaign.tenant_id, campaign.id, campaign.advance_from
-      into v_campaign
-      from execution.campaigns as campaign
-     where campaign.advance_from is not null
-     order by campaign.tenant_id, campaign.id
-     limit 1
-       for no key update skip locked;
-    if not found then
-        return false;
-    end if;
-    update execution.campaigns
-       set advance_from = null
-     where tenant_id = v_campaign.tenant_id
-       and id = v_campaign.id;
-    select phase.id, phase.phase, phase.status
-      into v_next
-      from execution.campaign_phases as phase
-     where phase.tenant_id = v_campaign.tenant_id
-       and phase.campaign_id = v_campaign.id
-       and phase.position > v_campaign.advance_from
-     order by phase.position
-     limit 1
-       for no key update;
-    if not found or v_next.status <> 'not_started' then
-        return true;
-    end if;
-    begin
-        perform execution.start_phase(v_campaign.tenant_id, v_campaign.id, v_next.id, gen_random_uuid(), 500, p_actor);
-    exception
-        -- What is wrong with the phase is said; what is wrong with the database is tried again.
-        when invalid_parameter_value or no_data_found or check_violation then
-            update execution.campaigns
-               set not_advanced = left(v_next.phase || ': ' || sqlerrm, 2000)
-             where tenant_id = v_campaign.tenant_id
-               and id = v_campaign.id;
-            perform execution.audit(v_campaign.tenant_id, v_campaign.id, v_next.id, null, null, null, p_actor,
-                                    'phase.not_advanced', sqlerrm);
-    end;
-    return true;
-end
-$$;
-
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -90,8 +40,10 @@ begin
      where phase.tenant_id = v_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
-     order by run.created_at desc, run.id desc
+     order by run.number desc
      limit 1;
+    -- A worker that stands still in the middle is not waited for longer: who asks again is told when it is over.
+    perform set_config('lock_timeout', '10s', true);
     -- One at a time, and let go at once: whoever holds several locks while it waits for another may wait in a circle.
     for v_job_id in
         select job.id
@@ -151,6 +103,11 @@ begin
     -- A reservation that a crash may take back is none, whatever the login is set to.
     if current_setting('synchronous_commit') in ('off', 'local') then
         perform set_config('synchronous_commit', 'on', true);
+    end if;
+    -- A pause is seen by what each statement sees anew.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'items are reserved at the isolation level read committed, not %', current_setting('transaction_isolation')
+            using errcode = 'invalid_parameter_value', hint = 'Begin with: begin isolation level read committed.';
     end if;
     if not array_remove(p_verdicts, null) <@ array['failed', 'skipped'] then
         raise exception 'an item that is not called is failed or skipped' using errcode = 'invalid_parameter_value';
@@ -445,7 +402,26 @@ begin
         exception when lock_not_available then
             continue;
         end;
-        if v_job.attempts < v_job.max_attempts then
+        if exists (select
+                     from execution.campaign_runs as run
+                          join execution.campaign_phases as phase
+                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                    where run.id = v_job.run_id
+                      and phase.status = 'paused'
+                      for share of phase)
+        then
+            -- A worker that did not hand it back when its phase was paused has done nothing wrong with it: it burns no attempt.
+            perform execution.doubt_leftovers(v_job.id, p_worker_id);
+            update execution.job_queue
+               set status = 'queued',
+                   attempts = attempts - 1,
+                   locked_by = null,
+                   locked_at = null,
+                   run_after = 'infinity'
+             where id = v_job.id;
+            perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
+                                    'its phase is paused; not heard of for five minutes: ' || v_job.locked_by);
+        elsif v_job.attempts < v_job.max_attempts then
             perform execution.doubt_leftovers(v_job.id, p_worker_id);
             update execution.job_queue
                set status = 'queued',
@@ -640,6 +616,7 @@ CREATE FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trig
 declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_goal constant text := execution.phase_goal(p_trigger);
+    v_reason constant text := nullif(left(btrim(p_reason), 2000), '');
     v_phase record;
     v_run record;
     v_run_id uuid;
@@ -647,6 +624,10 @@ declare
     v_sequence bigint;
     v_second bigint;
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
     if v_goal is null then
         raise exception 'a phase is not controlled by `%`', coalesce(p_trigger, 'null')
             using errcode = 'invalid_parameter_value', hint = 'Use start, pause, resume, retry, rerun, complete or fail.';
@@ -684,7 +665,7 @@ begin
       from execution.campaign_runs as run
      where run.tenant_id = v_tenant_id
        and run.phase_id = v_phase.id
-     order by run.created_at desc, run.id desc
+     order by run.number desc
      limit 1;
 
     if v_phase.kind = 'delivery' and p_trigger in ('complete', 'fail') then
@@ -712,14 +693,14 @@ begin
     end if;
 
     if p_trigger = 'start' then
-        v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor);
+        v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
     elsif p_trigger = 'retry' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), true, p_job_size, p_actor);
+        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
         if v_run_id is null then
             select count(*)
               into v_doubts
               from execution.channel_outbox as item
-             where item.run_id = v_run.id
+             where item.run_id = any (execution.runs_since_all(v_tenant_id, v_phase.id))
                and item.status = 'queued';
             if v_doubts > 0 then
                 return query select 'conflict', v_phase.status, v_phase.kind,
@@ -730,15 +711,15 @@ begin
         end if;
         v_sequence := execution.enter_phase_state(
             v_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
-            jsonb_build_object('items', coalesce((select run.intended from execution.campaign_runs as run where run.id = v_run_id), 0)));
+            jsonb_strip_nulls(jsonb_build_object(
+                'items', coalesce((select run.intended from execution.campaign_runs as run where run.id = v_run_id), 0),
+                'reason', v_reason)));
         if v_run_id is null then
-            -- What was in doubt turned out well, and nothing is left to send.
-            perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
-            v_sequence := execution.enter_phase_state(v_tenant_id, p_campaign_id, v_phase.id, 'complete', null, p_actor,
-                                                      jsonb_build_object('items', 0));
+            -- What was in doubt turned out well, and nothing is left to send: it ends by itself, in a moment.
+            update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
         end if;
     elsif p_trigger = 'rerun' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), false, p_job_size, p_actor);
+        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
         -- Whoever got it, or may have, gets it again.
         select count(distinct item.recipient_id)
           into v_second
@@ -755,22 +736,23 @@ begin
            and item.status in ('sent', 'called', 'posted', 'queued');
         v_sequence := execution.enter_phase_state(
             v_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
-            jsonb_build_object('items', (select run.intended from execution.campaign_runs as run where run.id = v_run_id),
-                               'secondMessages', v_second));
+            jsonb_strip_nulls(jsonb_build_object(
+                'items', (select run.intended from execution.campaign_runs as run where run.id = v_run_id),
+                'secondMessages', v_second, 'reason', v_reason)));
     else
         if p_trigger = 'complete' then
             perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
         end if;
         v_sequence := execution.enter_phase_state(
             v_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
-            jsonb_strip_nulls(jsonb_build_object('reason', left(p_reason, 2000))));
+            jsonb_strip_nulls(jsonb_build_object('reason', v_reason)));
         if p_trigger = 'pause' then
             perform execution.shelve_jobs(v_run.id);
         elsif p_trigger = 'resume' then
             perform execution.unshelve_jobs(v_run.id);
             if v_run.status in ('completed', 'partial', 'failed') then
-                -- Its last calls ended while it was paused.
-                perform execution.end_phase(v_run.id, p_actor);
+                -- Its last calls ended while it was paused: it ends by itself, in a moment.
+                update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
             end if;
         end if;
     end if;
@@ -782,7 +764,7 @@ begin
                      from execution.campaign_runs as newest
                     where newest.tenant_id = phase.tenant_id
                       and newest.phase_id = phase.id
-                    order by newest.created_at desc, newest.id desc
+                    order by newest.number desc
                     limit 1) as run on true
          where phase.tenant_id = v_tenant_id
            and phase.id = v_phase.id;
@@ -951,7 +933,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_only_failed boolean, p_job_size integer, p_actor text) RETURNS uuid
+CREATE FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) RETURNS uuid
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -976,17 +958,15 @@ begin
 
     -- The audience, in a fixed order. Of several leads with one address the first is addressed: nobody gets the same
     -- message twice because a list holds them twice. A social phase without a list is one post.
-    if p_only_failed then
-        select array_agg(item.recipient_id order by item.recipient_id), count(*)
+    if p_cause = 'retry' then
+        -- Whoever got it in any of these runs, or may have, is not among them.
+        select array_agg(failed.recipient_id order by failed.recipient_id), count(*)
           into v_audience, v_members
-          from execution.channel_outbox as item
-         where item.run_id = (select run.id
-                                from execution.campaign_runs as run
-                               where run.tenant_id = p_tenant_id
-                                 and run.phase_id = p_phase_id
-                               order by run.created_at desc, run.id desc
-                               limit 1)
-           and item.status = 'failed';
+          from (select item.recipient_id
+                  from execution.channel_outbox as item
+                 where item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
+                 group by item.recipient_id
+                having bool_and(item.status = 'failed')) as failed;
         if v_members = 0 then
             return null;
         end if;
@@ -1017,7 +997,7 @@ begin
 
     insert into execution.campaign_runs
            (id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider,
-            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id)
+            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, number, cause, correlation_id)
     values (p_run_id, p_tenant_id, v_phase.workspace_id, v_phase.campaign_id, v_phase.id, v_phase.channel, v_phase.asset_id,
             v_phase.provider_account_id, v_phase.provider, v_phase.failover_account_id, v_phase.scheduled_for, v_phase.quiet_time,
             case v_phase.channel
@@ -1025,7 +1005,12 @@ begin
                 when 'voice' then v_phase.asset_version::text
                 else 'social'
             end,
-            cardinality(v_audience), v_members - cardinality(v_audience), gen_random_uuid());
+            cardinality(v_audience), v_members - cardinality(v_audience),
+            (select coalesce(max(run.number), 0) + 1
+               from execution.campaign_runs as run
+              where run.tenant_id = p_tenant_id
+                and run.phase_id = p_phase_id),
+            p_cause, gen_random_uuid());
 
     insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, run_after, item_ids)
     select gen_random_uuid(), p_tenant_id, v_phase.workspace_id, p_run_id, part + 1,
@@ -1106,7 +1091,7 @@ begin
                   from execution.campaign_runs as run
                  where run.tenant_id = v_tenant_id
                    and run.phase_id = v_phase.id
-                 order by run.created_at desc, run.id desc
+                 order by run.number desc
                  limit 1);
     end if;
     if v_phase.status <> 'not_started' then
@@ -1268,38 +1253,52 @@ begin
 end
 $$;
 
-CREATE FUNCTION execution.end_phase(p_run_id uuid, p_actor text) RETURNS void
+CREATE FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_runs constant uuid[] := execution.runs_since_all(p_tenant_id, p_phase_id);
+    v_phase record;
     v_run record;
-    v_jobs record;
-    v_tolerated boolean;
+    v_items record;
+    v_all integer;
 begin
-    select run.*, phase.failure_tolerance
-      into strict v_run
-      from execution.campaign_runs as run
-           join execution.campaign_phases as phase
-             on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-     where run.id = p_run_id;
+    select phase.campaign_id, phase.failure_tolerance
+      into strict v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id;
+    select run.id, run.status into strict v_run from execution.campaign_runs as run where run.id = v_runs[1];
+    select run.intended into strict v_all from execution.campaign_runs as run where run.id = v_runs[cardinality(v_runs)];
+    -- The jobs have counted. That is not enough after a retry, nor if they left items in doubt, which may have been settled since.
     select coalesce(sum(job.succeeded + job.skipped), 0) as went_well,
            coalesce(sum(job.failed), 0) as failed
-      into v_jobs
+      into v_items
       from execution.job_queue as job
-     where job.tenant_id = v_run.tenant_id
-       and job.run_id = p_run_id;
-    -- What nobody tried, or nobody knows about, is no better than what failed.
-    v_tolerated := v_run.status = 'completed'
-                   or v_run.status = 'partial'
-                      and v_run.intended - v_jobs.went_well <= v_run.failure_tolerance * v_run.intended;
-    perform execution.note_progress_of(v_run.tenant_id, v_run.campaign_id, v_run.phase_id,
-                                       100.0 * (v_jobs.went_well + v_jobs.failed) / v_run.intended);
+     where job.tenant_id = p_tenant_id
+       and job.run_id = v_run.id;
+    if cardinality(v_runs) > 1 or v_items.went_well + v_items.failed < v_all then
+        select count(*) filter (where lead.went_well) as went_well,
+               count(*) filter (where not lead.went_well and not lead.is_open) as failed
+          into v_items
+          from (select bool_or(item.status in ('sent', 'called', 'posted', 'skipped')) as went_well,
+                       bool_or(item.status = 'queued') as is_open
+                  from execution.channel_outbox as item
+                 where item.run_id = any (v_runs)
+                 group by item.recipient_id) as lead;
+    end if;
+    perform execution.note_progress_of(p_tenant_id, v_phase.campaign_id, p_phase_id,
+                                       100.0 * (v_items.went_well + v_items.failed) / v_all);
     perform execution.enter_phase_state(
-        v_run.tenant_id, v_run.campaign_id, v_run.phase_id, case when v_tolerated then 'complete' else 'fail' end, p_run_id,
-        p_actor,
-        jsonb_build_object('runStatus', v_run.status, 'items', v_run.intended, 'succeededOrSkipped', v_jobs.went_well,
-                           'failed', v_jobs.failed, 'open', v_run.intended - v_jobs.went_well - v_jobs.failed));
+        p_tenant_id, v_phase.campaign_id, p_phase_id,
+        case
+            when v_items.went_well > 0 and v_all - v_items.went_well <= v_phase.failure_tolerance * v_all then 'complete'
+            else 'fail'
+        end,
+        v_run.id, p_actor,
+        jsonb_build_object('runStatus', v_run.status, 'items', v_all, 'succeededOrSkipped', v_items.went_well,
+                           'failed', v_items.failed, 'open', v_all - v_items.went_well - v_items.failed));
 end
 $$;
 
@@ -1320,14 +1319,22 @@ begin
        and phase.id = p_phase_id;
     update execution.campaign_phases as phase
        set status = v_status,
-           updated_at = now()
+           updated_at = now(),
+           due = case
+                     when v_status = 'completed'
+                          and (select campaign.auto_advance
+                                 from execution.campaigns as campaign
+                                where campaign.tenant_id = p_tenant_id
+                                  and campaign.id = p_campaign_id)
+                         then 'advance'
+                 end
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id
- returning phase.phase, phase.position, phase.progress, phase.progress_reported
+ returning phase.phase, phase.progress_reported
       into strict v_phase;
     perform execution.audit(p_tenant_id, p_campaign_id, p_phase_id, p_run_id, null, null, p_actor, 'phase.' || v_status,
                             v_phase.phase || ' (' || p_trigger || ')');
-    -- What was reported belongs to the state in which it was.
+    -- If there is room for it: what was reported belongs to the state in which it was.
     if v_phase.progress_reported is not null then
         perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, v_phase.progress_reported);
     end if;
@@ -1344,14 +1351,6 @@ begin
                                              'runId', p_run_id)) || coalesce(p_details, '{}'));
     if p_trigger in ('start', 'retry', 'rerun') then
         perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, 0);
-    end if;
-    if v_status = 'completed' then
-        update execution.campaigns
-           set advance_from = v_phase.position,
-               not_advanced = null
-         where tenant_id = p_tenant_id
-           and id = p_campaign_id
-           and auto_advance;
     end if;
     return v_sequence;
 end
@@ -1511,7 +1510,7 @@ begin
        for no key update;
     -- A phase that is paused ends when it is resumed.
     if v_phase_status = 'in_progress' then
-        perform execution.end_phase(p_run_id, p_actor);
+        perform execution.end_phase(v_run.tenant_id, v_run.phase_id, p_actor);
     end if;
 end
 $$;
@@ -1797,12 +1796,17 @@ CREATE FUNCTION execution.note_progress(p_worker_id text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_phase record;
-    v_progress record;
+    v_due record;
+    v_tenant_ids uuid[] := '{}';
+    v_campaign_ids uuid[] := '{}';
+    v_phase_ids uuid[] := '{}';
+    v_run_ids uuid[] := '{}';
+    v_progress numeric[] := '{}';
+    v_done numeric;
 begin
-    for v_phase in
+    for v_due in
         select distinct on (due.tenant_id, due.campaign_id) due.*
-          from (select run.tenant_id, run.campaign_id, run.phase_id, run.id as run_id
+          from (select run.tenant_id, run.campaign_id, run.phase_id, run.id as run_id, null::numeric as reported
                   from execution.campaign_runs as run
                  where run.id in (select job.run_id
                                     from execution.job_queue as job
@@ -1810,38 +1814,50 @@ begin
                                      and job.locked_by = p_worker_id)
                    and run.status = 'running'
                 union all
-                select phase.tenant_id, phase.campaign_id, phase.id, null
+                select phase.tenant_id, phase.campaign_id, phase.id, null, phase.progress_reported
                   from execution.campaign_phases as phase
                  where phase.progress_reported is not null) as due
+               join execution.campaigns as campaign
+                 on campaign.tenant_id = due.tenant_id and campaign.id = due.campaign_id
+         where campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds'
          order by due.tenant_id, due.campaign_id, random()
     loop
-        perform
-           from execution.campaigns as campaign
-          where campaign.tenant_id = v_phase.tenant_id
-            and campaign.id = v_phase.campaign_id
-            and (campaign.progress_at is null or campaign.progress_at <= now() - interval '1 second')
-            for no key update skip locked;
-        continue when not found;
-        if v_phase.run_id is null then
-            perform execution.note_progress_of(v_phase.tenant_id, v_phase.campaign_id, v_phase.phase_id, phase.progress_reported)
-               from execution.campaign_phases as phase
-              where phase.tenant_id = v_phase.tenant_id
-                and phase.id = v_phase.phase_id
-                and phase.progress_reported is not null;
-        else
-            perform set_config('app.current_tenant_id', v_phase.tenant_id::text, true);
-            select progress.*
-              into v_progress
-              from execution.run_progress(array[v_phase.run_id]) as progress;
+        v_done := v_due.reported;
+        if v_due.run_id is not null then
+            perform set_config('app.current_tenant_id', v_due.tenant_id::text, true);
             -- The last tenth is for the end of the run, which says it with the phase's.
-            perform execution.note_progress_of(
-                v_phase.tenant_id, v_phase.campaign_id, v_phase.phase_id,
-                least(99.9, 100.0 * (v_progress.succeeded + v_progress.failed + v_progress.skipped) / v_progress.intended))
-               from execution.campaign_runs as run
-              where run.id = v_phase.run_id
-                and run.status = 'running';
+            select least(99.9, 100.0 * (progress.succeeded + progress.failed + progress.skipped) / progress.intended)
+              into v_done
+              from execution.run_progress(array[v_due.run_id]) as progress;
             perform set_config('app.current_tenant_id', '', true);
         end if;
+        v_tenant_ids := v_tenant_ids || v_due.tenant_id;
+        v_campaign_ids := v_campaign_ids || v_due.campaign_id;
+        v_phase_ids := v_phase_ids || v_due.phase_id;
+        v_run_ids := v_run_ids || v_due.run_id;
+        v_progress := v_progress || v_done;
+    end loop;
+    for n in 1..cardinality(v_tenant_ids) loop
+        perform
+           from execution.campaigns as campaign
+          where campaign.tenant_id = v_tenant_ids[n]
+            and campaign.id = v_campaign_ids[n]
+            and (campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds')
+            for no key update skip locked;
+        continue when not found;
+        -- Only what is still so: the run may have ended meanwhile, or another report may have come.
+        perform execution.note_progress_of(v_tenant_ids[n], v_campaign_ids[n], v_phase_ids[n],
+                                           coalesce(phase.progress_reported, v_progress[n]))
+           from execution.campaign_phases as phase
+          where phase.tenant_id = v_tenant_ids[n]
+            and phase.id = v_phase_ids[n]
+            and case
+                    when v_run_ids[n] is null then phase.progress_reported is not null
+                    else exists (select
+                                   from execution.campaign_runs as run
+                                  where run.id = v_run_ids[n]
+                                    and run.status = 'running')
+                end;
     end loop;
 end
 $$;
@@ -1851,23 +1867,38 @@ CREATE FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid,
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_progress constant numeric := trunc(p_progress, 1);
+    v_progress constant numeric := trunc(least(p_progress, 100), 1);
     v_phase record;
 begin
-    select phase.phase, phase.progress
+    select phase.phase, phase.progress,
+           campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds' as is_due
       into strict v_phase
       from execution.campaign_phases as phase
+           join execution.campaigns as campaign
+             on campaign.tenant_id = phase.tenant_id and campaign.id = phase.campaign_id
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id
-       for no key update;
-    update execution.campaign_phases as phase
-       set progress = v_progress,
-           progress_reported = null
-     where phase.tenant_id = p_tenant_id
-       and phase.id = p_phase_id
-       and (phase.progress <> v_progress or phase.progress_reported is not null);
+       for no key update of phase;
+    if v_phase.progress = v_progress or v_phase.is_due then
+        update execution.campaign_phases as phase
+           set progress = v_progress,
+               progress_reported = null
+         where phase.tenant_id = p_tenant_id
+           and phase.id = p_phase_id
+           and (phase.progress <> v_progress or phase.progress_reported is not null);
+    else
+        update execution.campaign_phases as phase
+           set progress_reported = v_progress
+         where phase.tenant_id = p_tenant_id
+           and phase.id = p_phase_id
+           and phase.progress_reported is distinct from v_progress;
+        return;
+    end if;
     if v_phase.progress <> v_progress then
-        update execution.campaigns set progress_at = now() where tenant_id = p_tenant_id and id = p_campaign_id;
+        update execution.campaigns
+           set progress_at = clock_timestamp()
+         where tenant_id = p_tenant_id
+           and id = p_campaign_id;
         perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
                                      jsonb_build_object('progressPercentage', v_progress));
     end if;
@@ -1942,6 +1973,13 @@ begin
          group by old.tenant_id, old.campaign_id
          order by old.tenant_id, old.campaign_id
     loop
+        -- Whoever is busy with it is not waited for; the rest comes with the next round.
+        perform
+           from execution.campaigns as campaign
+          where campaign.tenant_id = v_campaign.tenant_id
+            and campaign.id = v_campaign.campaign_id
+            for no key update skip locked;
+        continue when not found;
         update execution.campaigns as campaign
            set pruned_through = greatest(campaign.pruned_through, v_campaign.through)
          where campaign.tenant_id = v_campaign.tenant_id
@@ -2292,10 +2330,14 @@ declare
     v_campaign record;
     v_phase record;
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
     if p_progress is null or p_progress not between 0 and 100 then
         raise exception 'progress is a percentage between 0 and 100' using errcode = 'invalid_parameter_value';
     end if;
-    select campaign.sequence, campaign.progress_at
+    select campaign.sequence
       into v_campaign
       from execution.campaigns as campaign
      where campaign.tenant_id = v_tenant_id
@@ -2324,14 +2366,7 @@ begin
                             v_campaign.sequence;
         return;
     end if;
-    if v_campaign.progress_at > now() - interval '1 second' then
-        update execution.campaign_phases
-           set progress_reported = trunc(p_progress, 1)
-         where tenant_id = v_tenant_id
-           and id = v_phase.id;
-    else
-        perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, p_progress);
-    end if;
+    perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, p_progress);
     return query
         select 'changed', v_phase.status, v_phase.kind, null::text, campaign.sequence
           from execution.campaigns as campaign
@@ -2441,6 +2476,42 @@ CREATE FUNCTION execution.run_progress(p_run_ids uuid[]) RETURNS TABLE(run_id uu
      where run.tenant_id = tenancy.required_tenant_id()
        and run.id = any (p_run_ids)
 $$;
+
+CREATE TABLE execution.campaign_runs (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    campaign_id uuid NOT NULL,
+    phase_id uuid NOT NULL,
+    channel text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    asset_id uuid NOT NULL,
+    provider_account_id uuid NOT NULL,
+    provider text NOT NULL,
+    scheduled_for timestamp with time zone,
+    quiet_time interval NOT NULL,
+    key_part text NOT NULL,
+    intended integer NOT NULL,
+    same_address integer DEFAULT 0 NOT NULL,
+    correlation_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    failover_account_id uuid,
+    number integer DEFAULT 1 NOT NULL,
+    cause text DEFAULT 'start'::text NOT NULL,
+    CONSTRAINT campaign_runs_cause_check CHECK ((cause = ANY (ARRAY['start'::text, 'retry'::text, 'rerun'::text]))),
+    CONSTRAINT campaign_runs_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
+    CONSTRAINT campaign_runs_intend_something CHECK ((intended > 0)),
+    CONSTRAINT campaign_runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'partial'::text, 'failed'::text])))
+);
+
+ALTER TABLE ONLY execution.campaign_runs FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    RETURN ARRAY(SELECT run.id FROM execution.campaign_runs run WHERE ((run.tenant_id = runs_since_all.p_tenant_id) AND (run.phase_id = runs_since_all.p_phase_id) AND (run.number >= (SELECT max(whole.number) AS max FROM execution.campaign_runs whole WHERE ((whole.tenant_id = runs_since_all.p_tenant_id) AND (whole.phase_id = runs_since_all.p_phase_id) AND (whole.cause <> 'retry'::text))))) ORDER BY run.number DESC);
 
 CREATE FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2567,7 +2638,7 @@ CREATE FUNCTION execution.shelve_jobs(p_run_id uuid) RETURNS void
      where job.id = waiting.id
 $$;
 
-CREATE FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text) RETURNS bigint
+CREATE FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2578,7 +2649,7 @@ begin
     if exists (select from execution.campaign_phases
                 where tenant_id = p_tenant_id and id = p_phase_id and kind = 'delivery')
     then
-        v_run_id := execution.create_run(p_tenant_id, p_phase_id, p_run_id, false, p_job_size, p_actor);
+        v_run_id := execution.create_run(p_tenant_id, p_phase_id, p_run_id, 'start', p_job_size, p_actor);
         select run.intended into v_items from execution.campaign_runs as run where run.id = v_run_id;
     end if;
     -- Somebody has started it: whatever was to be started by itself is settled.
@@ -2588,7 +2659,7 @@ begin
        and id = p_campaign_id
        and not_advanced is not null;
     return execution.enter_phase_state(p_tenant_id, p_campaign_id, p_phase_id, 'start', v_run_id, p_actor,
-                                       jsonb_strip_nulls(jsonb_build_object('items', v_items)));
+                                       jsonb_strip_nulls(jsonb_build_object('items', v_items, 'reason', p_reason)));
 end
 $$;
 
@@ -2644,6 +2715,18 @@ begin
         perform set_config('synchronous_commit', 'on', true);
     end if;
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
+    -- A phase that is paused begins no call, nor a repeat of one.
+    if exists (select
+                 from execution.channel_outbox as item
+                      join execution.campaign_runs as run on run.id = item.run_id
+                      join execution.campaign_phases as phase
+                        on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                where item.id = p_outbox_id
+                  and phase.status = 'paused')
+    then
+        return query select false, 30.0::double precision;
+        return;
+    end if;
     select doubt.account_id, account.limits
       into v_account_id, v_limits
       from execution.doubts as doubt
@@ -2808,6 +2891,76 @@ begin
      where state.tenant_id = v_held.tenant_id
        and state.account_id = v_held.account_id;
     return next;
+end
+$$;
+
+CREATE FUNCTION execution.tend_phase(p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_phase record;
+    v_next record;
+begin
+    -- Any of them, so that one that always fails does not stand in the way of the others.
+    select phase.tenant_id, phase.campaign_id, phase.id
+      into v_phase
+      from execution.campaign_phases as phase
+     where phase.due is not null
+     order by random()
+     limit 1;
+    if not found then
+        return false;
+    end if;
+    perform
+       from execution.campaigns as campaign
+      where campaign.tenant_id = v_phase.tenant_id
+        and campaign.id = v_phase.campaign_id
+        for no key update skip locked;
+    if not found then
+        return false;
+    end if;
+    select phase.*
+      into strict v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_phase.tenant_id
+       and phase.id = v_phase.id
+       for no key update;
+    if v_phase.due is null then
+        return true;
+    end if;
+    update execution.campaign_phases set due = null where tenant_id = v_phase.tenant_id and id = v_phase.id;
+    if v_phase.due = 'end' then
+        if v_phase.status = 'in_progress' then
+            perform execution.end_phase(v_phase.tenant_id, v_phase.id, p_actor);
+        end if;
+        return true;
+    end if;
+    select phase.id, phase.phase, phase.status
+      into v_next
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_phase.tenant_id
+       and phase.campaign_id = v_phase.campaign_id
+       and phase.position > v_phase.position
+     order by phase.position
+     limit 1
+       for no key update;
+    if not found or v_next.status <> 'not_started' then
+        return true;
+    end if;
+    begin
+        perform execution.start_phase(v_phase.tenant_id, v_phase.campaign_id, v_next.id, gen_random_uuid(), 500, p_actor);
+    exception
+        -- What is wrong with the phase is said; what is wrong with the database is tried again.
+        when invalid_parameter_value or no_data_found or check_violation then
+            update execution.campaigns
+               set not_advanced = left(v_next.phase || ': ' || sqlerrm, 2000)
+             where tenant_id = v_phase.tenant_id
+               and id = v_phase.campaign_id;
+            perform execution.audit(v_phase.tenant_id, v_phase.campaign_id, v_next.id, null, null, null, p_actor,
+                                    'phase.not_advanced', sqlerrm);
+    end;
+    return true;
 end
 $$;
 
@@ -3708,8 +3861,10 @@ CREATE TABLE execution.campaign_phases (
     failover_account_id uuid,
     progress numeric(4,1) DEFAULT 0 NOT NULL,
     progress_reported numeric(4,1),
+    due text,
     CONSTRAINT campaign_phases_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
     CONSTRAINT campaign_phases_deliveries_are_whole CHECK (((kind = 'external'::text) OR ((channel IS NOT NULL) AND (asset_id IS NOT NULL) AND (provider_account_id IS NOT NULL) AND ((list_id IS NOT NULL) OR (channel = 'social'::text))))),
+    CONSTRAINT campaign_phases_due_check CHECK ((due = ANY (ARRAY['advance'::text, 'end'::text]))),
     CONSTRAINT campaign_phases_fail_over_to_another_account CHECK ((failover_account_id <> provider_account_id)),
     CONSTRAINT campaign_phases_kind_check CHECK ((kind = ANY (ARRAY['delivery'::text, 'external'::text]))),
     CONSTRAINT campaign_phases_name_is_simple CHECK ((phase ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text)),
@@ -3723,34 +3878,6 @@ CREATE TABLE execution.campaign_phases (
 
 ALTER TABLE ONLY execution.campaign_phases FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE execution.campaign_runs (
-    id uuid NOT NULL,
-    tenant_id uuid NOT NULL,
-    workspace_id uuid NOT NULL,
-    campaign_id uuid NOT NULL,
-    phase_id uuid NOT NULL,
-    channel text NOT NULL,
-    status text DEFAULT 'queued'::text NOT NULL,
-    asset_id uuid NOT NULL,
-    provider_account_id uuid NOT NULL,
-    provider text NOT NULL,
-    scheduled_for timestamp with time zone,
-    quiet_time interval NOT NULL,
-    key_part text NOT NULL,
-    intended integer NOT NULL,
-    same_address integer DEFAULT 0 NOT NULL,
-    correlation_id uuid NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    started_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    failover_account_id uuid,
-    CONSTRAINT campaign_runs_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
-    CONSTRAINT campaign_runs_intend_something CHECK ((intended > 0)),
-    CONSTRAINT campaign_runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'partial'::text, 'failed'::text])))
-);
-
-ALTER TABLE ONLY execution.campaign_runs FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE execution.campaigns (
     id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -3761,7 +3888,6 @@ CREATE TABLE execution.campaigns (
     sequence bigint DEFAULT 0 NOT NULL,
     pruned_through bigint DEFAULT 0 NOT NULL,
     progress_at timestamp with time zone,
-    advance_from integer,
     not_advanced text,
     CONSTRAINT campaigns_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT campaigns_prune_what_happened CHECK (((pruned_through >= 0) AND (pruned_through <= sequence)))
@@ -4061,6 +4187,9 @@ ALTER TABLE ONLY execution.campaign_phases
     ADD CONSTRAINT campaign_phases_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_are_numbered UNIQUE (tenant_id, phase_id, number);
+
+ALTER TABLE ONLY execution.campaign_runs
     ADD CONSTRAINT campaign_runs_one_per_tenant_and_id UNIQUE (tenant_id, id);
 
 ALTER TABLE ONLY execution.campaign_runs
@@ -4159,6 +4288,8 @@ CREATE INDEX campaign_audit_log_by_run ON execution.campaign_audit_log USING btr
 
 CREATE INDEX campaign_events_by_time ON execution.campaign_events USING btree (at);
 
+CREATE INDEX campaign_phases_due ON execution.campaign_phases USING btree (tenant_id, id) WHERE (due IS NOT NULL);
+
 CREATE INDEX campaign_phases_reported ON execution.campaign_phases USING btree (tenant_id, id) WHERE (progress_reported IS NOT NULL);
 
 CREATE INDEX campaign_runs_by_age ON execution.campaign_runs USING btree (tenant_id, created_at, id);
@@ -4170,8 +4301,6 @@ CREATE INDEX campaign_runs_by_correlation ON execution.campaign_runs USING btree
 CREATE INDEX campaign_runs_by_phase ON execution.campaign_runs USING btree (tenant_id, phase_id, created_at);
 
 CREATE INDEX campaigns_by_age ON execution.campaigns USING btree (tenant_id, created_at, id);
-
-CREATE INDEX campaigns_to_advance ON execution.campaigns USING btree (tenant_id, id) WHERE (advance_from IS NOT NULL);
 
 CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id);
 
@@ -4238,6 +4367,8 @@ CREATE TRIGGER campaign_runs_are_facts BEFORE UPDATE OF id, tenant_id, workspace
 CREATE TRIGGER campaign_runs_are_never_emptied BEFORE TRUNCATE ON execution.campaign_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('runs are kept');
 
 CREATE TRIGGER campaign_runs_are_never_removed BEFORE DELETE ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('runs are kept');
+
+CREATE TRIGGER campaign_runs_causes_are_facts BEFORE UPDATE OF cause, number ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was deployed stays as it was deployed');
 
 CREATE TRIGGER campaign_runs_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_runs FOR EACH ROW WHEN ((((((old.status <> 'queued'::text) OR (new.status <> 'running'::text)) AND ((old.status <> 'running'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'partial'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'failed'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a run does not change like this');
 
@@ -4526,9 +4657,6 @@ GRANT USAGE ON SCHEMA tenancy TO postrider_app;
 GRANT USAGE ON SCHEMA tenancy TO postrider_worker;
 GRANT USAGE ON SCHEMA tenancy TO postrider_read;
 
-REVOKE ALL ON FUNCTION execution.advance_campaign(p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.advance_campaign(p_actor text) TO postrider_worker;
-
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) FROM PUBLIC;
@@ -4560,7 +4688,7 @@ GRANT ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_n
 REVOKE ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_only_failed boolean, p_job_size integer, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
@@ -4578,7 +4706,7 @@ GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p
 
 REVOKE ALL ON FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.end_phase(p_run_id uuid, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) FROM PUBLIC;
 
@@ -4683,6 +4811,12 @@ GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_app;
 GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_read;
 
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) TO postrider_worker;
 
@@ -4690,7 +4824,7 @@ REVOKE ALL ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id u
 
 REVOKE ALL ON FUNCTION execution.shelve_jobs(p_run_id uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.success_of(p_channel text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_app;
@@ -4705,6 +4839,9 @@ GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant
 
 REVOKE ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.tend_phase(p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tend_phase(p_actor text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_run_id uuid) FROM PUBLIC;
 
@@ -4827,10 +4964,6 @@ GRANT SELECT ON TABLE execution.campaign_events TO postrider_read;
 GRANT SELECT ON TABLE execution.campaign_phases TO postrider_app;
 GRANT SELECT ON TABLE execution.campaign_phases TO postrider_worker;
 GRANT SELECT ON TABLE execution.campaign_phases TO postrider_read;
-
-GRANT SELECT ON TABLE execution.campaign_runs TO postrider_app;
-GRANT SELECT ON TABLE execution.campaign_runs TO postrider_worker;
-GRANT SELECT ON TABLE execution.campaign_runs TO postrider_read;
 
 GRANT SELECT ON TABLE execution.campaigns TO postrider_app;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_worker;

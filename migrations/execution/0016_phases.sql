@@ -8,28 +8,42 @@ alter table execution.campaigns
     -- Events up to this number were removed.
     add column pruned_through     bigint not null default 0,
     add column progress_at        timestamptz,
-    -- The position of a phase that has completed and whose successor is to be started.
-    add column advance_from       integer,
     -- Why the last successor was not started.
     add column not_advanced       text,
     add constraint campaigns_prune_what_happened check (pruned_through between 0 and sequence);
-create index campaigns_to_advance on execution.campaigns (tenant_id, id) where advance_from is not null;
 
 alter table execution.campaign_phases
     -- What the last progress event said.
     add column progress           numeric(4, 1) not null default 0,
     -- What was reported since, and waits for its event.
     add column progress_reported  numeric(4, 1),
+    -- What is to be done by itself: its successor is to be started, or its run has ended and so must it.
+    add column due                text,
+    add constraint campaign_phases_due_check check (due in ('advance', 'end')),
     add constraint campaign_phases_progress_is_a_percentage check (progress between 0 and 100),
     add constraint campaign_phases_reports_are_percentages check (progress_reported between 0 and 100);
+create index campaign_phases_due on execution.campaign_phases (tenant_id, id) where due is not null;
 create index campaign_phases_reported on execution.campaign_phases (tenant_id, id) where progress_reported is not null;
 
--- Why a run was made. A retry takes what failed since the last run of everybody.
+-- So far `auto_advance` had no effect: what was begun by hand is not to go on by itself all at once.
+update execution.campaigns as campaign
+   set auto_advance = false
+ where campaign.auto_advance
+   and exists (select
+                 from execution.campaign_phases as phase
+                where phase.tenant_id = campaign.tenant_id
+                  and phase.campaign_id = campaign.id
+                  and phase.status <> 'not_started');
+
+-- Why a run was made. A retry takes what failed since the last run of everybody. Runs of a phase are numbered under its campaign's
+-- lock: which one is newest is not a matter of clocks.
 alter table execution.campaign_runs
+    add column number integer not null default 1,
     add column cause text not null default 'start',
+    add constraint campaign_runs_are_numbered unique (tenant_id, phase_id, number),
     add constraint campaign_runs_cause_check check (cause in ('start', 'retry', 'rerun'));
 create trigger campaign_runs_causes_are_facts
-    before update of cause on execution.campaign_runs
+    before update of cause, number on execution.campaign_runs
     for each row
     execute function tenancy.refuse_change('what was deployed stays as it was deployed');
 
@@ -141,7 +155,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_progress constant numeric := trunc(p_progress, 1);
+    v_progress constant numeric := trunc(least(p_progress, 100), 1);
     v_phase record;
 begin
     select phase.phase, phase.progress,
@@ -200,10 +214,18 @@ begin
        and phase.id = p_phase_id;
     update execution.campaign_phases as phase
        set status = v_status,
-           updated_at = now()
+           updated_at = now(),
+           due = case
+                     when v_status = 'completed'
+                          and (select campaign.auto_advance
+                                 from execution.campaigns as campaign
+                                where campaign.tenant_id = p_tenant_id
+                                  and campaign.id = p_campaign_id)
+                         then 'advance'
+                 end
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id
- returning phase.phase, phase.position, phase.progress, phase.progress_reported
+ returning phase.phase, phase.progress_reported
       into strict v_phase;
     perform execution.audit(p_tenant_id, p_campaign_id, p_phase_id, p_run_id, null, null, p_actor, 'phase.' || v_status,
                             v_phase.phase || ' (' || p_trigger || ')');
@@ -224,14 +246,6 @@ begin
                                              'runId', p_run_id)) || coalesce(p_details, '{}'));
     if p_trigger in ('start', 'retry', 'rerun') then
         perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, 0);
-    end if;
-    if v_status = 'completed' then
-        update execution.campaigns
-           set advance_from = v_phase.position,
-               not_advanced = null
-         where tenant_id = p_tenant_id
-           and id = p_campaign_id
-           and auto_advance;
     end if;
     return v_sequence;
 end

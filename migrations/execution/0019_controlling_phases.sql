@@ -1,23 +1,23 @@
 -- Phases are started, paused, resumed, retried, rerun and ended by one function.
 -- Safe beside running workers: functions are replaced whole.
 
--- The runs of a phase since it was last sent to everybody.
+-- The runs of a phase since it was last sent to everybody, the newest first.
 create function execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid)
-returns setof uuid
+returns uuid[]
 language sql
 stable
 set search_path = pg_catalog, pg_temp
-as $$
+return array(
     select run.id
       from execution.campaign_runs as run
      where run.tenant_id = p_tenant_id
        and run.phase_id = p_phase_id
-       and run.created_at >= (select max(whole.created_at)
-                                from execution.campaign_runs as whole
-                               where whole.tenant_id = p_tenant_id
-                                 and whole.phase_id = p_phase_id
-                                 and whole.cause <> 'retry')
-$$;
+       and run.number >= (select max(whole.number)
+                            from execution.campaign_runs as whole
+                           where whole.tenant_id = p_tenant_id
+                             and whole.phase_id = p_phase_id
+                             and whole.cause <> 'retry')
+     order by run.number desc);
 
 -- Makes a run of a delivery: of the whole audience, or, for a retry, of the items that have failed for certain. Null when there are none.
 create function execution.create_run(
@@ -53,7 +53,7 @@ begin
           into v_audience, v_members
           from (select item.recipient_id
                   from execution.channel_outbox as item
-                 where item.run_id in (select execution.runs_since_all(p_tenant_id, p_phase_id))
+                 where item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
                  group by item.recipient_id
                 having bool_and(item.status = 'failed')) as failed;
         if v_members = 0 then
@@ -86,7 +86,7 @@ begin
 
     insert into execution.campaign_runs
            (id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider,
-            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, cause, correlation_id)
+            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, number, cause, correlation_id)
     values (p_run_id, p_tenant_id, v_phase.workspace_id, v_phase.campaign_id, v_phase.id, v_phase.channel, v_phase.asset_id,
             v_phase.provider_account_id, v_phase.provider, v_phase.failover_account_id, v_phase.scheduled_for, v_phase.quiet_time,
             case v_phase.channel
@@ -94,7 +94,12 @@ begin
                 when 'voice' then v_phase.asset_version::text
                 else 'social'
             end,
-            cardinality(v_audience), v_members - cardinality(v_audience), p_cause, gen_random_uuid());
+            cardinality(v_audience), v_members - cardinality(v_audience),
+            (select coalesce(max(run.number), 0) + 1
+               from execution.campaign_runs as run
+              where run.tenant_id = p_tenant_id
+                and run.phase_id = p_phase_id),
+            p_cause, gen_random_uuid());
 
     insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, run_after, item_ids)
     select gen_random_uuid(), p_tenant_id, v_phase.workspace_id, p_run_id, part + 1,
@@ -120,7 +125,8 @@ $$;
 
 -- Starts a phase that has not begun: one run of its whole audience, or, where another service does it, nothing but the state.
 create function execution.start_phase(
-    p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text)
+    p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text,
+    p_reason text default null)
 returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -142,7 +148,7 @@ begin
        and id = p_campaign_id
        and not_advanced is not null;
     return execution.enter_phase_state(p_tenant_id, p_campaign_id, p_phase_id, 'start', v_run_id, p_actor,
-                                       jsonb_strip_nulls(jsonb_build_object('items', v_items)));
+                                       jsonb_strip_nulls(jsonb_build_object('items', v_items, 'reason', p_reason)));
 end
 $$;
 
@@ -211,7 +217,7 @@ begin
                   from execution.campaign_runs as run
                  where run.tenant_id = v_tenant_id
                    and run.phase_id = v_phase.id
-                 order by run.created_at desc, run.id desc
+                 order by run.number desc
                  limit 1);
     end if;
     if v_phase.status <> 'not_started' then
@@ -227,40 +233,56 @@ begin
 end
 $$;
 
--- Ends the phase of a run that has ended, within the tolerance or outside it. The caller has locked campaign and phase.
-create function execution.end_phase(p_run_id uuid, p_actor text)
+-- Ends a phase whose newest run has ended: completed if all but a tolerated share of everybody got the message, in whichever of
+-- the runs since everybody was addressed. What nobody tried, or nobody knows about, is no better than what failed. The caller has
+-- locked campaign and phase.
+create function execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_runs constant uuid[] := execution.runs_since_all(p_tenant_id, p_phase_id);
+    v_phase record;
     v_run record;
-    v_jobs record;
-    v_tolerated boolean;
+    v_items record;
+    v_all integer;
 begin
-    select run.*, phase.failure_tolerance
-      into strict v_run
-      from execution.campaign_runs as run
-           join execution.campaign_phases as phase
-             on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-     where run.id = p_run_id;
+    select phase.campaign_id, phase.failure_tolerance
+      into strict v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id;
+    select run.id, run.status into strict v_run from execution.campaign_runs as run where run.id = v_runs[1];
+    select run.intended into strict v_all from execution.campaign_runs as run where run.id = v_runs[cardinality(v_runs)];
+    -- The jobs have counted. That is not enough after a retry, nor if they left items in doubt, which may have been settled since.
     select coalesce(sum(job.succeeded + job.skipped), 0) as went_well,
            coalesce(sum(job.failed), 0) as failed
-      into v_jobs
+      into v_items
       from execution.job_queue as job
-     where job.tenant_id = v_run.tenant_id
-       and job.run_id = p_run_id;
-    -- What nobody tried, or nobody knows about, is no better than what failed.
-    v_tolerated := v_run.status = 'completed'
-                   or v_run.status = 'partial'
-                      and v_run.intended - v_jobs.went_well <= v_run.failure_tolerance * v_run.intended;
-    perform execution.note_progress_of(v_run.tenant_id, v_run.campaign_id, v_run.phase_id,
-                                       100.0 * (v_jobs.went_well + v_jobs.failed) / v_run.intended);
+     where job.tenant_id = p_tenant_id
+       and job.run_id = v_run.id;
+    if cardinality(v_runs) > 1 or v_items.went_well + v_items.failed < v_all then
+        select count(*) filter (where lead.went_well) as went_well,
+               count(*) filter (where not lead.went_well and not lead.is_open) as failed
+          into v_items
+          from (select bool_or(item.status in ('sent', 'called', 'posted', 'skipped')) as went_well,
+                       bool_or(item.status = 'queued') as is_open
+                  from execution.channel_outbox as item
+                 where item.run_id = any (v_runs)
+                 group by item.recipient_id) as lead;
+    end if;
+    perform execution.note_progress_of(p_tenant_id, v_phase.campaign_id, p_phase_id,
+                                       100.0 * (v_items.went_well + v_items.failed) / v_all);
     perform execution.enter_phase_state(
-        v_run.tenant_id, v_run.campaign_id, v_run.phase_id, case when v_tolerated then 'complete' else 'fail' end, p_run_id,
-        p_actor,
-        jsonb_build_object('runStatus', v_run.status, 'items', v_run.intended, 'succeededOrSkipped', v_jobs.went_well,
-                           'failed', v_jobs.failed, 'open', v_run.intended - v_jobs.went_well - v_jobs.failed));
+        p_tenant_id, v_phase.campaign_id, p_phase_id,
+        case
+            when v_items.went_well > 0 and v_all - v_items.went_well <= v_phase.failure_tolerance * v_all then 'complete'
+            else 'fail'
+        end,
+        v_run.id, p_actor,
+        jsonb_build_object('runStatus', v_run.status, 'items', v_all, 'succeededOrSkipped', v_items.went_well,
+                           'failed', v_items.failed, 'open', v_all - v_items.went_well - v_items.failed));
 end
 $$;
 
@@ -315,7 +337,7 @@ begin
        for no key update;
     -- A phase that is paused ends when it is resumed.
     if v_phase_status = 'in_progress' then
-        perform execution.end_phase(p_run_id, p_actor);
+        perform execution.end_phase(v_run.tenant_id, v_run.phase_id, p_actor);
     end if;
 end
 $$;
@@ -337,6 +359,7 @@ as $$
 declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_goal constant text := execution.phase_goal(p_trigger);
+    v_reason constant text := nullif(left(btrim(p_reason), 2000), '');
     v_phase record;
     v_run record;
     v_run_id uuid;
@@ -344,6 +367,10 @@ declare
     v_sequence bigint;
     v_second bigint;
 begin
+    -- Who stands still in the middle of this holds up others; the server ends such a transaction.
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    end if;
     if v_goal is null then
         raise exception 'a phase is not controlled by `%`', coalesce(p_trigger, 'null')
             using errcode = 'invalid_parameter_value', hint = 'Use start, pause, resume, retry, rerun, complete or fail.';
@@ -381,7 +408,7 @@ begin
       from execution.campaign_runs as run
      where run.tenant_id = v_tenant_id
        and run.phase_id = v_phase.id
-     order by run.created_at desc, run.id desc
+     order by run.number desc
      limit 1;
 
     if v_phase.kind = 'delivery' and p_trigger in ('complete', 'fail') then
@@ -409,14 +436,14 @@ begin
     end if;
 
     if p_trigger = 'start' then
-        v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor);
+        v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
     elsif p_trigger = 'retry' and v_phase.kind = 'delivery' then
         v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
         if v_run_id is null then
             select count(*)
               into v_doubts
               from execution.channel_outbox as item
-             where item.run_id in (select execution.runs_since_all(v_tenant_id, v_phase.id))
+             where item.run_id = any (execution.runs_since_all(v_tenant_id, v_phase.id))
                and item.status = 'queued';
             if v_doubts > 0 then
                 return query select 'conflict', v_phase.status, v_phase.kind,
@@ -427,12 +454,12 @@ begin
         end if;
         v_sequence := execution.enter_phase_state(
             v_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
-            jsonb_build_object('items', coalesce((select run.intended from execution.campaign_runs as run where run.id = v_run_id), 0)));
+            jsonb_strip_nulls(jsonb_build_object(
+                'items', coalesce((select run.intended from execution.campaign_runs as run where run.id = v_run_id), 0),
+                'reason', v_reason)));
         if v_run_id is null then
-            -- What was in doubt turned out well, and nothing is left to send.
-            perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
-            v_sequence := execution.enter_phase_state(v_tenant_id, p_campaign_id, v_phase.id, 'complete', null, p_actor,
-                                                      jsonb_build_object('items', 0));
+            -- What was in doubt turned out well, and nothing is left to send: it ends by itself, in a moment.
+            update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
         end if;
     elsif p_trigger = 'rerun' and v_phase.kind = 'delivery' then
         v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
@@ -452,22 +479,23 @@ begin
            and item.status in ('sent', 'called', 'posted', 'queued');
         v_sequence := execution.enter_phase_state(
             v_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
-            jsonb_build_object('items', (select run.intended from execution.campaign_runs as run where run.id = v_run_id),
-                               'secondMessages', v_second));
+            jsonb_strip_nulls(jsonb_build_object(
+                'items', (select run.intended from execution.campaign_runs as run where run.id = v_run_id),
+                'secondMessages', v_second, 'reason', v_reason)));
     else
         if p_trigger = 'complete' then
             perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
         end if;
         v_sequence := execution.enter_phase_state(
             v_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
-            jsonb_strip_nulls(jsonb_build_object('reason', left(p_reason, 2000))));
+            jsonb_strip_nulls(jsonb_build_object('reason', v_reason)));
         if p_trigger = 'pause' then
             perform execution.shelve_jobs(v_run.id);
         elsif p_trigger = 'resume' then
             perform execution.unshelve_jobs(v_run.id);
             if v_run.status in ('completed', 'partial', 'failed') then
-                -- Its last calls ended while it was paused.
-                perform execution.end_phase(v_run.id, p_actor);
+                -- Its last calls ended while it was paused: it ends by itself, in a moment.
+                update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
             end if;
         end if;
     end if;
@@ -479,7 +507,7 @@ begin
                      from execution.campaign_runs as newest
                     where newest.tenant_id = phase.tenant_id
                       and newest.phase_id = phase.id
-                    order by newest.created_at desc, newest.id desc
+                    order by newest.number desc
                     limit 1) as run on true
          where phase.tenant_id = v_tenant_id
            and phase.id = v_phase.id;
@@ -549,7 +577,7 @@ begin
      where phase.tenant_id = v_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
-     order by run.created_at desc, run.id desc
+     order by run.number desc
      limit 1;
     -- A worker that stands still in the middle is not waited for longer: who asks again is told when it is over.
     perform set_config('lock_timeout', '10s', true);

@@ -28,7 +28,7 @@ select phase.id,
              from execution.campaign_runs as run
             where run.tenant_id = phase.tenant_id
               and run.phase_id = phase.id
-            order by run.created_at desc, run.id desc
+            order by run.number desc
             limit 1) as newest on true
  where phase.tenant_id = $1
    and phase.campaign_id = $2

@@ -518,6 +518,8 @@ pub struct Snapshot {
     pub sequence: i64,
     /// When it was taken.
     pub taken_at: Timestamp,
+    /// Whether a next phase is about to be started by itself.
+    pub advancing: bool,
     /// Why a phase was not started by itself, if that happened last.
     pub not_advanced: Option<String>,
     /// Its phases, in order.
@@ -536,8 +538,13 @@ pub async fn snapshot(
         r#"
         select sequence,
                not_advanced,
-               now() as "taken_at!: jiff_sqlx::Timestamp"
-          from execution.campaigns
+               now() as "taken_at!: jiff_sqlx::Timestamp",
+               exists (select
+                         from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id
+                          and phase.campaign_id = campaign.id
+                          and phase.due = 'advance') as "advancing!"
+          from execution.campaigns as campaign
          where tenant_id = $1
            and id = $2
         "#,
@@ -553,6 +560,7 @@ pub async fn snapshot(
         campaign: found,
         sequence: row.sequence,
         taken_at: row.taken_at.to_jiff(),
+        advancing: row.advancing,
         not_advanced: row.not_advanced,
         phases,
     }))

@@ -132,6 +132,9 @@ fn controlled(outcome: &str, reason: Option<String>, standing: Standing) -> Cont
     }
 }
 
+/// Somebody held a lock for too long.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+
 /// The function says with this code that there is no such campaign or phase.
 fn is_unknown(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == "P0002")
@@ -158,7 +161,14 @@ pub async fn await_reservations(
     )
     .fetch_one(unnamed(&mut transaction))
     .await
-    .map_err(StoreError::on("waiting for reservations"))?;
+    .map_err(|error| match error.as_database_error().and_then(sqlx::error::DatabaseError::code) {
+        Some(code) if code == LOCK_NOT_AVAILABLE => StoreError::Conflict {
+            message: "the phase is paused, but a worker that was reserving has not finished yet; pause it once more to be \
+                      sure that nothing is reserved any more"
+                .to_owned(),
+        },
+        _ => StoreError::on("waiting for reservations")(error),
+    })?;
     pool::commit(transaction).await?;
     Ok(in_flight)
 }
@@ -213,13 +223,14 @@ pub async fn note_progress(pool: &Pool, worker: &str) -> Result<(), StoreError> 
     pool::commit(transaction).await
 }
 
-/// Starts the successor of a phase that has completed, where a campaign goes on by itself. False when there was none to look after.
-pub async fn advance(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
+/// Does what one phase is due for: ends it, or starts its successor where a campaign goes on by itself. False when there was nothing
+/// to do.
+pub async fn tend(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
     let mut transaction = pool::begin(pool).await?;
-    let found = sqlx::query_scalar!(r#"select execution.advance_campaign($1) as "found!""#, actor)
+    let found = sqlx::query_scalar!(r#"select execution.tend_phase($1) as "found!""#, actor)
         .fetch_one(unnamed(&mut transaction))
         .await
-        .map_err(StoreError::on("starting the next phase"))?;
+        .map_err(StoreError::on("ending or starting a phase"))?;
     pool::commit(transaction).await?;
     Ok(found)
 }

@@ -174,6 +174,34 @@ pub async fn page(
     Ok(runs)
 }
 
+/// The runs of a phase since it was last sent to everybody, oldest first: the one of everybody, and its retries.
+pub async fn since_all(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    phase: PhaseId,
+) -> Result<Vec<Run>, StoreError> {
+    let ids = sqlx::query_scalar!(
+        r#"
+        select run.id
+          from execution.campaign_runs as run
+         where run.tenant_id = $1
+           and run.phase_id = $2
+           and run.number >= (select max(whole.number)
+                                from execution.campaign_runs as whole
+                               where whole.tenant_id = $1
+                                 and whole.phase_id = $2
+                                 and whole.cause <> 'retry')
+        "#,
+        tenant.0,
+        phase.0,
+    )
+    .fetch_all(unnamed(&mut *connection))
+    .await
+    .map_err(StoreError::on("reading the runs of the phase"))?;
+    let ids: Vec<RunId> = ids.into_iter().map(RunId).collect();
+    read(connection, tenant, &ids).await
+}
+
 /// How far a run is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Progress {

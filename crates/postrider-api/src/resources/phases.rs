@@ -10,6 +10,7 @@ use postrider_model::{
     ids::CampaignId,
 };
 use postrider_store::{
+    StoreError,
     campaigns::{self, PhaseState, Snapshot},
     jobs,
     phases::{self, Control, Controlled, Standing},
@@ -28,6 +29,9 @@ use crate::{
     requests::{Begun, Repeatable, Writing},
 };
 
+/// Longest reason, in characters.
+const REASON_MAX: usize = 2000;
+
 /// A campaign as it stands, all of it at one moment.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -39,6 +43,8 @@ pub(crate) struct Status {
     /// The number of the last event that this includes: read the stream from here on.
     sequence: i64,
     timestamp: Timestamp,
+    /// Whether a next phase is about to be started by itself.
+    advancing: bool,
     /// Why a phase was not started by itself, if that happened last.
     not_advanced: Option<String>,
     phases: Vec<PhaseStanding>,
@@ -123,6 +129,7 @@ impl From<Snapshot> for Status {
             auto_advance: snapshot.campaign.auto_advance,
             sequence: snapshot.sequence,
             timestamp: snapshot.taken_at,
+            advancing: snapshot.advancing,
             not_advanced: snapshot.not_advanced,
             phases: snapshot.phases.into_iter().map(PhaseStanding::from).collect(),
         }
@@ -182,7 +189,8 @@ pub(crate) struct ControlAnswer {
     items: Option<i64>,
     /// How many of them got the message before, or may have: for `rerun`.
     second_messages: Option<i64>,
-    /// For `pause`: calls that were under way when it was answered. They finish and are recorded; nothing new is begun.
+    /// For `pause`: items whose calls were under way when it was answered. They finish and are recorded; nothing new is reserved. An answer that is
+    /// given again under its `Idempotency-Key` leaves it out.
     in_flight: Option<i64>,
 }
 
@@ -229,13 +237,15 @@ pub(crate) async fn control(
 ) -> ApiResult<Response> {
     let trigger: PhaseTrigger = word.parse().map_err(|_| ApiError::NotFound("control"))?;
     let request = request.unwrap_or_default();
+    if request.reason.as_ref().is_some_and(|reason| reason.chars().count() > REASON_MAX) {
+        return Err(ApiError::unprocessable("reason", format!("has at most {REASON_MAX} characters")));
+    }
     let is_pause = trigger == PhaseTrigger::Pause;
     let exact = async || {
         let waited = phases::await_reservations(&app.pool, caller.tenant_id, campaign, &phase).await;
         waited.map_err(|error| match error {
-            passing if passing.is_passing() => ApiError::NotReady(
-                "the phase is paused, but a worker that was reserving has not finished yet; send the pause again to be sure".to_owned(),
-            ),
+            // It is paused; whether all have noticed is not known yet.
+            StoreError::Conflict { message } => ApiError::NotReady(message),
             error => error.into(),
         })
     };

@@ -457,13 +457,13 @@ async fn tend(shared: Arc<Shared>, ended: CancellationToken) {
             tracing::debug!(?error, "how far the campaigns are could not be said");
         }
         loop {
-            match phases::advance(&shared.pool, &shared.worker).await {
+            match phases::tend(&shared.pool, &shared.worker).await {
                 Ok(false) => break,
                 Ok(true) if shared.stopping.is_cancelled() => break,
                 // There may be jobs now.
                 Ok(true) => shared.job_ended.notify_waiters(),
                 Err(error) => {
-                    tracing::warn!(?error, "a next phase was not started, and is tried again: {error}");
+                    tracing::warn!(?error, "a phase was not ended or started, and is tried again: {error}");
                     break;
                 }
             }

@@ -153,10 +153,10 @@ fn tell(
         );
     }
     match standing.in_flight {
-        Some(0) => eprintln!("no call is under way, and none will be begun"),
-        Some(1) => eprintln!("1 call that was under way finishes and is recorded; none will be begun"),
+        Some(0) => eprintln!("no call is under way, and nothing new is reserved"),
+        Some(1) => eprintln!("1 call that was under way finishes and is recorded; nothing new is reserved"),
         Some(count) => {
-            eprintln!("{count} calls that were under way finish and are recorded; none will be begun");
+            eprintln!("{count} calls that were under way finish and are recorded; nothing new is reserved");
         }
         None => {}
     }

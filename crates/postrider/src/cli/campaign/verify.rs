@@ -32,7 +32,7 @@ pub struct VerifyArgs {
     json: bool,
 }
 
-/// The answer: of a campaign, about the newest run of each phase that we deliver.
+/// The answer: of a campaign, about the newest run of everybody in each phase that we deliver, and its retries.
 #[derive(Serialize)]
 struct Answer {
     launched: bool,
@@ -105,7 +105,8 @@ async fn wanted_runs(
     let (mut runs, mut not_deployed) = (Vec::new(), Vec::new());
     for phase in phases.into_iter().filter(|phase| phase.kind == PhaseKind::Delivery) {
         match phase.run {
-            Some(state) => runs.push(state.run),
+            // A retry alone says nothing about those who were not in it.
+            Some(_) => runs.extend(runs::since_all(connection, tenant, phase.id).await?),
             None => not_deployed.push(phase.phase),
         }
     }

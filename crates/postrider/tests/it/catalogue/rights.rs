@@ -13,7 +13,6 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
     assert_eq!(
         texts(&admin, granted).await?,
         [
-            "execution.advance_campaign(text): worker",
             "execution.await_reservations(uuid,text): app",
             "execution.begin_outbox_items(text,uuid[],integer[],integer[],integer[],uuid[],text[],bytea[],text[],text[]): worker",
             "execution.claim_doubts(text,text[],integer,interval,uuid[]): worker",
@@ -55,6 +54,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "execution.suppress_lead(uuid,text,text): app",
             "execution.take_turn_for_doubt(text,uuid,uuid,integer,double precision): worker",
             "execution.take_turns(text,uuid,integer,integer,boolean,double precision,boolean): worker",
+            "execution.tend_phase(text): worker",
             "execution.verify_launch(uuid): app read worker",
             "m10_recovery.claim_outbox_events(text,integer): worker",
             "m10_recovery.close_outbox_event(bigint,text,text): app",

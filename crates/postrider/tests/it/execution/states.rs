@@ -67,10 +67,10 @@ impl Place {
             name: state.as_str(),
             insert: self.row(
                 "campaign_id, phase_id, channel, asset_id, provider_account_id, provider, quiet_time, key_part, intended,
-                 correlation_id, status",
+                 correlation_id, number, status",
                 &format!(
                     "'{}', '{}', 'email', gen_random_uuid(), gen_random_uuid(), 'sim', '1 minute', 'x', 1,
-                     gen_random_uuid(), '{state}'",
+                     gen_random_uuid(), 2 + (random() * 1000000000)::integer, '{state}'",
                     self.campaign, self.phase
                 ),
             ),

@@ -16,7 +16,8 @@ pub struct Board {
     /// The last event that it includes.
     pub sequence: i64,
     auto_advance: bool,
-    not_advanced: Option<String>,
+    /// A next phase is about to be started.
+    advancing: bool,
     pub phases: Vec<Phase>,
     hints: Vec<String>,
 }
@@ -57,6 +58,7 @@ pub struct Status {
     campaign_id: CampaignId,
     sequence: i64,
     auto_advance: bool,
+    advancing: bool,
     not_advanced: Option<String>,
     phases: Vec<PhaseStatusOfServer>,
 }
@@ -77,6 +79,11 @@ impl Board {
             return;
         }
         self.sequence = event.sequence;
+        match event.r#type {
+            EventType::PhaseCompleted => self.advancing = self.auto_advance,
+            EventType::PhaseStarted => self.advancing = false,
+            _ => {}
+        }
         let Some(phase) = self.phases.iter_mut().find(|phase| phase.name == event.phase) else { return };
         match event.r#type {
             EventType::PhaseStarted | EventType::PhaseResumed => phase.status = PhaseStatus::InProgress,
@@ -99,7 +106,7 @@ impl Board {
 
     fn goes_on_by_itself(&self) -> bool {
         let follows = |pair: &[Phase]| matches!(pair, [before, next] if before.status == PhaseStatus::Completed && next.status == PhaseStatus::NotStarted);
-        self.auto_advance && self.not_advanced.is_none() && self.phases.windows(2).any(follows)
+        self.advancing && self.phases.windows(2).any(follows)
     }
 
     /// What is not part of the history, and good to know.
@@ -133,7 +140,7 @@ impl From<Snapshot> for Board {
             campaign: snapshot.campaign.id,
             sequence: snapshot.sequence,
             auto_advance: snapshot.campaign.auto_advance,
-            not_advanced: snapshot.not_advanced,
+            advancing: snapshot.advancing,
             phases: phases.collect(),
             hints,
         }
@@ -153,8 +160,8 @@ impl From<Status> for Board {
             campaign: status.campaign_id,
             sequence: status.sequence,
             auto_advance: status.auto_advance,
+            advancing: status.advancing,
             hints: hints.collect(),
-            not_advanced: status.not_advanced,
             phases: phases.collect(),
         }
     }
@@ -171,7 +178,7 @@ mod tests {
             json!({ "phase": format!("p{n}"), "status": status, "progressPercentage": 0.0, "run": null })
         });
         let status = json!({
-            "campaignId": uuid::Uuid::nil(), "sequence": 5, "autoAdvance": auto_advance, "notAdvanced": null,
+            "campaignId": uuid::Uuid::nil(), "sequence": 5, "autoAdvance": auto_advance, "advancing": auto_advance, "notAdvanced": null,
             "phases": phases.collect::<Vec<_>>(),
         });
         serde_json::from_value::<Status>(status).unwrap().into()
@@ -223,5 +230,11 @@ mod tests {
         ] {
             assert_eq!(board(auto_advance, statuses).is_over(), is_over, "{auto_advance} {statuses:?}");
         }
+        // What had completed before anybody looked, and leads nowhere, is not waited for; what completes now is.
+        let mut old = Board { advancing: false, ..board(true, &[Completed, NotStarted]) };
+        assert!(old.is_over());
+        old.apply(&event(6, "phase_started", &json!({})));
+        old.apply(&event(7, "phase_completed", &json!({})));
+        assert!(!old.is_over());
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{control, delivery, history, status};
+use super::{control, delivery, history, status, tend};
 use crate::{
     execution::{Stage, claim, complete, finalize, reserve_all},
     sql::{execute, number, texts},
@@ -99,6 +99,12 @@ async fn what_is_in_doubt_is_not_retried() -> anyhow::Result<()> {
     let retried = control(&stage, campaign, "first", "retry", None).await?;
     assert_eq!((retried.outcome.as_str(), retried.items), ("changed", Some(1)));
     work(&stage, &["sent"]).await?;
+    assert_eq!(status(&stage, campaign, "first").await?, "failed", "of three nobody knows");
+    for id in &ids[1..] {
+        stage.ask::<String>(stage.own, settle(id, "sent")).await?;
+    }
+    control(&stage, campaign, "first", "retry", None).await?;
+    tend(&stage).await?;
     assert_eq!(status(&stage, campaign, "first").await?, "completed");
     Ok(())
 }
@@ -150,7 +156,9 @@ async fn a_retry_with_nothing_left_to_send_completes_the_phase() -> anyhow::Resu
         stage.ask::<String>(stage.own, sql).await?;
     }
     let retried = control(&stage, campaign, "first", "retry", None).await?;
-    assert_eq!((retried.outcome.as_str(), retried.status.as_str()), ("changed", "completed"));
+    assert_eq!((retried.outcome.as_str(), retried.status.as_str()), ("changed", "in_progress"));
+    tend(&stage).await?;
+    assert_eq!(status(&stage, campaign, "first").await?, "completed");
     assert_eq!(number(&stage.admin, "select count(*) from execution.campaign_runs").await?, 1);
     Ok(())
 }
@@ -206,5 +214,35 @@ async fn an_empty_list_does_not_start_and_leaves_no_trace() -> anyhow::Result<()
     let refused = crate::sql::refusal(control(&stage, campaign, "first", "start", None).await)?;
     assert_eq!(refused.message, "the list of phase `first` is empty");
     assert_eq!(stage.census().await?, before);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn which_run_is_newest_is_not_a_matter_of_clocks() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let campaign = delivery(&stage, 4, &json!({ "failure_tolerance": 0 })).await?;
+    control(&stage, campaign, "first", "start", None).await?;
+    work(&stage, &["sent", "failed"]).await?;
+    // The retry's transaction began before the start's, by the clock.
+    let retried = control(&stage, campaign, "first", "retry", None).await?;
+    execute(
+        &stage.admin,
+        format!(
+            "set session_replication_role = replica;
+             update execution.campaign_runs set created_at = created_at - interval '1 hour' where id = '{}';
+             reset session_replication_role",
+            retried.run_id.unwrap_or_default()
+        ),
+    )
+    .await?;
+    work(&stage, &["sent", "failed"]).await?;
+    let again = control(&stage, campaign, "first", "retry", None).await?;
+    assert_eq!(again.items, Some(1), "whoever got it in the first retry is not asked again");
+    work(&stage, &["sent"]).await?;
+    assert_eq!(status(&stage, campaign, "first").await?, "completed");
+    let twice =
+        "select count(*) from (select recipient_id from execution.channel_outbox where status = 'sent'
+                                        group by recipient_id having count(*) > 1) as twice";
+    assert_eq!(number(&stage.admin, twice).await?, 0);
     Ok(())
 }

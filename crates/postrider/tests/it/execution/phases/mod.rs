@@ -102,6 +102,12 @@ pub async fn status(stage: &Stage, campaign: Uuid, phase: &str) -> Result<String
     Ok(texts(&stage.admin, sql).await?.concat())
 }
 
+/// Does what phases are due for, as workers do now and then.
+pub async fn tend(stage: &Stage) -> Result<(), sqlx::Error> {
+    while sqlx::query_scalar("select execution.tend_phase('w')").fetch_one(&stage.worker).await? {}
+    Ok(())
+}
+
 /// How many rows the history has.
 pub async fn events(stage: &Stage, campaign: Uuid) -> Result<i64, sqlx::Error> {
     number(

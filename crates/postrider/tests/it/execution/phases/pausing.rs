@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{control, delivery, history, status};
+use super::{control, delivery, history, status, tend};
 use crate::{
     execution::{Stage, Windows, calls::Job, claim, complete, finalize, reserve_all},
     sql::{execute, number, texts},
@@ -137,7 +137,10 @@ async fn a_run_that_ends_while_paused_ends_its_phase_when_resumed() -> anyhow::R
     assert_eq!(status(&stage, campaign, "first").await?, "paused");
 
     let resumed = control(&stage, campaign, "first", "resume", None).await?;
-    assert_eq!((resumed.outcome.as_str(), resumed.status.as_str()), ("changed", "completed"));
+    assert_eq!((resumed.outcome.as_str(), resumed.status.as_str()), ("changed", "in_progress"));
+    let again = control(&stage, campaign, "first", "resume", Some("paused")).await?;
+    assert_eq!(again.outcome, "unchanged", "saying it twice is no mistake");
+    tend(&stage).await?;
     assert_eq!(
         history(&stage, campaign).await?,
         [
@@ -193,5 +196,35 @@ async fn a_job_that_is_handed_back_meets_a_resume_half_way() -> anyhow::Result<(
     assert_eq!(resumed?.outcome, "changed");
     assert_eq!(claim(&stage.worker, "w", 1).await?.len(), 1, "it is not left on the shelf");
     execute(&stage.admin, "select 1").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_does_not_know_of_pauses_burns_no_attempts() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let campaign = delivery(&stage, 2, &json!({})).await?;
+    control(&stage, campaign, "first", "start", None).await?;
+    let job = claim(&stage.worker, "old", 1).await?.remove(0);
+    control(&stage, campaign, "first", "pause", None).await?;
+    // It is told `paused`, takes the job for lost, and leaves it.
+    stage.age_lock(&job, "6 minutes").await?;
+    assert_eq!(claim(&stage.worker, "w", 10).await?.len(), 0);
+    let stands = format!(
+        "select status || ' ' || attempts || ' ' || run_after from execution.job_queue where id = '{}'",
+        job.job_id
+    );
+    assert_eq!(texts(&stage.admin, stands).await?, ["queued 0 infinity"]);
+    control(&stage, campaign, "first", "resume", None).await?;
+    assert_eq!(claim(&stage.worker, "w", 10).await?.len(), 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_would_not_see_a_pause_may_not_reserve() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let job = stage.job("w", 1).await?;
+    let mut blind = stage.worker.begin_with("begin isolation level repeatable read").await?;
+    let refused = crate::sql::refusal(Windows::of(&job, 1, 1).begin(&mut *blind, "w").await)?;
+    assert!(refused.message.contains("read committed"), "{}", refused.message);
     Ok(())
 }
