@@ -60,14 +60,16 @@ async fn authenticate(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> 
     }
     let secret: ApiKeySecret = token.trim().parse().map_err(|_| ApiError::Unauthenticated)?;
     let hash = secret.hash();
-    app.throttle.spend_if_known(&hash)?;
+    app.throttle.spend(&hash)?;
     let mut transaction = pool::begin(&app.pool).await?;
     let caller = keys::authenticate(&mut transaction, &secret).await?;
     // The time of last use is recorded whether or not the request succeeds.
     pool::commit(transaction).await?;
-    let caller = caller?;
-    app.throttle.know(hash);
-    Ok(caller)
+    match caller {
+        Ok(_) => app.throttle.know(hash),
+        Err(_) => app.throttle.forget(&hash),
+    }
+    Ok(caller?)
 }
 
 /// Whose key this is.

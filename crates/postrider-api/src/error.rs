@@ -2,13 +2,13 @@
 //!
 //! | status | when |
 //! |---|---|
-//! | 400 | the request cannot be read: no JSON, an unknown field, a wrong type, a number out of its range |
+//! | 400 | the request cannot be read: no JSON, an unknown field, a wrong type, a number that its type cannot hold |
 //! | 401, 403 | no valid key; a key without the right |
 //! | 404 | nothing here, or nothing of this tenant: what the path names |
 //! | 409 | it is fine, but not beside what is there: a name that is taken, a state that does not allow it |
 //! | 413, 415 | too large; not JSON |
-//! | 422 | it can be read and makes no sense here: what the body names does not exist, the database refused it |
-//! | 429 | too fast |
+//! | 422 | it can be read and makes no sense here: a value that is not allowed, a name of what does not exist, a refusal of the database |
+//! | 429 | too fast, or a guess too many at keys |
 //! | 5xx | ours; the log has the reason under the request's id, the caller does not |
 
 use axum::{
@@ -77,6 +77,9 @@ pub enum ApiError {
     /// Too many requests with this key.
     #[error("this key makes too many requests; try again in {0} s")]
     TooFast(u64),
+    /// Too many requests with keys that let nobody in.
+    #[error("too many requests came with keys that are not valid; try again in {0} s")]
+    TooManyStrangers(u64),
     /// No room for another reader: of the tenant, or at all.
     #[error("{detail}; try again in {retry_after} s")]
     NoRoom {
@@ -179,7 +182,9 @@ impl ApiError {
             Self::Conflict { .. } => StatusCode::CONFLICT,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::TooFast(_) | Self::NoRoom { is_full: false, .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooFast(_) | Self::TooManyStrangers(_) | Self::NoRoom { is_full: false, .. } => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::NotReady(_) | Self::NoRoom { is_full: true, .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Store(StoreError::Refused { .. }) => StatusCode::UNPROCESSABLE_ENTITY,
@@ -255,7 +260,9 @@ impl IntoResponse for ApiError {
             Self::Unauthenticated | Self::Denied(_) => {
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            Self::TooFast(seconds) | Self::NoRoom { retry_after: seconds, .. } => {
+            Self::TooFast(seconds)
+            | Self::TooManyStrangers(seconds)
+            | Self::NoRoom { retry_after: seconds, .. } => {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             }
             _ => {}

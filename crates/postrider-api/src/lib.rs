@@ -17,12 +17,18 @@ mod router;
 mod stream;
 mod throttle;
 
-use std::{future::IntoFuture, time::Duration};
+use std::time::Duration;
 
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
 use postrider_providers::Adapters;
 use postrider_store::Pool;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use axum::http::HeaderValue;
 pub use callbacks::CallbackKeys;
@@ -31,13 +37,15 @@ pub use router::{document, router};
 pub use stream::{Hub, StreamSettings};
 pub use throttle::Throttle;
 
-use self::listener::Door;
+use self::listener::{Connection, Door};
 
 /// What the handlers share.
 #[derive(Clone)]
 pub struct App {
     /// Connections as `postrider_app`.
     pub pool: Pool,
+    /// Connections of the same kind for imports, which take long: whoever asks for something else must not wait for them.
+    pub import_pool: Pool,
     /// The metrics of this process.
     pub metrics: PrometheusHandle,
     /// Cancelled when the process begins to drain: then it is alive and not ready.
@@ -56,6 +64,10 @@ pub struct App {
     pub stream: Hub,
     /// How long a peer may take nothing of what it is sent.
     pub write_timeout: Duration,
+    /// How long a peer may take for the head of its next request.
+    pub header_timeout: Duration,
+    /// Most connections of this process. Further ones wait to be accepted.
+    pub connections_max: usize,
     /// From how many failures on an event is stuck.
     pub stuck_after: i32,
 }
@@ -65,25 +77,46 @@ pub fn collect_metrics() -> Result<PrometheusHandle, metrics_exporter_prometheus
     metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()
 }
 
+/// A connection with the routes behind it.
+type Serving = http1::Connection<TokioIo<Connection>, TowerToHyperService<Router>>;
+
 /// How long requests may take to finish once the process shuts down. A client that never finishes its request must
 /// not keep it from ending.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Serves until shutdown, then lets the requests that are under way finish.
-pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) -> std::io::Result<()> {
-    let listener = Door { listener, write_timeout: app.write_timeout };
+pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) {
+    let mut door = Door::new(listener, app.write_timeout, app.connections_max);
+    let mut http = http1::Builder::new();
+    // Also the time between two requests: a connection that says nothing is not kept.
+    http.timer(TokioTimer::new()).header_read_timeout(app.header_timeout);
     // Made once and shared: a bare router would be built anew for each connection, and kept as long as it lasts.
-    let routes = router(app).into_make_service();
-    let ended = shutdown.clone().cancelled_owned();
-    let out_of_time = async {
-        shutdown.cancelled().await;
-        tokio::time::sleep(GRACE).await;
-    };
-    tokio::select! {
-        served = axum::serve(listener, routes).with_graceful_shutdown(ended).into_future() => served,
-        () = out_of_time => {
-            tracing::warn!("closed connections whose requests were not over {GRACE:?} after the shutdown");
-            Ok(())
-        }
+    let routes = TowerToHyperService::new(router(app).with_state::<()>(()));
+    let (connections, out_of_time) = (TaskTracker::new(), CancellationToken::new());
+    while let Some((connection, place)) = shutdown.run_until_cancelled(door.accept()).await {
+        let serving = http.serve_connection(TokioIo::new(connection), routes.clone());
+        let (shutdown, out_of_time) = (shutdown.clone(), out_of_time.clone());
+        connections.spawn(async move {
+            // How a connection ends is its peer's business; what was wrong with a request was answered.
+            let _ = out_of_time.run_until_cancelled(until_shutdown(serving, shutdown)).await;
+            drop(place);
+        });
     }
+    drop(door);
+    connections.close();
+    if tokio::time::timeout(GRACE, connections.wait()).await.is_err() {
+        tracing::warn!("closed connections whose requests were not over {GRACE:?} after the shutdown");
+        out_of_time.cancel();
+        connections.wait().await;
+    }
+}
+
+/// Serves one connection. Once the process shuts down, the request that is under way is the last one.
+async fn until_shutdown(serving: Serving, shutdown: CancellationToken) -> hyper::Result<()> {
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        ended = serving.as_mut() => return ended,
+        () = shutdown.cancelled() => serving.as_mut().graceful_shutdown(),
+    }
+    serving.await
 }

@@ -5,8 +5,8 @@
 
 use std::{
     io,
-    net::SocketAddr,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -15,30 +15,32 @@ use axum::serve::Listener;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::Sleep,
 };
 
-/// Accepts connections.
+/// Accepts connections, while there is room for them.
 pub(crate) struct Door {
-    pub(crate) listener: TcpListener,
-    pub(crate) write_timeout: Duration,
+    listener: TcpListener,
+    write_timeout: Duration,
+    room: Arc<Semaphore>,
 }
 
-impl Listener for Door {
-    type Io = Connection;
-    type Addr = SocketAddr;
+impl Door {
+    pub(crate) fn new(listener: TcpListener, write_timeout: Duration, connections_max: usize) -> Self {
+        Self { listener, write_timeout, room: Arc::new(Semaphore::new(connections_max)) }
+    }
 
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let (stream, address) = Listener::accept(&mut self.listener).await;
+    /// The next connection, and its place among those that there may be. Dropping the place makes room.
+    pub(crate) async fn accept(&mut self) -> (Connection, Option<OwnedSemaphorePermit>) {
+        // It is never closed, so there is always a place in the end.
+        let place = Arc::clone(&self.room).acquire_owned().await.ok();
+        let (stream, _) = Listener::accept(&mut self.listener).await;
         // An event is small and must not wait for the next one.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("cannot turn off the delay of small packets: {error}");
         }
-        (Connection { stream, write_timeout: self.write_timeout, stalled: None }, address)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        (Connection { stream, write_timeout: self.write_timeout, stalled: None }, place)
     }
 }
 
@@ -108,5 +110,36 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn there_are_no_more_connections_than_there_may_be() -> io::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let mut door = Door::new(listener, Duration::from_secs(1), 1);
+        let _peers = [TcpStream::connect(address).await?, TcpStream::connect(address).await?];
+        let (_first, place) = door.accept().await;
+        assert!(place.is_some());
+        // Both have come. The second is not let in while the first is there.
+        tokio::select! {
+            biased;
+            _ = door.accept() => panic!("there was no room"),
+            () = door_is_tried() => {}
+        }
+        drop(place);
+        assert!(door.accept().await.1.is_some());
+        Ok(())
+    }
+
+    /// As long as it takes to hear of a connection that waits.
+    async fn door_is_tried() {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
     }
 }

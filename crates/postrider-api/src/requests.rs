@@ -15,7 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use postrider_store::{
-    PgConnection, Transaction,
+    PgConnection, Pool, Transaction,
     keys::Caller,
     pool,
     requests::{self, Answer, Found},
@@ -61,7 +61,16 @@ pub(crate) struct Writing {
 impl Writing {
     /// Begins the request's transaction and takes its key, if it brings one.
     pub(crate) async fn begin(app: &App, caller: Caller, request: &Fingerprint) -> Result<Begun, ApiError> {
-        let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+        Self::begin_on(&app.pool, caller, request).await
+    }
+
+    /// The same on other connections than those of most requests.
+    pub(crate) async fn begin_on(
+        pool: &Pool,
+        caller: Caller,
+        request: &Fingerprint,
+    ) -> Result<Begun, ApiError> {
+        let mut transaction = pool::begin_as(pool, caller.tenant_id).await?;
         let Some(key) = request.idempotency_key.clone() else {
             return Ok(Begun::Fresh(Self { transaction, key: None }));
         };

@@ -102,6 +102,8 @@ pub struct Api {
     pub keep_alive_seconds: u64,
     /// A client that takes nothing of what it is sent for so long is cut off.
     pub write_timeout_seconds: u64,
+    /// A client that has not sent the whole head of its next request after so long is cut off.
+    pub header_timeout_seconds: u64,
 }
 
 impl Default for Api {
@@ -114,6 +116,7 @@ impl Default for Api {
             readers_per_tenant_max: 5_000,
             keep_alive_seconds: 15,
             write_timeout_seconds: 30,
+            header_timeout_seconds: 30,
         }
     }
 }
@@ -129,6 +132,7 @@ impl Api {
                 ("readers_per_tenant_max", self.readers_per_tenant_max as u64, 1..=1_000_000, ""),
                 ("keep_alive_seconds", self.keep_alive_seconds, 1..=3600, ""),
                 ("write_timeout_seconds", self.write_timeout_seconds, 1..=3600, ""),
+                ("header_timeout_seconds", self.header_timeout_seconds, 1..=3600, ""),
             ],
         )?;
         for origin in &self.cors_origins {

@@ -44,6 +44,9 @@ pub const DEFAULT_TENANT: &str = "default";
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// How often to look whether the private cluster is still there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Imports take turns, chunk by chunk, on so many connections, and wait so long for theirs.
+const IMPORTS: pool::Settings =
+    pool::Settings { connections_max: 2, acquire_timeout: Duration::from_secs(120) };
 
 /// A database that is up, and the ways into it.
 pub struct Installation {
@@ -185,8 +188,17 @@ impl Installation {
         self.connect(&self.urls.app, connections_max).await
     }
 
+    /// For HTTP requests that import.
+    pub async fn import_pool(&self) -> anyhow::Result<Pool> {
+        self.connect_with(&self.urls.app, IMPORTS).await
+    }
+
     async fn connect(&self, url: &str, connections_max: u32) -> anyhow::Result<Pool> {
-        let pool = pool::connect(url, pool::Settings { connections_max, ..Default::default() }).await?;
+        self.connect_with(url, pool::Settings { connections_max, ..Default::default() }).await
+    }
+
+    async fn connect_with(&self, url: &str, settings: pool::Settings) -> anyhow::Result<Pool> {
+        let pool = pool::connect(url, settings).await?;
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).push(pool.clone());
         Ok(pool)
     }

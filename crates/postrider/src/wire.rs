@@ -128,6 +128,14 @@ pub fn throttle(config: &Config) -> Throttle {
     Throttle::new(config.api.rate_per_second, config.api.burst)
 }
 
+/// How many connections there may be beside those of streams.
+const CONNECTIONS: usize = 1000;
+
+/// Most connections of the process.
+pub fn connections_max(config: &Config) -> usize {
+    config.api.readers_max + CONNECTIONS
+}
+
 /// How often to look for what is too old.
 const RETENTION_EVERY: Duration = Duration::from_secs(10 * 60);
 

@@ -17,7 +17,7 @@ use axum::body::Bytes;
 use metrics::{Counter, Gauge};
 use postrider_model::ids::{ApiKeyId, CampaignId, TenantId};
 use postrider_store::{
-    PgConnection, Pool, StoreError,
+    PgConnection, Pool, StoreError, Transaction,
     history::{self, Extent},
     keys::{self, Caller},
     pool,
@@ -180,49 +180,43 @@ impl Hub {
         self.wake_all();
     }
 
-    /// Takes what is new, tenant by tenant.
+    /// Takes what is new, tenant by tenant. What is wrong at one of them is told in the end, and the others have theirs.
     async fn look(&self) -> ApiResult<()> {
+        let mut looked = Ok(());
         for (tenant, watched) in self.watched() {
-            let mut transaction = pool::begin_as(&self.0.pool, tenant).await?;
-            let campaigns: Vec<CampaignId> = watched.iter().map(|(campaign, _)| *campaign).collect();
-            let extents = history::extents(&mut transaction, tenant, &campaigns).await?;
-            let newest: HashMap<CampaignId, i64> =
-                extents.into_iter().map(|extent| (extent.campaign, extent.newest)).collect();
-            for (campaign, feed) in watched {
-                let known = feed.borrow().newest();
-                match newest.get(&campaign) {
-                    Some(&newest) if newest > known => {
-                        pull(&mut transaction, tenant, campaign, &feed, newest).await?;
-                    }
-                    Some(&newest) if newest == known => {}
-                    // The campaign is gone, or its history is shorter than it was: somebody has put back an old copy.
-                    _ => feed.send_modify(Feed::break_off),
-                }
-                feed.send_if_modified(|feed| {
-                    feed.forget(Instant::now());
-                    false
-                });
-            }
-            pool::commit(transaction).await?;
+            // Without a connection there is nothing for anybody.
+            let transaction = pool::begin_as(&self.0.pool, tenant).await?;
+            looked = looked.and(look_at(transaction, tenant, watched).await);
         }
-        Ok(())
+        looked
     }
 
-    /// Sends away whose key does not let in any more.
+    /// Sends away whose key does not let in any more; the same way.
     async fn ask_for_keys(&self) -> ApiResult<()> {
+        let mut asked = Ok(());
         for (tenant, keys) in self.keys() {
-            let ids: Vec<ApiKeyId> = keys.keys().copied().collect();
-            let mut transaction = pool::begin_as(&self.0.pool, tenant).await?;
-            let active = keys::active(&mut transaction, tenant, &ids).await?;
-            pool::commit(transaction).await?;
-            let mut any = false;
-            for (_, is_out) in keys.iter().filter(|(id, _)| !active.contains(id)) {
-                is_out.store(true, Ordering::Relaxed);
-                any = true;
-            }
-            if any {
-                self.wake(tenant);
-            }
+            let transaction = pool::begin_as(&self.0.pool, tenant).await?;
+            asked = asked.and(self.ask_for_keys_of(transaction, tenant, &keys).await);
+        }
+        asked
+    }
+
+    async fn ask_for_keys_of(
+        &self,
+        mut transaction: Transaction,
+        tenant: TenantId,
+        keys: &HashMap<ApiKeyId, Arc<AtomicBool>>,
+    ) -> ApiResult<()> {
+        let ids: Vec<ApiKeyId> = keys.keys().copied().collect();
+        let active = keys::active(&mut transaction, tenant, &ids).await?;
+        pool::commit(transaction).await?;
+        let mut any = false;
+        for (_, is_out) in keys.iter().filter(|(id, _)| !active.contains(id)) {
+            is_out.store(true, Ordering::Relaxed);
+            any = true;
+        }
+        if any {
+            self.wake(tenant);
         }
         Ok(())
     }
@@ -338,6 +332,30 @@ fn drop_one<K: std::hash::Hash + Eq, V>(counted: &mut HashMap<K, (usize, V)>, ke
             counted.remove(key);
         }
     }
+}
+
+/// Takes what is new of one tenant.
+async fn look_at(mut transaction: Transaction, tenant: TenantId, watched: Vec<Watched>) -> ApiResult<()> {
+    let campaigns: Vec<CampaignId> = watched.iter().map(|(campaign, _)| *campaign).collect();
+    let extents = history::extents(&mut transaction, tenant, &campaigns).await?;
+    let newest: HashMap<CampaignId, i64> =
+        extents.into_iter().map(|extent| (extent.campaign, extent.newest)).collect();
+    for (campaign, feed) in watched {
+        let known = feed.borrow().newest();
+        match newest.get(&campaign) {
+            Some(&newest) if newest > known => {
+                pull(&mut transaction, tenant, campaign, &feed, newest).await?;
+            }
+            Some(&newest) if newest == known => {}
+            // The campaign is gone, or its history is shorter than it was: somebody has put back an old copy.
+            _ => feed.send_modify(Feed::break_off),
+        }
+        feed.send_if_modified(|feed| {
+            feed.forget(Instant::now());
+            false
+        });
+    }
+    Ok(pool::commit(transaction).await?)
 }
 
 /// Takes the new events of one campaign, in steps.

@@ -95,6 +95,7 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             loops.spawn(resolver.run(draining.clone()));
         }
         let serves_api = roles.contains(&ServeRole::Api);
+        let import_pool = if serves_api { installation.import_pool().await? } else { app_pool.clone() };
         let settings = wire::stream_settings(config);
         let stream = Hub::new(app_pool.clone(), installation.listen_url(), settings, draining.clone())?;
         if serves_api {
@@ -106,6 +107,7 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         let callbacks = master_key.map(|master_key| CallbackKeys { adapters: adapters.clone(), master_key });
         let app = App {
             pool: app_pool,
+            import_pool,
             metrics,
             draining: draining.clone(),
             serves_api,
@@ -115,6 +117,8 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             cors_origins: config.api.cors_origins(),
             stream,
             write_timeout: Duration::from_secs(config.api.write_timeout_seconds),
+            header_timeout: Duration::from_secs(config.api.header_timeout_seconds),
+            connections_max: wire::connections_max(config),
             stuck_after: wire::stuck_after(config),
         };
         // HTTP outlives the loops, so that health and metrics can be asked for while they drain.
@@ -132,7 +136,7 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             lost = installation.lost() => return Err(lost),
         }
         drained.cancel();
-        http.await??;
+        http.await?;
         anyhow::Ok(())
     }
     .await;

@@ -1,11 +1,14 @@
 //! `POST /leads/import`: a file of leads, however long.
 //!
 //! ```text
-//! body ──spool──▶ a file that nobody else sees ──one transaction──▶ COPY, merge, chunk by chunk ──commit──▶ summary
+//! body ──spool──▶ a file that nobody else sees ──▶ COPY, merge, commit, chunk by chunk ──▶ the last chunk and the answer
 //! ```
 //!
-//! The whole body is there before the first lead is stored. So a connection that breaks leaves nothing, a slow client holds no
+//! The whole body is there before the first lead is stored. So an upload that breaks leaves nothing, a slow client holds no
 //! lock and no connection to the database, and the fingerprint of a repeated request is known before anything is done.
+//!
+//! Each chunk is a transaction, so that whoever unsubscribes waits for one chunk at most, and not for the file. An import that
+//! ends early leaves the chunks before; the same file again merges with them.
 
 use std::fs::File;
 
@@ -97,8 +100,8 @@ impl From<Summary> for ImportSummary {
     }
 }
 
-/// Imports leads and puts them on a list. Good lines are kept and bad ones reported; when the connection breaks, nothing is
-/// imported. A lead that is known keeps what the file does not mention, and stays suppressed.
+/// Imports leads and puts them on a list. Good lines are kept and bad ones reported; when the upload breaks, nothing is
+/// imported. Lines are stored in the order of the file, some thousand at a time, and the same file again merges. A lead that is known keeps what the file does not mention, and stays suppressed.
 #[utoipa::path(
     post,
     path = "/leads/import",
@@ -132,25 +135,32 @@ pub(crate) async fn import(
     let fingerprint = with_body(fingerprint, &spooled.hash);
     let leads = open(spooled.file, options).await?;
 
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
+    let mut writing = match Writing::begin_on(&app.import_pool, caller, &fingerprint).await? {
         Begun::Replay(response) => return Ok(response),
         Begun::Fresh(writing) => writing,
     };
-    let connection = writing.connection();
-    let workspace = workspace(connection, caller.tenant_id, query.workspace_id.map(WorkspaceId)).await?;
+    let workspace =
+        workspace(writing.connection(), caller.tenant_id, query.workspace_id.map(WorkspaceId)).await?;
+    // It was only to look: the key is taken together with the last chunk.
+    drop(writing);
     let to = Destination { tenant: caller.tenant_id, workspace, list: &list };
     let internal =
         |error: std::io::Error| ApiError::Internal(format!("the spooled file cannot be read: {error}"));
     let mut chunks = leads::read_ahead(leads).map_err(internal)?;
-    let mut summary = Summary::default();
-    while let Some(chunk) = chunks.recv().await {
-        let chunk = chunk.map_err(internal)?;
-        let imported = leads::add(connection, to, &chunk.rows).await?;
-        summary.add(chunk, imported);
+    let Some(first) = chunks.recv().await else { return Err(ApiError::invalid("body", "it has no lines")) };
+    let (mut chunk, mut summary) = (first.map_err(internal)?, Summary::default());
+    while let Some(next) = chunks.recv().await {
+        let imported = leads::import(&app.import_pool, to, &chunk.rows).await?;
+        summary.add(std::mem::replace(&mut chunk, next.map_err(internal)?), imported);
     }
-    if summary.lines == 0 {
-        return Err(ApiError::invalid("body", "it has no lines"));
-    }
+
+    let mut writing = match Writing::begin_on(&app.import_pool, caller, &fingerprint).await? {
+        // The same request came twice, and the other one was faster.
+        Begun::Replay(response) => return Ok(response),
+        Begun::Fresh(writing) => writing,
+    };
+    let imported = leads::add(writing.connection(), to, &chunk.rows).await?;
+    summary.add(chunk, imported);
     writing.answer(StatusCode::OK, &ImportSummary::from(summary)).await
 }
 

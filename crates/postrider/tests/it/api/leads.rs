@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::{
-    Stage,
+    Call, Stage,
     material::{UNKNOWN, assert_same_404, column, id, import, leads, walk},
 };
 use crate::{http, world::eventually};
@@ -140,6 +140,59 @@ async fn an_upload_that_breaks_half_way_imports_nothing() -> anyhow::Result<()> 
     .await?;
     assert_eq!(stage.count("select count(*) from execution.leads").await?, 0);
     assert_eq!(stage.count("select count(*) from execution.lead_lists").await?, 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn imports_that_take_long_hold_up_nobody() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let beta = stage.tenant("beta").await?;
+    for tenant in [&stage.acme, &beta] {
+        import(&stage, tenant, "last", "email\nlast@example.org\n")?.expect(200)?;
+    }
+    // Somebody holds the lead that is on the last line of each file, so the imports come no further than that.
+    let mut held = stage.admin.begin().await?;
+    sqlx::query("select from execution.leads for update").execute(&mut *held).await?;
+    let mut imports = Vec::new();
+    for tenant in [&stage.acme, &beta] {
+        for name in ["a", "b"] {
+            let rows: String = (0..5_000).map(|n| format!("{name}-{n}@example.org\n")).collect();
+            let csv = format!("email\n{rows}last@example.org\n");
+            let call = stage.call("POST", &format!("/leads/import?list={name}")).key(&tenant.operator);
+            let call = call.bytes("text/csv", csv.as_bytes());
+            imports.push(tokio::task::spawn_blocking(move || call.send()));
+        }
+    }
+    let stored = "select count(*) from execution.leads where email <> 'last@example.org'";
+    eventually("first chunks are stored", async || Ok(stage.count(stored).await? >= 10_000)).await?;
+    let waiting =
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%merge_leads%'
+                      and datname = current_database()";
+    eventually("imports wait", async || Ok(stage.count(waiting).await? == 2)).await?;
+
+    for path in ["/whoami", "/leads?limit=1", "/campaigns"] {
+        stage.get(&stage.acme.viewer, path)?.expect(200)?;
+    }
+    assert_eq!(Call::new(&stage.server.http_url, "GET", "/readyz").send()?.status, 200);
+    // What is stored is stored: whoever unsubscribes does not wait for the rest of the file.
+    let sql = "select id from execution.leads where email like '_-0@example.org' and tenant_id = $1";
+    for tenant in [&stage.acme, &beta] {
+        let lead: Option<uuid::Uuid> =
+            sqlx::query_scalar(sql).bind(tenant.id.0).fetch_optional(&stage.admin).await?;
+        let Some(lead) = lead else { continue };
+        let path = format!("/leads/{lead}/suppress");
+        stage.post(&tenant.operator, &path, &json!({ "reason": "unsubscribed" }))?.expect(200)?;
+    }
+    held.rollback().await?;
+    for import in imports {
+        let summary = import.await??.expect(200)?;
+        assert_eq!(
+            [&summary["lines"], &summary["added"], &summary["updated"]],
+            [5_001, 5_000, 1],
+            "{summary}"
+        );
+    }
+    assert_eq!(stage.count(stored).await?, 20_000);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ mod bodies;
 mod browsers;
 mod campaigns;
 mod client;
+mod connections;
 mod content;
 mod idempotency;
 mod in_doubt;

@@ -27,3 +27,25 @@ async fn a_key_that_is_too_fast_is_told_to_wait_and_others_are_not() -> anyhow::
     assert!(metrics.text().contains("postrider_requests_throttled_total 1"), "{}", metrics.text());
     Ok(())
 }
+
+#[tokio::test]
+async fn guesses_at_keys_are_refused_unasked_and_known_keys_go_on() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let known = &stage.acme.viewer;
+    stage.get(known, "/whoami")?.expect(200)?;
+    let guess = |n: u32| stage.get(&format!("pr_{n:A>43}"), "/whoami");
+    let mut refused = None;
+    for n in 0..5_000 {
+        let reply = guess(n)?;
+        if reply.status == 429 {
+            refused = Some(reply);
+            break;
+        }
+        reply.problem(401)?;
+    }
+    let refused = refused.expect("five thousand guesses are too many");
+    assert!(refused.problem(429)?["detail"].to_string().contains("not valid"), "{}", refused.text());
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    stage.get(known, "/whoami")?.expect(200)?;
+    Ok(())
+}
