@@ -44,7 +44,7 @@ async fn three_hundred_readers_cost_one_listener_and_no_connection_each() -> any
 async fn a_reader_that_is_too_slow_must_begin_again() -> anyhow::Result<()> {
     const MAY_LAG: Duration = Duration::from_secs(10);
     let stage = Stage::new().await?;
-    let slow = ask(stage.url(), &stage.path(), &stage.api.acme.viewer, &[], Some(4096)).await?;
+    let slow = ask(stage.url(), &stage.path(), &stage.api.acme.viewer, &[], Some(16 * 1024)).await?;
     // Its head is there, so it is up to date; from here on it does not read.
     eventually("it is read", async || Ok(stage.meter("postrider_stream_readers")? == 1.0)).await?;
     let mut quick = stage.read(None).await?;

@@ -103,8 +103,8 @@ impl Reading {
             }
             anyhow::Ok(())
         };
-        // As a whole, because comments may come for ever.
-        timeout(PATIENCE, reading).await.context("the stream does not end")??;
+        // As a whole, because comments may come for ever; and longer, because a small window is emptied slowly.
+        timeout(3 * PATIENCE, reading).await.context("the stream does not end")??;
         Ok(messages)
     }
 
