@@ -48,7 +48,7 @@ async fn one_step_behind() -> anyhow::Result<World> {
 }
 
 /// A database as it is before a step.
-async fn before(step: &Migration) -> anyhow::Result<World> {
+pub(super) async fn before(step: &Migration) -> anyhow::Result<World> {
     let world = World::empty().await?;
     let script = migrate::script();
     let (before, _) = script.split_once(&format!("-- {}\n", step.path)).unwrap();

@@ -3,6 +3,7 @@
 mod dump;
 mod locks;
 mod logins;
+mod upgrade;
 
 use postrider_store::migrate::{self, MIGRATIONS};
 use sqlx::PgPool;
