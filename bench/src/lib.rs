@@ -61,6 +61,8 @@ pub enum Part {
     Events,
     /// Campaigns.
     Campaigns,
+    /// Controls and snapshots while a campaign is sending.
+    Controls,
     /// Readers of what happens to campaigns.
     Stream,
 }
@@ -121,6 +123,9 @@ async fn measure(place: &Place, scale: Scale, part: Part, report: &mut Report) -
     }
     if matches!(part, Part::All | Part::Campaigns) {
         campaigns::measure(place, scale, report).await?;
+    }
+    if matches!(part, Part::All | Part::Controls) {
+        campaigns::measure_controls(place, scale, report).await?;
     }
     if matches!(part, Part::All | Part::Stream) {
         stream::measure(place, report).await?;

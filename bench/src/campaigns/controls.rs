@@ -22,18 +22,24 @@ use crate::{
 
 /// Requests of each kind.
 const REQUESTS: usize = 200;
+/// Campaigns that are sent one after another.
+const CAMPAIGNS: usize = 4;
 /// How often the campaign that is sending is itself paused.
 const PAUSES: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) async fn measure(place: &Place, scale: Scale, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) -> anyhow::Result<()> {
     let database = place.fresh("bench_controls").await?;
     let stage = Stage::set(&database, scale.audience).await?;
     let key = operator_key(&database, stage).await?;
     let mut server = Server::start(&database, place.dir()).await?;
     let mut client = Client::connect(&server.address, &key).await?;
+    // The first is sent first; the others are there so that it never ends in the middle.
     let (run, _) = stage.deploy(&database, "bench").await?;
     let sending = campaign_of(&database, run.0).await?;
+    for n in 1..CAMPAIGNS {
+        stage.deploy(&database, &format!("bench {n}")).await?;
+    }
     let other = checked_campaign(&database, stage).await?;
 
     let idle = client.time("GET", "/healthz").await?;
@@ -43,8 +49,12 @@ pub(super) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
         worker.must_run()?;
         tokio::time::sleep(Duration::from_millis(20)).await; // between two looks
     }
-    let (before, begun) = worker.told();
     let mut found: [Vec<Duration>; 5] = Default::default();
+    for _ in 0..PAUSES {
+        found[4].push(client.time("POST", &format!("/api/v2/campaigns/{sending}/phases/only/pause")).await?);
+        client.time("POST", &format!("/api/v2/campaigns/{sending}/phases/only/resume")).await?;
+    }
+    let (before, begun) = worker.told();
     for n in 0..REQUESTS {
         let control = if n % 2 == 0 { "pause" } else { "resume" };
         let requests = [
@@ -58,10 +68,6 @@ pub(super) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
         }
     }
     let (after, ended) = worker.told();
-    for _ in 0..PAUSES {
-        found[4].push(client.time("POST", &format!("/api/v2/campaigns/{sending}/phases/only/pause")).await?);
-        client.time("POST", &format!("/api/v2/campaigns/{sending}/phases/only/resume")).await?;
-    }
     anyhow::ensure!(items_waiting(&database).await? > 0.0, "there were not enough items for so long");
     worker.stop().await?;
     server.stop().await?;

@@ -17,7 +17,7 @@ use postrider_store::{campaigns::JOB_SIZE, pool, runs};
 use sqlx::Connection;
 use uuid::Uuid;
 
-pub(crate) use self::null::work;
+pub(crate) use self::{controls::measure as measure_controls, null::work};
 use self::{
     lives::WINDOW,
     meter::{Cost, Meter},
@@ -64,7 +64,6 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     measure_deploying(&large, stage, scale, report).await?;
     measure_with_snapshot(&large, stage, scale, report, &mut memory).await?;
     large.remove().await?;
-    controls::measure(place, scale, report).await?;
 
     let peak = memory.into_iter().fold(0.0, f64::max);
     report.single(

@@ -27,6 +27,8 @@ enum Only {
     Events,
     /// Campaigns
     Campaigns,
+    /// Controls and snapshots while a campaign is sending
+    Controls,
     /// Readers of event streams
     Stream,
 }
@@ -42,6 +44,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         None => Part::All,
         Some(Only::Events) => Part::Events,
         Some(Only::Campaigns) => Part::Campaigns,
+        Some(Only::Controls) => Part::Controls,
         Some(Only::Stream) => Part::Stream,
     };
     postrider_bench::run(args.quick, part).await?;
