@@ -357,3 +357,17 @@ async fn a_repeat_takes_its_turn_at_the_account() -> anyhow::Result<()> {
     assert_eq!(refusal(stranger)?.code, "PR001");
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_phase_repeats_nothing_until_it_is_resumed() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    doubtful(&stage, 1).await?;
+    let doubt = claim_doubts(&stage.worker, "r").await?.remove(0);
+    execute(&stage.admin, "update execution.campaign_phases set status = 'paused'").await?;
+    assert_eq!(take_turn(&stage.worker, "r", &doubt).await?, (false, 30.0));
+    let noted = "select count(*) from execution.doubts where repeated_at is not null";
+    assert_eq!(number(&stage.admin, noted).await?, 0, "nothing was repeated");
+    execute(&stage.admin, "update execution.campaign_phases set status = 'in_progress'").await?;
+    assert!(take_turn(&stage.worker, "r", &doubt).await?.0);
+    Ok(())
+}
