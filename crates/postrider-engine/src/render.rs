@@ -103,6 +103,9 @@ impl Template {
             Channel::Voice => {
                 vec![("script", Some(VoiceContent::deserialize(content).map_err(not_so)?.script))]
             }
+            Channel::Chat => {
+                return Err(unfit("campaigns have no chat; replies are made by executors".to_owned()));
+            }
             Channel::Social => {
                 vec![("text", Some(SocialContent::deserialize(content).map_err(not_so)?.text))]
             }
@@ -176,6 +179,11 @@ impl Template {
                 Message::Voice { to: to(), script: self.part("script", &context)?.unwrap_or_default() }
             }
             Channel::Social => Message::Social { text: self.part("text", &context)?.unwrap_or_default() },
+            Channel::Chat => Message::Chat {
+                to: to(),
+                thread: None,
+                text: self.part("text", &context)?.unwrap_or_default(),
+            },
         })
     }
 
@@ -238,7 +246,7 @@ pub fn address_of(channel: Channel, lead: &Lead) -> Option<&str> {
     match channel {
         Channel::Email => lead.email.as_deref(),
         Channel::Voice => lead.phone.as_deref(),
-        Channel::Social => None,
+        Channel::Social | Channel::Chat => None,
     }
 }
 

@@ -2,59 +2,7 @@
 //!
 //! What is absent from a table of transitions cannot happen: the database refuses it too, and a test compares the two.
 
-use std::{fmt, str::FromStr};
-
-use serde::{Deserialize, Serialize};
-
-/// A text that is none of the words it should be.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is not a {kind}; known are {known}")]
-pub struct NotAWord {
-    given: String,
-    kind: &'static str,
-    known: String,
-}
-
-/// A closed set of words, as the database, the API and people write them.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident, $kind:literal { $($(#[$variant_doc:meta])* $variant:ident => $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant),+
-        }
-
-        impl $name {
-            /// Every one of them.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// As it is written everywhere.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = NotAWord;
-
-            fn from_str(given: &str) -> Result<Self, NotAWord> {
-                Self::ALL.iter().copied().find(|word| word.as_str() == given).ok_or_else(|| NotAWord {
-                    given: given.to_owned(),
-                    kind: $kind,
-                    known: [$($word),+].join(", "),
-                })
-            }
-        }
-    };
-}
+use crate::words::words;
 
 words!(
     /// How people are reached.
@@ -65,6 +13,8 @@ words!(
         Voice => "voice",
         /// A post to the public.
         Social => "social",
+        /// An answer to somebody who wrote. Campaigns have none.
+        Chat => "chat",
     }
 );
 
@@ -207,21 +157,14 @@ words!(
 );
 
 impl Channel {
-    /// The kind of job that serves it.
-    #[must_use]
-    pub const fn job_type(self) -> &'static str {
-        match self {
-            Self::Email => "email_send_batch",
-            Self::Voice => "voice_call_batch",
-            Self::Social => "social_post_batch",
-        }
-    }
+    /// Those that campaigns can use.
+    pub const OF_CAMPAIGNS: &[Self] = &[Self::Email, Self::Voice, Self::Social];
 
     /// How success is called on it.
     #[must_use]
     pub const fn success(self) -> ItemStatus {
         match self {
-            Self::Email => ItemStatus::Sent,
+            Self::Email | Self::Chat => ItemStatus::Sent,
             Self::Voice => ItemStatus::Called,
             Self::Social => ItemStatus::Posted,
         }

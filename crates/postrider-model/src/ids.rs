@@ -68,6 +68,22 @@ id!(
 );
 
 id!(
+    /// A message that came in.
+    ChannelMessageId,
+    "message"
+);
+id!(
+    /// Who a sender of messages is.
+    LinkId,
+    "link"
+);
+id!(
+    /// What executes messages.
+    ExecutorId,
+    "executor"
+);
+
+id!(
     /// A person or a place that campaigns address.
     LeadId,
     "lead"

@@ -5,6 +5,7 @@
 //! | e-mail | run, lead, asset, scheduled time |
 //! | voice | run, lead, version of the script, scheduled time |
 //! | social | run, post, the word `social`, scheduled time |
+//! | chat | the word `reply`, the reply |
 //!
 //! The parts are joined by `|` and hashed. `execution.outbox_key` computes the same in SQL, and a test compares them.
 
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::ids::{AssetId, RunId};
+use crate::ids::{AssetId, OutboxId, RunId};
 
 /// The key of one item: SHA-256 in hex.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -44,6 +45,12 @@ impl IdempotencyKey {
         };
         let time = scheduled_for.map_or_else(|| "-".to_owned(), |time| format!("{time:.6}"));
         Self(hex::encode(Sha256::digest(format!("{}|{item}|{part}|{time}", run.0))))
+    }
+
+    /// The key of a reply, whichever attempt it is.
+    #[must_use]
+    pub fn of_reply(reply: OutboxId) -> Self {
+        Self(hex::encode(Sha256::digest(format!("reply|{}", reply.0))))
     }
 
     /// A key that the database returned.

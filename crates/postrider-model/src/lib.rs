@@ -7,16 +7,19 @@
 //! | [`pattern`] | which event types a sink wants |
 //! | [`sink`] | what a destination of events must be able to do |
 //! | [`campaign`] | channels, and the states of phases, runs, jobs and items |
+//! | [`chat`] | messages that come in, the replies to them, their states and retries |
 //! | [`audience`] | leads: what a line of a file says about a person, and whether that can be so |
 //! | [`key`] | idempotency keys |
 //! | [`message`] | what is sent, once it is rendered |
 //! | [`limits`] | what an account may be asked, and why something waits |
 //! | [`provider`] | what an adapter says about itself and about a call |
 //! | [`tenancy`] | roles, API keys |
+//! | [`words`] | what the closed sets of words have in common |
 //! | [`seal`] | secrets encrypted under the master key, bound to the row they belong to |
 
 pub mod audience;
 pub mod campaign;
+pub mod chat;
 pub mod event;
 pub mod ids;
 pub mod key;
@@ -27,6 +30,7 @@ pub mod provider;
 pub mod seal;
 pub mod sink;
 pub mod tenancy;
+pub mod words;
 
 pub use campaign::Channel;
 pub use event::{Event, NewEvent};

@@ -32,6 +32,15 @@ pub enum Message {
         /// What is published.
         text: String,
     },
+    /// An answer in a conversation.
+    Chat {
+        /// The conversation, chat or number, in the provider's words.
+        to: String,
+        /// The part of the conversation that it belongs to.
+        thread: Option<String>,
+        /// What is said.
+        text: String,
+    },
 }
 
 impl Message {
@@ -42,6 +51,7 @@ impl Message {
             Self::Email { .. } => Channel::Email,
             Self::Voice { .. } => Channel::Voice,
             Self::Social { .. } => Channel::Social,
+            Self::Chat { .. } => Channel::Chat,
         }
     }
 
@@ -49,7 +59,7 @@ impl Message {
     #[must_use]
     pub fn recipient(&self) -> Option<&str> {
         match self {
-            Self::Email { to, .. } | Self::Voice { to, .. } => Some(to),
+            Self::Email { to, .. } | Self::Voice { to, .. } | Self::Chat { to, .. } => Some(to),
             Self::Social { .. } => None,
         }
     }
@@ -63,6 +73,7 @@ impl Message {
             }
             Self::Voice { to, script } => [Some("voice"), Some(to), Some(script), None, None],
             Self::Social { text } => [Some("social"), Some(text), None, None, None],
+            Self::Chat { to, thread, text } => [Some("chat"), Some(to), thread.as_deref(), Some(text), None],
         };
         let mut hash = Sha256::new();
         for part in parts {
@@ -97,6 +108,8 @@ mod tests {
             email("a", "b", None, None),
             Message::Voice { to: "a".to_owned(), script: "b".to_owned() }.hash(),
             Message::Social { text: "a".to_owned() }.hash(),
+            Message::Chat { to: "a".to_owned(), thread: None, text: "b".to_owned() }.hash(),
+            Message::Chat { to: "a".to_owned(), thread: Some("b".to_owned()), text: String::new() }.hash(),
         ];
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len());

@@ -32,8 +32,8 @@ pub mod webhook;
 
 pub use guard::{GuardedClient, Limits, Policy, Reuse, UrlRefused, check_url};
 pub use provider::{
-    Account, AccountRefused, Adapter, Adapters, Callback, CallbackRefused, Echo, InvalidAccount, Provider,
-    SECRET_BYTES_MAX,
+    Account, AccountRefused, Adapter, Adapters, Callback, CallbackRefused, Echo, InboundWebhook,
+    InvalidAccount, Provider, Received, SECRET_BYTES_MAX,
 };
 pub use sinks::{HttpSink, HttpSinkConfig, InvalidSink};
 #[cfg(feature = "nats")]

@@ -27,7 +27,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
-use postrider_model::{Finding, Manifest, Message, Outcome, ids::ProviderAccountId};
+use jiff::Timestamp;
+use postrider_model::{
+    Finding, Manifest, Message, Outcome,
+    chat::{DeliveryReport, InboundMessage},
+    ids::ProviderAccountId,
+};
 use postrider_store::{HeldDoubt, Reservation};
 use secrecy::{ExposeSecret, SecretString};
 
@@ -117,6 +122,57 @@ pub trait Adapter: Send + Sync {
     ) -> Result<Echo, CallbackRefused> {
         Err(CallbackRefused::NotTaken)
     }
+
+    /// Reads a webhook: what people wrote, and what became of replies. The signature is checked over the raw body before
+    /// anything in it is read.
+    fn receive(
+        &self,
+        _account: &Account<'_>,
+        _webhook: &InboundWebhook<'_>,
+    ) -> Result<Received, CallbackRefused> {
+        Err(CallbackRefused::NotTaken)
+    }
+}
+
+/// A request to a chat account's webhook.
+#[derive(Debug)]
+pub struct InboundWebhook<'a> {
+    /// Whether it is a GET: some vendors ask whether the address is ours before they use it.
+    pub is_get: bool,
+    /// What stands behind the question mark, as it came.
+    pub query: &'a str,
+    /// Headers by lower-case name, as often as they came.
+    pub headers: &'a [(String, String)],
+    /// The body, as it came.
+    pub body: &'a [u8],
+    /// The time, to tell old signatures from new ones.
+    pub now: Timestamp,
+}
+
+impl InboundWebhook<'_> {
+    /// The one header of this name. Two of them are a forgery: nobody can tell which of them others look at.
+    pub fn header(&self, name: &str) -> Result<&str, CallbackRefused> {
+        let mut values = self.headers.iter().filter(|(given, _)| given == name);
+        match (values.next(), values.next()) {
+            (Some((_, value)), None) => Ok(value),
+            (None, _) => Err(CallbackRefused::Forged(format!("the header `{name}` is missing"))),
+            (Some(_), Some(_)) => Err(CallbackRefused::Forged(format!("the header `{name}` is there twice"))),
+        }
+    }
+}
+
+/// What a webhook said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Received {
+    /// The vendor wants to know whether the address is ours: this is the answer.
+    Challenge(String),
+    /// Something happened. Both may be empty: much of what vendors tell is about nothing that we answer.
+    Happened {
+        /// What people wrote, in the vendor's order.
+        messages: Vec<InboundMessage>,
+        /// What became of replies.
+        reports: Vec<DeliveryReport>,
+    },
 }
 
 /// A request that came in and says that it is from a vendor.

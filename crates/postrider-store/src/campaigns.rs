@@ -10,8 +10,9 @@ use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
 use postrider_model::{
     Channel,
-    campaign::{NotAWord, PhaseKind, PhaseStatus},
+    campaign::{PhaseKind, PhaseStatus},
     ids::{AssetId, CampaignId, PhaseId, RunId, TenantId, WorkspaceId},
+    words::NotAWord,
 };
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
@@ -194,6 +195,10 @@ impl NewPhase {
                 ];
                 if let Some((field, _)) = missing.into_iter().find(|(_, is_missing)| *is_missing) {
                     return Some((field, format!("`{field}` is missing")));
+                }
+                if self.channel == Some(Channel::Chat) {
+                    let problem = "campaigns have no chat; known are email, voice and social";
+                    return Some(("channel", problem.to_owned()));
                 }
                 let problem = "it fails over to the account that it uses anyway; name another one";
                 (self.failover_account.is_some() && self.failover_account == self.provider_account)

@@ -380,7 +380,6 @@ fn reserved(window: &Window, row: Row) -> Reserved {
         ("reserved", Some(id), Some(key)) => Reserved::Yours(Reservation::committed(
             OutboxId(id),
             job.tenant_id,
-            job.job_id,
             job.channel,
             IdempotencyKey::from_row(key),
             window.asked,

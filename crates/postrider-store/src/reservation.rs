@@ -6,13 +6,14 @@
 //! ```
 //!
 //! A [`Reservation`] is evidence of a committed row. Only the store makes one, after it has seen the COMMIT; nothing can
-//! copy one; an adapter cannot be called without one; settling consumes it.
+//! copy one; an adapter cannot be called without one; settling consumes it. A reply has one for each attempt
+//! (`ClaimedReply`): the right to call comes with the committed claim.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use postrider_model::{
     Channel, IdempotencyKey, Outcome,
-    ids::{JobId, OutboxId, TenantId},
+    ids::{OutboxId, TenantId},
 };
 
 /// The right to make one provider call.
@@ -21,7 +22,6 @@ use postrider_model::{
 pub struct Reservation {
     outbox_id: OutboxId,
     tenant_id: TenantId,
-    job_id: JobId,
     channel: Channel,
     key: IdempotencyKey,
     asked: Asked,
@@ -54,12 +54,11 @@ impl Reservation {
     pub(crate) fn committed(
         outbox_id: OutboxId,
         tenant_id: TenantId,
-        job_id: JobId,
         channel: Channel,
         key: IdempotencyKey,
         asked: Asked,
     ) -> Self {
-        Self { outbox_id, tenant_id, job_id, channel, key, asked, has_moved: false }
+        Self { outbox_id, tenant_id, channel, key, asked, has_moved: false }
     }
 
     /// For the store alone, after the COMMIT of the move was seen. The row was not in doubt then, so it is as new as the move.
@@ -83,12 +82,6 @@ impl Reservation {
     #[must_use]
     pub fn tenant_id(&self) -> TenantId {
         self.tenant_id
-    }
-
-    /// The job it belongs to.
-    #[must_use]
-    pub fn job_id(&self) -> JobId {
-        self.job_id
     }
 
     /// The channel of the call.

@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_document_knows_the_words_of_the_model() {
-        assert_eq!(spelled(Channel::ALL), spelled(campaign::Channel::ALL));
+        assert_eq!(spelled(Channel::ALL), spelled(campaign::Channel::OF_CAMPAIGNS));
         assert_eq!(spelled(PhaseKind::ALL), spelled(campaign::PhaseKind::ALL));
         assert_eq!(spelled(PhaseStatus::ALL), spelled(campaign::PhaseStatus::ALL));
         assert_eq!(spelled(PhaseTrigger::ALL), spelled(campaign::PhaseTrigger::ALL));

@@ -77,7 +77,7 @@ impl Prepared {
         let address = lead.and_then(|lead| match channel {
             Channel::Email => lead.email.as_deref(),
             Channel::Voice => lead.phone.as_deref(),
-            Channel::Social => None,
+            Channel::Social | Channel::Chat => None,
         });
         let skip = |reason: &str| (Plan::Skip { reason: reason.to_owned() }, None);
         let (plan, message) = match (channel, lead.map(|lead| &**lead)) {

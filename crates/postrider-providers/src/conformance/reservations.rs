@@ -101,7 +101,11 @@ impl Reservations {
     /// So many reservations for a message, each with a key of its own.
     pub async fn take(&self, message: &Message, count: usize) -> Result<Vec<Reservation>, NoReservations> {
         let _turn = self.turn.lock().await;
-        let channel = message.channel();
+        // Campaigns have no chat. An adapter sees no difference: a reservation is a reservation.
+        let channel = match message.channel() {
+            Channel::Chat => Channel::Social,
+            channel => channel,
+        };
         let list = format!("list {}", TenantId::new().0);
         self.people(&list, count).await?;
         self.deploy(channel, &list, count).await?;
@@ -180,7 +184,7 @@ impl Reservations {
         let content = match channel {
             Channel::Email => json!({ "subject": "Hello", "text": "Hello." }),
             Channel::Voice => json!({ "script": "Hello." }),
-            Channel::Social => json!({ "text": "Hello." }),
+            Channel::Social | Channel::Chat => json!({ "text": "Hello." }),
         };
         let mut transaction = pool::begin_as(&self.pool, self.tenant).await?;
         let (asset, _) =

@@ -52,6 +52,7 @@ fn message(channel: Channel) -> Message {
         Channel::Email => crate::email(),
         Channel::Voice => crate::voice(),
         Channel::Social => crate::social(),
+        Channel::Chat => crate::chat(),
     }
 }
 

@@ -46,3 +46,7 @@ fn voice() -> Message {
 fn social() -> Message {
     Message::Social { text: "Hello everybody.".to_owned() }
 }
+
+fn chat() -> Message {
+    Message::Chat { to: "C024BE91L".to_owned(), thread: None, text: "Hello.".to_owned() }
+}
