@@ -109,6 +109,63 @@ pub struct Reply {
     pub thread: Option<String>,
 }
 
+/// What must not be executed, although its sender may write.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sentinel {
+    /// Words and phrases, in any case; a word is not found inside another one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocked_words: Vec<String>,
+    /// Most messages of one sender in a minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages_per_minute: Option<u32>,
+    /// Who is asked last, by HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+impl Sentinel {
+    /// Most words and phrases.
+    pub const WORDS_MAX: usize = 1000;
+
+    /// What is wrong with these rules, and what to do about it.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        if self.blocked_words.len() > Self::WORDS_MAX {
+            return Some(format!("there are more than {} blocked words", Self::WORDS_MAX));
+        }
+        if let Some(word) = self.blocked_words.iter().find(|word| plain(word) == " " || word.len() > 255) {
+            return Some(format!(
+                "`{word}` is no word that could be blocked: it needs letters, and at most 255 bytes"
+            ));
+        }
+        (self.messages_per_minute == Some(0))
+            .then(|| "messages_per_minute must be at least 1; leave it out for no limit".to_owned())
+    }
+
+    /// Why a message must not be executed, if its rules say so. `recent` counts the sender's messages of the last minute, this one
+    /// included.
+    #[must_use]
+    pub fn objection(&self, text: &str, recent: u32) -> Option<String> {
+        if let Some(most) = self.messages_per_minute.filter(|most| recent > *most) {
+            return Some(format!("more than {most} messages in a minute"));
+        }
+        let text = plain(text);
+        let found = self.blocked_words.iter().find(|word| text.contains(&plain(word)));
+        found.map(|word| format!("`{word}` is blocked"))
+    }
+}
+
+/// The words of a text in lower case, with one space before, between and after them.
+fn plain(text: &str) -> String {
+    let mut plain = String::from(" ");
+    for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
+        plain.extend(word.chars().flat_map(char::to_lowercase));
+        plain.push(' ');
+    }
+    plain
+}
+
 /// When a reply that failed is tried again: `base × 2^n`, jittered and capped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetrySchedule {
@@ -164,6 +221,33 @@ mod tests {
             prop_assert!(pause <= 900.0 && pause <= plain * 1.5 + 1e-6);
             prop_assert!(pause >= (plain * 0.5).min(900.0) - 1e-6);
         }
+    }
+
+    #[test]
+    fn a_sentinel_knows_words_from_parts_of_words() {
+        let words = |words: &[&str]| Sentinel {
+            blocked_words: words.iter().map(|&word| word.to_owned()).collect(),
+            ..Sentinel::default()
+        };
+        for (blocked, text, is_blocked) in [
+            ("refund", "I want a REFUND!", true),
+            ("refund", "refunded", false),
+            ("Wire Transfer", "please: wire -- transfer now", true),
+            ("wire transfer", "wire the transfer", false),
+            ("\u{dc}BERWEISUNG", "eine \u{fc}berweisung, bitte", true),
+            ("a", "", false),
+        ] {
+            assert_eq!(words(&[blocked]).objection(text, 1).is_some(), is_blocked, "{blocked} in {text}");
+        }
+        assert!(words(&["ok", "--"]).problem().is_some());
+        assert_eq!(words(&["ok"]).problem(), None);
+    }
+
+    #[test]
+    fn a_sentinel_counts_the_message_that_is_asked_about() {
+        let slow = Sentinel { messages_per_minute: Some(2), ..Sentinel::default() };
+        assert_eq!([1, 2, 3].map(|recent| slow.objection("hi", recent).is_some()), [false, false, true]);
+        assert!(Sentinel { messages_per_minute: Some(0), ..Sentinel::default() }.problem().is_some());
     }
 
     #[test]

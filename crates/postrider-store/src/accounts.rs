@@ -305,7 +305,7 @@ pub async fn remove(
         })
 }
 
-fn seal(key: &MasterKey, place: Place, secret: &SecretString) -> Result<Vec<u8>, StoreError> {
+pub(crate) fn seal(key: &MasterKey, place: Place, secret: &SecretString) -> Result<Vec<u8>, StoreError> {
     key.seal(place, secret.expose_secret().as_bytes()).map_err(unfit)
 }
 

@@ -18,6 +18,8 @@
 //! | [`doubts`], [`resolving`] | items of which nobody knows: list and resolve, by a person and by the resolver |
 //! | [`callbacks`] | what providers tell about their calls without being asked |
 //! | [`jobs`], [`outbox`] | campaigns at work: claim jobs, reserve and settle items, end jobs |
+//! | [`messages`], [`links`], [`executors`] | chat: messages that come in, who their senders are, what executes them |
+//! | [`replies`] | chat: replies on their way: claim, settle, requeue |
 //! | [`limits`] | turns at accounts, their circuits, and jobs that wait for them |
 //! | [`wakeups`] | hints that there is work; the poll is the guarantee |
 //!
@@ -35,17 +37,21 @@ pub mod doubts;
 pub mod embedded;
 mod error;
 pub mod events;
+pub mod executors;
 pub mod history;
 pub mod items;
 pub mod jobs;
 pub mod keys;
 pub mod leads;
 pub mod limits;
+pub mod links;
+pub mod messages;
 pub mod migrate;
 pub mod outbox;
 pub mod phases;
 pub mod pool;
 pub mod provision;
+pub mod replies;
 pub mod requests;
 mod reservation;
 pub mod resolving;

@@ -55,6 +55,9 @@ pub const MIGRATIONS: &[Migration] = steps![
     19 => "execution/0019_controlling_phases.sql",
     20 => "execution/0020_pausing.sql",
     21 => "execution/0021_going_on.sql",
+    22 => "channels/0022_messages_and_replies.sql",
+    23 => "channels/0023_receiving.sql",
+    24 => "channels/0024_dispatching.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");

@@ -42,6 +42,28 @@ pub struct HeldDoubt {
 }
 
 impl HeldDoubt {
+    /// A reply whose last attempt may have arrived, claimed again. Replies are at least once, so there is no quiet time.
+    pub(crate) fn of_reply(
+        (outbox_id, tenant_id): (OutboxId, TenantId),
+        recipient: String,
+        (made_at, doubted_since): (Timestamp, Timestamp),
+        look: i32,
+        asked: Asked,
+    ) -> Self {
+        Self {
+            outbox_id,
+            tenant_id,
+            channel: Channel::Chat,
+            key: IdempotencyKey::of_reply(outbox_id),
+            recipient: Some(recipient),
+            reserved_at: made_at,
+            doubted_since,
+            quiet_until: doubted_since,
+            look,
+            asked,
+        }
+    }
+
     /// How long ago it was asked for. A resolver that was held up must not repeat anything: its lease may be over.
     #[must_use]
     pub fn age(&self) -> Duration {

@@ -1,0 +1,226 @@
+//! What executes the messages of chat accounts, and what must not be executed.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use postrider_model::{
+    chat::Sentinel,
+    ids::{ExecutorId, ProviderAccountId, TenantId},
+    seal::{MasterKey, Place},
+    tenancy::Role,
+};
+use secrecy::SecretString;
+use serde::Serialize;
+use sqlx::{PgConnection, types::Json};
+
+use crate::{StoreError, accounts, unnamed::unnamed};
+
+/// What executes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Kind {
+    /// Says back what was said, for trying things out.
+    Echo,
+    /// An agent behind a URL.
+    Http {
+        /// Which one.
+        url: String,
+    },
+}
+
+impl Kind {
+    fn parts(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Self::Echo => ("echo", None),
+            Self::Http { url } => ("http", Some(url)),
+        }
+    }
+}
+
+/// An executor as it may be shown: without its secret.
+#[derive(Debug, Clone, Serialize)]
+pub struct ExecutorSettings {
+    /// Its id.
+    pub id: ExecutorId,
+    /// Whose messages; those of every account that has none of its own, if it is absent.
+    pub account_id: Option<ProviderAccountId>,
+    /// What executes.
+    #[serde(flatten)]
+    pub kind: Kind,
+    /// How long it may take.
+    pub timeout_seconds: u32,
+    /// What a sender must be at least.
+    pub required_role: Role,
+    /// What must not be executed.
+    pub sentinel: Sentinel,
+    /// Since when.
+    pub created_at: Timestamp,
+}
+
+/// An executor that can be asked.
+#[derive(Debug, Clone)]
+pub struct Executor {
+    /// What it is.
+    pub kind: Kind,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// What signs requests to it and to the sentinel.
+    pub secret: Option<SecretString>,
+    /// What must not be executed.
+    pub sentinel: Sentinel,
+}
+
+/// What a new executor consists of.
+#[derive(Debug)]
+pub struct NewExecutor<'a> {
+    /// Whose messages it executes.
+    pub account: Option<ProviderAccountId>,
+    /// What executes.
+    pub kind: Kind,
+    /// How long it may take.
+    pub timeout_seconds: u32,
+    /// What signs its requests.
+    pub secret: Option<&'a SecretString>,
+    /// What a sender must be at least.
+    pub required_role: Role,
+    /// What must not be executed.
+    pub sentinel: &'a Sentinel,
+}
+
+/// Sets what executes, in place of what did.
+pub async fn put(
+    connection: &mut PgConnection,
+    key: &MasterKey,
+    tenant: TenantId,
+    executor: &NewExecutor<'_>,
+    actor: &str,
+) -> Result<ExecutorId, StoreError> {
+    let id = ExecutorId::new();
+    let sealed = executor.secret.map(|secret| accounts::seal(key, place(tenant, id), secret)).transpose()?;
+    let (kind, url) = executor.kind.parts();
+    sqlx::query!(
+        "select channels.put_executor($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        id.0,
+        executor.account.map(|account| account.0),
+        kind,
+        url,
+        i32::try_from(executor.timeout_seconds).unwrap_or(i32::MAX),
+        sealed,
+        executor.required_role.as_str(),
+        Json(executor.sentinel) as _,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(|error| match StoreError::constraint(&error) {
+        Some("channel_executors_timeout_is_bounded") => {
+            refused("the timeout must lie between 1 and 60 seconds")
+        }
+        Some("channel_executors_requests_are_signed") => {
+            refused("requests are signed, so a secret is needed; make one with `echo \"whsec_$(openssl rand -base64 32)\"`")
+        }
+        Some("channel_executors_are_of_an_account") => refused("there is no such account"),
+        _ => StoreError::on("setting what executes")(error),
+    })?;
+    Ok(id)
+}
+
+/// Every executor of a tenant; the one for all accounts comes last.
+pub async fn list(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+) -> Result<Vec<ExecutorSettings>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select id,
+               account_id,
+               kind,
+               url,
+               timeout_seconds,
+               required_role,
+               sentinel as "sentinel: Json<Sentinel>",
+               created_at as "created_at: jiff_sqlx::Timestamp"
+          from channels.channel_executors
+         where tenant_id = $1
+         order by account_id nulls last
+        "#,
+        tenant.0,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing what executes"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(ExecutorSettings {
+                id: ExecutorId(row.id),
+                account_id: row.account_id.map(ProviderAccountId),
+                kind: kind(&row.kind, row.url),
+                timeout_seconds: u32::try_from(row.timeout_seconds).unwrap_or_default(),
+                required_role: row.required_role.parse().map_err(unfit)?,
+                sentinel: row.sentinel.0,
+                created_at: row.created_at.to_jiff(),
+            })
+        })
+        .collect()
+}
+
+/// Takes an executor away. False when the tenant of the transaction has no such executor.
+pub async fn remove(connection: &mut PgConnection, id: ExecutorId, actor: &str) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select channels.remove_executor($1, $2) as "known!""#, id.0, actor)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("removing what executes"))
+}
+
+/// What executes the messages of an account.
+pub async fn of_account(
+    connection: &mut PgConnection,
+    key: &MasterKey,
+    tenant: TenantId,
+    account: ProviderAccountId,
+) -> Result<Option<Executor>, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        select id, kind, url, timeout_seconds, sealed_secret, sentinel as "sentinel: Json<Sentinel>"
+          from channels.channel_executors
+         where tenant_id = $1
+           and (account_id = $2 or account_id is null)
+         order by account_id nulls last
+         limit 1
+        "#,
+        tenant.0,
+        account.0,
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading what executes"))?;
+    let Some(row) = row else { return Ok(None) };
+    let place = place(tenant, ExecutorId(row.id));
+    let secret = row.sealed_secret.map(|sealed| accounts::open(key, place, &sealed)).transpose()?;
+    Ok(Some(Executor {
+        kind: kind(&row.kind, row.url),
+        timeout: Duration::from_secs(u64::try_from(row.timeout_seconds).unwrap_or_default()),
+        secret,
+        sentinel: row.sentinel.0,
+    }))
+}
+
+/// A secret is bound to its row, as that of an account is.
+fn place(tenant: TenantId, executor: ExecutorId) -> Place {
+    Place { tenant, account: ProviderAccountId(executor.0) }
+}
+
+fn kind(kind: &str, url: Option<String>) -> Kind {
+    match (kind, url) {
+        ("http", Some(url)) => Kind::Http { url },
+        _ => Kind::Echo,
+    }
+}
+
+fn refused(message: &str) -> StoreError {
+    StoreError::Refused { message: message.to_owned(), hint: None }
+}
+
+fn unfit(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Unfit(error.to_string())
+}

@@ -1,0 +1,408 @@
+//! Messages that come in: written down, executed outside the database, and ended with their reply in the outbox.
+//!
+//! ```text
+//! receive ──commit──▶ Execution ──execute──▶ finish: `executed` and the reply, in one transaction
+//!                         │                    └─ that fails: fail, with the reply: `dispatch_failed`, the reply is kept
+//!                         ├─ the sentinel objects: deny
+//!                         └─ dropped, or its process dies: taken up again when its time is over
+//! ```
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
+use postrider_model::{
+    chat::{DeliveryReport, InboundMessage, MessageStatus, Reply},
+    ids::{ChannelMessageId, OutboxId, ProviderAccountId, TenantId},
+};
+use serde::Serialize;
+use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
+
+use crate::{
+    Pool, StoreError, campaigns::word, crash_point, jobs::interval, outbox::storable, pool, unnamed::unnamed,
+};
+
+/// The right to execute a message, until its time is over. Ending the message consumes it.
+#[must_use = "an execution that is dropped is done again when its time is over"]
+#[derive(Debug)]
+pub struct Execution {
+    /// Which message.
+    pub message_id: ChannelMessageId,
+    /// Whose.
+    pub tenant_id: TenantId,
+    /// At which account.
+    pub account_id: ProviderAccountId,
+    /// Which vendor.
+    pub provider: String,
+    /// What was written.
+    pub message: InboundMessage,
+    /// Who wrote it, in the product's words.
+    pub user_id: String,
+    /// What that user may do.
+    pub role: String,
+    /// What ties everything about this message together in logs.
+    pub correlation_id: Uuid,
+    /// The how-manieth this is; only the newest may end the message.
+    execution: i32,
+}
+
+/// What follows from a delivery.
+#[derive(Debug)]
+pub enum Receipt {
+    /// To be executed now.
+    Execute(Box<Execution>),
+    /// Who wrote it is not known, or may not.
+    Denied(ChannelMessageId),
+    /// It was delivered before: nothing is to be done.
+    Duplicate(ChannelMessageId),
+    /// It had been executed before, and its kept reply is in the outbox now.
+    Enqueued(ChannelMessageId),
+}
+
+/// How a message is to be received.
+#[derive(Debug, Clone, Copy)]
+pub struct Receiving {
+    /// How long an execution may take before somebody else takes it up.
+    pub lease: Duration,
+    /// How often its reply may be tried.
+    pub max_attempts: i32,
+}
+
+/// Writes down what a provider delivered. The commit was seen.
+pub async fn receive(
+    pool: &Pool,
+    tenant: TenantId,
+    account: ProviderAccountId,
+    provider: &str,
+    message: InboundMessage,
+    how: Receiving,
+) -> Result<Receipt, StoreError> {
+    crash_point!("receive.before");
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let row = sqlx::query!(
+        r#"
+        select message_id as "message_id!",
+               verdict as "verdict!",
+               execution as "execution!",
+               user_id,
+               role,
+               correlation_id as "correlation_id!"
+          from channels.receive_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+        "#,
+        account.0,
+        ChannelMessageId::new().0,
+        OutboxId::new().0,
+        message.provider_message_id,
+        message.sender_id,
+        message.recipient_id,
+        message.thread,
+        message.text,
+        Uuid::now_v7(),
+        interval(how.lease),
+        how.max_attempts,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("writing the message down"))?;
+    crash_point!("receive.after");
+    pool::commit(transaction).await?;
+    crash_point!("receive.committed");
+    let message_id = ChannelMessageId(row.message_id);
+    Ok(match row.verdict.as_str() {
+        "execute" => Receipt::Execute(Box::new(Execution {
+            message_id,
+            tenant_id: tenant,
+            account_id: account,
+            provider: provider.to_owned(),
+            message,
+            user_id: row.user_id.unwrap_or_default(),
+            role: row.role.unwrap_or_default(),
+            correlation_id: row.correlation_id,
+            execution: row.execution,
+        })),
+        "denied" => Receipt::Denied(message_id),
+        "enqueued" => Receipt::Enqueued(message_id),
+        _ => Receipt::Duplicate(message_id),
+    })
+}
+
+/// How many messages the sender wrote in the last minute, this one included.
+pub async fn recent(pool: &Pool, execution: &Execution) -> Result<u32, StoreError> {
+    let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
+    let count = sqlx::query_scalar!(
+        r#"select channels.recent_messages($1, $2) as "count!""#,
+        execution.account_id.0,
+        execution.message.sender_id,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("counting the sender's messages"))?;
+    pool::commit(transaction).await?;
+    Ok(u32::try_from(count).unwrap_or_default())
+}
+
+/// Ends a message with its reply, both or neither. False when somebody else has taken the message up. The commit was seen; wake
+/// the dispatchers with [`crate::replies::hint`].
+pub async fn finish(
+    pool: &Pool,
+    execution: &Execution,
+    reply: &Reply,
+    max_attempts: i32,
+) -> Result<bool, StoreError> {
+    crash_point!("enqueue.before");
+    let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
+    let is_ours = sqlx::query_scalar!(
+        r#"select channels.finish_message($1, $2, $3, $4, $5) as "is_ours!""#,
+        execution.message_id.0,
+        execution.execution,
+        OutboxId::new().0,
+        Json(reply) as _,
+        max_attempts,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("enqueueing the reply"))?;
+    crash_point!("enqueue.after");
+    pool::commit(transaction).await?;
+    crash_point!("enqueue.committed");
+    Ok(is_ours)
+}
+
+/// Ends a message that must not be executed. False when somebody else has taken the message up.
+pub async fn deny(pool: &Pool, execution: Execution, reason: &str) -> Result<bool, StoreError> {
+    let reason = storable(reason);
+    let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
+    let is_ours = sqlx::query_scalar!(
+        r#"select channels.deny_message($1, $2, $3) as "is_ours!""#,
+        execution.message_id.0,
+        execution.execution,
+        reason.as_ref(),
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("denying the message"))?;
+    pool::commit(transaction).await?;
+    Ok(is_ours)
+}
+
+/// Says that a message could not be executed, or that its reply could not be put into the outbox; then the reply is kept. False
+/// when somebody else has taken the message up.
+pub async fn fail(
+    pool: &Pool,
+    execution: Execution,
+    reply: Option<&Reply>,
+    error: &str,
+) -> Result<bool, StoreError> {
+    let error = storable(error);
+    let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
+    let is_ours = sqlx::query_scalar!(
+        r#"select channels.fail_message($1, $2, $3, $4) as "is_ours!""#,
+        execution.message_id.0,
+        execution.execution,
+        reply.map(Json) as _,
+        error.as_ref(),
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("writing down that the message failed"))?;
+    pool::commit(transaction).await?;
+    Ok(is_ours)
+}
+
+/// Takes up to so many messages whose execution was not ended in time. Those that were denied now are not among them.
+pub async fn claim_unfinished(
+    pool: &Pool,
+    limit: i32,
+    lease: Duration,
+) -> Result<Vec<Execution>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select message_id as "message_id!",
+               tenant_id as "tenant_id!",
+               account_id as "account_id!",
+               provider as "provider!",
+               sender_id as "sender_id!",
+               recipient_id as "recipient_id!",
+               thread,
+               text as "text!",
+               verdict as "verdict!",
+               execution as "execution!",
+               user_id,
+               role,
+               correlation_id as "correlation_id!"
+          from channels.claim_unfinished_messages($1, $2)
+        "#,
+        limit,
+        interval(lease),
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("taking up unfinished messages"))?;
+    pool::commit(transaction).await?;
+    Ok(rows
+        .into_iter()
+        .filter(|row| row.verdict == "execute")
+        .map(|row| Execution {
+            message_id: ChannelMessageId(row.message_id),
+            tenant_id: TenantId(row.tenant_id),
+            account_id: ProviderAccountId(row.account_id),
+            provider: row.provider,
+            message: InboundMessage {
+                // Known to the row alone; nobody needs it from here on.
+                provider_message_id: String::new(),
+                sender_id: row.sender_id,
+                recipient_id: row.recipient_id,
+                thread: row.thread,
+                text: row.text,
+            },
+            user_id: row.user_id.unwrap_or_default(),
+            role: row.role.unwrap_or_default(),
+            correlation_id: row.correlation_id,
+            execution: row.execution,
+        })
+        .collect())
+}
+
+/// Puts up to so many kept replies into the outbox, and says how many.
+pub async fn enqueue_kept(pool: &Pool, limit: usize, max_attempts: i32) -> Result<i32, StoreError> {
+    let ids: Vec<Uuid> = (0..limit).map(|_| OutboxId::new().0).collect();
+    let mut transaction = pool::begin(pool).await?;
+    let count = sqlx::query_scalar!(
+        r#"select channels.enqueue_kept_replies($1, $2) as "count!""#,
+        &ids,
+        max_attempts,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("enqueueing kept replies"))?;
+    pool::commit(transaction).await?;
+    Ok(count)
+}
+
+/// Writes down what a provider told about a reply, in the tenant of the transaction. False when the account has no such reply.
+pub async fn record_delivery(
+    connection: &mut PgConnection,
+    account: ProviderAccountId,
+    report: &DeliveryReport,
+) -> Result<bool, StoreError> {
+    let Some(reply) = report.reply_id else { return Ok(false) };
+    sqlx::query_scalar!(
+        r#"select channels.record_delivery($1, $2, $3, $4, $5, $6, $7) as "known!""#,
+        account.0,
+        reply.0,
+        report.provider_message_id,
+        report.status,
+        report.proves_action,
+        report.at.map(ToSqlx::to_sqlx) as _,
+        report.error,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("recording the delivery"))
+}
+
+/// A message as it stands.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChannelMessage {
+    /// Its id.
+    pub id: ChannelMessageId,
+    /// At which account.
+    pub account_id: ProviderAccountId,
+    /// Which vendor.
+    pub provider: String,
+    /// The vendor's name for it.
+    pub provider_message_id: String,
+    /// Who wrote it, in the vendor's words.
+    pub sender_id: String,
+    /// Where a reply goes.
+    pub recipient_id: String,
+    /// The part of the conversation.
+    pub thread: Option<String>,
+    /// What was written.
+    pub text: String,
+    /// What became of it.
+    pub status: MessageStatus,
+    /// Who wrote it, in the product's words, and what that user may do.
+    pub user_id: Option<String>,
+    /// What that user may do.
+    pub role: Option<String>,
+    /// The reply that could not be put into the outbox.
+    pub reply: Option<serde_json::Value>,
+    /// Why it was denied or failed.
+    pub last_error: Option<String>,
+    /// What ties everything about it together in logs.
+    pub correlation_id: Uuid,
+    /// How often it was delivered.
+    pub deliveries: i32,
+    /// How often it was executed.
+    pub executions: i32,
+    /// The row of its reply.
+    pub reply_id: Option<OutboxId>,
+    /// When it came.
+    pub created_at: Timestamp,
+    /// When it changed last.
+    pub updated_at: Timestamp,
+}
+
+/// Which messages are asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MessageFilter<'a> {
+    /// One of them.
+    pub id: Option<ChannelMessageId>,
+    /// In this state.
+    pub status: Option<MessageStatus>,
+    /// At this account.
+    pub account: Option<ProviderAccountId>,
+    /// Of this sender.
+    pub sender: Option<&'a str>,
+}
+
+/// Up to so many messages of a tenant, newest first, below this one.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    filter: MessageFilter<'_>,
+    below: Option<ChannelMessageId>,
+    limit: i64,
+) -> Result<Vec<ChannelMessage>, StoreError> {
+    let rows = sqlx::query_file!(
+        "sql/list_channel_messages.sql",
+        tenant.0,
+        filter.id.map(|id| id.0),
+        filter.status.map(MessageStatus::as_str),
+        filter.account.map(|id| id.0),
+        filter.sender,
+        below.map(|id| id.0),
+        limit,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing the messages"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(ChannelMessage {
+                id: ChannelMessageId(row.id),
+                account_id: ProviderAccountId(row.account_id),
+                provider: row.provider,
+                provider_message_id: row.provider_message_id,
+                sender_id: row.sender_id,
+                recipient_id: row.recipient_id,
+                thread: row.thread,
+                text: row.text,
+                status: word(&row.status)?,
+                user_id: row.user_id,
+                role: row.role,
+                reply: row.reply,
+                last_error: row.last_error,
+                correlation_id: row.correlation_id,
+                deliveries: row.deliveries,
+                executions: row.executions,
+                reply_id: row.reply_id.map(OutboxId),
+                created_at: row.created_at.to_jiff(),
+                updated_at: row.updated_at.to_jiff(),
+            })
+        })
+        .collect()
+}

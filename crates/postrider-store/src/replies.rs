@@ -1,0 +1,596 @@
+//! Replies on their way: claimed account by account in turns, and settled under the claim.
+//!
+//! ```text
+//! claim ──commit──▶ ClaimedReply ──the call──▶ Outcome ──settle──▶ sent, pending again, or dead
+//!                        └─ dropped, or its dispatcher dies: reclaimed when its lock is too old, and tried again
+//! ```
+
+use std::{collections::HashMap, time::Duration};
+
+use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
+use postrider_model::{
+    Channel, IdempotencyKey, Message,
+    chat::{Reply, ReplyStatus},
+    ids::{ChannelMessageId, OutboxId, ProviderAccountId, TenantId},
+    seal::{MasterKey, Place},
+};
+use secrecy::SecretString;
+use serde::Serialize;
+use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
+
+use crate::{
+    HeldDoubt, Pool, Reservation, StoreError, accounts, campaigns::word, crash_point, jobs::interval,
+    outbox::storable, pool, reservation::Asked, unnamed::unnamed,
+};
+
+/// The channel on which it is said, after a commit, that there are replies.
+pub const HINT_CHANNEL: &str = "postrider_replies";
+
+/// A reply that a dispatcher holds: the right to one attempt. Only the store makes one, from a committed claim.
+#[must_use = "a reply that is dropped waits until its lock is too old"]
+#[derive(Debug)]
+pub struct ClaimedReply {
+    reservation: Reservation,
+    doubt: Option<HeldDoubt>,
+    claim: i32,
+    /// The message it answers.
+    pub message_id: ChannelMessageId,
+    /// Through whom.
+    pub account: AccountVersion,
+    /// Which vendor.
+    pub provider: String,
+    /// What is sent.
+    pub message: Message,
+    /// How many attempts have failed.
+    pub attempt_count: i32,
+    /// How many may.
+    pub max_attempts: i32,
+    /// The vendor's name for it, if the vendor has told that it arrived: then there is nothing left to send.
+    pub proven: Option<String>,
+    /// What ties everything about its message together in logs.
+    pub correlation_id: Uuid,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+/// An account, and when it was last changed: what was opened before may be used as long as that stays the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AccountVersion {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Which.
+    pub id: ProviderAccountId,
+    /// When it was changed last; `None` when it was removed.
+    pub changed_at: Option<Timestamp>,
+}
+
+impl ClaimedReply {
+    /// What an adapter is called with. The key is the same for each attempt.
+    pub fn reservation(&self) -> &Reservation {
+        &self.reservation
+    }
+
+    /// There when an earlier attempt may have arrived: what the vendor is asked with.
+    #[must_use]
+    pub fn doubt(&self) -> Option<&HeldDoubt> {
+        self.doubt.as_ref()
+    }
+
+    /// Which reply.
+    #[must_use]
+    pub fn id(&self) -> OutboxId {
+        self.reservation.outbox_id()
+    }
+
+    /// How long ago it was claimed. A dispatcher that was held up must not call any more: its lock may be somebody else's.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.reservation.age()
+    }
+
+    /// What became of it, to be written down.
+    pub fn settle(self, verdict: Verdict) -> SettledReply {
+        SettledReply { id: self.id(), claim: self.claim, verdict }
+    }
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The provider has it.
+    Sent {
+        /// Under this name.
+        message_id: String,
+    },
+    /// It failed. It is tried again after the pause, or dead if it has failed as often as it may.
+    Retry {
+        /// Why.
+        error: String,
+        /// How long to wait.
+        pause: Duration,
+        /// Whether it may have arrived all the same.
+        in_doubt: bool,
+    },
+    /// It failed, and would fail again.
+    Dead {
+        /// Why.
+        error: String,
+    },
+    /// It was not tried: somebody else may, at once or after a pause. Nothing is counted.
+    Release {
+        /// How long to wait.
+        pause: Duration,
+    },
+}
+
+/// A result, to be written down. It is kept until the database has it.
+#[must_use = "a result that is not written down is lost"]
+#[derive(Debug)]
+pub struct SettledReply {
+    id: OutboxId,
+    claim: i32,
+    verdict: Verdict,
+}
+
+impl SettledReply {
+    /// Which reply.
+    #[must_use]
+    pub fn id(&self) -> OutboxId {
+        self.id
+    }
+
+    /// What became of it.
+    #[must_use]
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+}
+
+/// What a dispatcher has room for.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// In all.
+    pub limit: usize,
+    /// At an account that is not in `accounts`.
+    pub per_account: usize,
+    /// At those that are; none where it is 0.
+    pub accounts: HashMap<ProviderAccountId, usize>,
+    /// The account that was served last: others come first.
+    pub after: Option<(TenantId, ProviderAccountId)>,
+}
+
+/// Takes replies that are due. The commit was seen.
+pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<ClaimedReply>, StoreError> {
+    crash_point!("dispatch.before");
+    let asked = Asked::now();
+    let (accounts, rooms): (Vec<Uuid>, Vec<i32>) =
+        room.accounts.iter().map(|(account, room)| (account.0, number(*room))).unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!",
+               tenant_id as "tenant_id!",
+               channel_message_id as "channel_message_id!",
+               account_id as "account_id!",
+               provider as "provider!",
+               recipient_id as "recipient_id!",
+               payload as "payload!: Json<Reply>",
+               attempt_count as "attempt_count!",
+               max_attempts as "max_attempts!",
+               claims as "claims!",
+               in_doubt_since as "in_doubt_since: jiff_sqlx::Timestamp",
+               provider_message_id,
+               correlation_id as "correlation_id!",
+               created_at as "created_at!: jiff_sqlx::Timestamp",
+               account_version as "account_version: jiff_sqlx::Timestamp"
+          from channels.claim_replies($1, $2, $3, $4, $5, $6, $7)
+        "#,
+        worker,
+        number(room.limit),
+        number(room.per_account),
+        &accounts,
+        &rooms,
+        room.after.map(|(tenant, _)| tenant.0),
+        room.after.map(|(_, account)| account.0),
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("claiming replies"))?;
+    crash_point!("dispatch.after");
+    pool::commit(transaction).await?;
+    if !rows.is_empty() {
+        crash_point!("dispatch.claimed");
+    }
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let (id, tenant_id) = (OutboxId(row.id), TenantId(row.tenant_id));
+            let created_at = row.created_at.to_jiff();
+            let doubt = row.in_doubt_since.map(|since| {
+                let times = (created_at, since.to_jiff());
+                HeldDoubt::of_reply((id, tenant_id), row.recipient_id.clone(), times, row.claims, asked)
+            });
+            let Reply { text, thread } = row.payload.0;
+            let key = IdempotencyKey::of_reply(id);
+            ClaimedReply {
+                reservation: Reservation::committed(id, tenant_id, Channel::Chat, key, asked),
+                doubt,
+                claim: row.claims,
+                message_id: ChannelMessageId(row.channel_message_id),
+                account: AccountVersion {
+                    tenant: tenant_id,
+                    id: ProviderAccountId(row.account_id),
+                    changed_at: row.account_version.map(jiff_sqlx::Timestamp::to_jiff),
+                },
+                provider: row.provider,
+                message: Message::Chat { to: row.recipient_id, thread, text },
+                attempt_count: row.attempt_count,
+                max_attempts: row.max_attempts,
+                proven: row.provider_message_id,
+                correlation_id: row.correlation_id,
+                created_at,
+            }
+        })
+        .collect())
+}
+
+/// The account of a claimed reply, with its secret open. `None` when it was removed.
+pub async fn account(
+    pool: &Pool,
+    key: &MasterKey,
+    account: AccountVersion,
+) -> Result<Option<(serde_json::Value, SecretString)>, StoreError> {
+    let mut transaction = pool::begin_as(pool, account.tenant).await?;
+    let row = sqlx::query!(
+        "select settings, sealed_secret from tenancy.provider_accounts where tenant_id = $1 and id = $2",
+        account.tenant.0,
+        account.id.0,
+    )
+    .fetch_optional(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("reading the provider account"))?;
+    pool::commit(transaction).await?;
+    let place = Place { tenant: account.tenant, account: account.id };
+    row.map(|row| Ok((row.settings, accounts::open(key, place, &row.sealed_secret)?))).transpose()
+}
+
+/// Writes results down, each under its claim, and says in which state each reply is now. Those that are not in the answer are held by
+/// somebody else, and did not change.
+pub async fn settle(
+    pool: &Pool,
+    worker: &str,
+    settled: &[SettledReply],
+) -> Result<HashMap<OutboxId, ReplyStatus>, StoreError> {
+    crash_point!("dispatch.settling");
+    let mut columns = Columns::default();
+    settled.iter().for_each(|reply| columns.push(reply));
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!", status as "status!"
+          from channels.settle_replies($1, $2, $3, $4, $5::text[], $6::text[], $7, $8)
+        "#,
+        worker,
+        &columns.ids,
+        &columns.claims,
+        &columns.verdicts,
+        &columns.message_ids as _,
+        &columns.errors as _,
+        &columns.pauses as _,
+        &columns.in_doubt,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("settling replies"))?;
+    pool::commit(transaction).await?;
+    crash_point!("dispatch.settled");
+    rows.into_iter().map(|row| Ok((OutboxId(row.id), word(&row.status)?))).collect()
+}
+
+/// Results, column by column.
+#[derive(Default)]
+struct Columns {
+    ids: Vec<Uuid>,
+    claims: Vec<i32>,
+    verdicts: Vec<String>,
+    message_ids: Vec<Option<String>>,
+    errors: Vec<Option<String>>,
+    pauses: Vec<sqlx::postgres::types::PgInterval>,
+    in_doubt: Vec<bool>,
+}
+
+impl Columns {
+    fn push(&mut self, reply: &SettledReply) {
+        let (verdict, message_id, error, pause, in_doubt) = match &reply.verdict {
+            Verdict::Sent { message_id } => ("sent", Some(message_id), None, Duration::ZERO, false),
+            Verdict::Retry { error, pause, in_doubt } => ("retry", None, Some(error), *pause, *in_doubt),
+            Verdict::Dead { error } => ("dead", None, Some(error), Duration::ZERO, false),
+            Verdict::Release { pause } => ("release", None, None, *pause, false),
+        };
+        let storable = |text: &String| storable(text).into_owned();
+        self.ids.push(reply.id.0);
+        self.claims.push(reply.claim);
+        self.verdicts.push(verdict.to_owned());
+        self.message_ids.push(message_id.map(storable));
+        self.errors.push(error.map(storable));
+        self.pauses.push(interval(pause));
+        self.in_doubt.push(in_doubt);
+    }
+}
+
+/// A reply whose dispatcher went away.
+#[derive(Debug)]
+pub struct Reclaimed {
+    /// Which.
+    pub id: OutboxId,
+    /// The message it answers.
+    pub message_id: ChannelMessageId,
+    /// What ties everything about its message together in logs.
+    pub correlation_id: Uuid,
+    /// Who held it.
+    pub worker: Option<String>,
+}
+
+/// Gives back what was held for longer than this.
+pub async fn reclaim(pool: &Pool, lock_timeout: Duration, limit: i32) -> Result<Vec<Reclaimed>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!", channel_message_id as "message_id!", correlation_id as "correlation_id!", worker
+          from channels.reclaim_replies($1, $2)
+        "#,
+        interval(lock_timeout),
+        limit,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("reclaiming replies"))?;
+    pool::commit(transaction).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Reclaimed {
+            id: OutboxId(row.id),
+            message_id: ChannelMessageId(row.message_id),
+            correlation_id: row.correlation_id,
+            worker: row.worker,
+        })
+        .collect())
+}
+
+/// Says that there are replies. After the commit, and at most a few times a second.
+pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query!("select pg_notify($1, '')", HINT_CHANNEL)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("sending the hint"))?;
+    Ok(())
+}
+
+/// How replies stand, over all tenants.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Standing {
+    /// Waiting, due or not.
+    pub pending: i64,
+    /// Waiting and due.
+    pub due: i64,
+    /// On their way for more than a minute.
+    pub over_a_minute: i64,
+    /// For more than ten.
+    pub over_ten_minutes: i64,
+    /// For more than an hour.
+    pub over_an_hour: i64,
+    /// Age of the oldest that is on its way.
+    pub oldest_seconds: f64,
+    /// On their way, and failed before.
+    pub tried_before: i64,
+    /// On their way, and may have arrived.
+    pub in_doubt: i64,
+    /// Held by a dispatcher.
+    pub sending: i64,
+    /// Given up.
+    pub dead: i64,
+    /// Messages that are being executed, or whose reply could not be enqueued.
+    pub unfinished_messages: i64,
+}
+
+/// Measures how replies stand.
+pub async fn measure(connection: &mut PgConnection) -> Result<Standing, StoreError> {
+    sqlx::query_as!(
+        Standing,
+        r#"
+        select pending as "pending!",
+               due as "due!",
+               over_a_minute as "over_a_minute!",
+               over_ten_minutes as "over_ten_minutes!",
+               over_an_hour as "over_an_hour!",
+               oldest_seconds as "oldest_seconds!",
+               tried_before as "tried_before!",
+               in_doubt as "in_doubt!",
+               sending as "sending!",
+               dead as "dead!",
+               unfinished_messages as "unfinished_messages!"
+          from channels.measure_replies()
+        "#,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("measuring the replies"))
+}
+
+/// Removes up to so many messages that are over and older than this, with their replies.
+pub async fn prune(
+    connection: &mut PgConnection,
+    older_than: Duration,
+    limit: i32,
+) -> Result<i64, StoreError> {
+    sqlx::query_scalar!(
+        r#"select channels.prune_messages($1, $2) as "removed!""#,
+        interval(older_than),
+        limit,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("removing old messages"))
+}
+
+/// A reply as it stands.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReplyState {
+    /// Its id.
+    pub id: OutboxId,
+    /// The message it answers.
+    pub channel_message_id: ChannelMessageId,
+    /// Through whom.
+    pub account_id: ProviderAccountId,
+    /// Which vendor.
+    pub provider: String,
+    /// Where it goes.
+    pub recipient_id: String,
+    /// What it says.
+    pub payload: serde_json::Value,
+    /// How it stands.
+    pub status: ReplyStatus,
+    /// How many attempts have failed.
+    pub attempt_count: i32,
+    /// How many may.
+    pub max_attempts: i32,
+    /// When it is tried next.
+    pub next_attempt_at: Timestamp,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+    /// Since when somebody holds it.
+    pub locked_at: Option<Timestamp>,
+    /// Who.
+    pub locked_by: Option<String>,
+    /// Since when it may have arrived and nobody knows.
+    pub in_doubt_since: Option<Timestamp>,
+    /// The vendor's name for it.
+    pub provider_message_id: Option<String>,
+    /// What the vendor told about it.
+    pub delivery_status: Option<String>,
+    /// When that was so.
+    pub delivery_status_at: Option<Timestamp>,
+    /// What went wrong on the vendor's side.
+    pub delivery_error: Option<String>,
+    /// What ties everything about its message together in logs.
+    pub correlation_id: Uuid,
+    /// When the vendor took it.
+    pub sent_at: Option<Timestamp>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it changed last.
+    pub updated_at: Timestamp,
+}
+
+/// Which replies are asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReplyFilter<'a> {
+    /// One of them.
+    pub id: Option<OutboxId>,
+    /// In this state.
+    pub status: Option<ReplyStatus>,
+    /// Through this account.
+    pub account: Option<ProviderAccountId>,
+    /// Through this vendor.
+    pub provider: Option<&'a str>,
+}
+
+/// Up to so many replies of a tenant, newest first, below this one.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    filter: ReplyFilter<'_>,
+    below: Option<OutboxId>,
+    limit: i64,
+) -> Result<Vec<ReplyState>, StoreError> {
+    let rows = sqlx::query_file!(
+        "sql/list_replies.sql",
+        tenant.0,
+        filter.id.map(|id| id.0),
+        filter.status.map(ReplyStatus::as_str),
+        filter.account.map(|id| id.0),
+        filter.provider,
+        below.map(|id| id.0),
+        limit,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing the replies"))?;
+    let time = jiff_sqlx::Timestamp::to_jiff;
+    rows.into_iter()
+        .map(|row| {
+            Ok(ReplyState {
+                id: OutboxId(row.id),
+                channel_message_id: ChannelMessageId(row.channel_message_id),
+                account_id: ProviderAccountId(row.account_id),
+                provider: row.provider,
+                recipient_id: row.recipient_id,
+                payload: row.payload,
+                status: word(&row.status)?,
+                attempt_count: row.attempt_count,
+                max_attempts: row.max_attempts,
+                next_attempt_at: time(row.next_attempt_at),
+                last_error: row.last_error,
+                locked_at: row.locked_at.map(time),
+                locked_by: row.locked_by,
+                in_doubt_since: row.in_doubt_since.map(time),
+                provider_message_id: row.provider_message_id,
+                delivery_status: row.delivery_status,
+                delivery_status_at: row.delivery_status_at.map(time),
+                delivery_error: row.delivery_error,
+                correlation_id: row.correlation_id,
+                sent_at: row.sent_at.map(time),
+                created_at: time(row.created_at),
+                updated_at: time(row.updated_at),
+            })
+        })
+        .collect()
+}
+
+/// Which dead replies to queue again. Everything that is given must match.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Requeue<'a> {
+    /// This one.
+    pub id: Option<OutboxId>,
+    /// Through this account.
+    pub account: Option<ProviderAccountId>,
+    /// Through this vendor.
+    pub provider: Option<&'a str>,
+    /// Whose last error says this, in any case.
+    pub error_contains: Option<&'a str>,
+    /// That died before.
+    pub dead_before: Option<Timestamp>,
+    /// That died then or later.
+    pub dead_since: Option<Timestamp>,
+}
+
+/// Queues up to so many dead replies of the transaction's tenant again, and says which. Each is audited. Wake the dispatchers with
+/// [`hint`] after the commit.
+pub async fn requeue(
+    connection: &mut PgConnection,
+    which: Requeue<'_>,
+    limit: i32,
+    actor: &str,
+) -> Result<Vec<OutboxId>, StoreError> {
+    let ids = sqlx::query_scalar!(
+        r#"select id as "id!" from channels.requeue_replies($1, $2, $3, $4, $5, $6, $7, $8) as requeued (id)"#,
+        which.id.map(|id| id.0),
+        which.account.map(|id| id.0),
+        which.provider,
+        which.error_contains,
+        which.dead_before.map(ToSqlx::to_sqlx) as _,
+        which.dead_since.map(ToSqlx::to_sqlx) as _,
+        limit,
+        actor,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("queueing replies again"))?;
+    Ok(ids.into_iter().map(OutboxId).collect())
+}
+
+fn number(size: usize) -> i32 {
+    i32::try_from(size).unwrap_or(i32::MAX)
+}
