@@ -1,6 +1,8 @@
 -- All steps together: the schema as it is after `postrider migrate`. To read, not to run.
 -- Made from the pg_dump of PostgreSQL 15; a test compares it. Refresh it with `make schema`.
 
+CREATE SCHEMA channels;
+
 CREATE SCHEMA execution;
 
 CREATE SCHEMA m10_recovery;
@@ -8,6 +10,703 @@ CREATE SCHEMA m10_recovery;
 CREATE SCHEMA postrider;
 
 CREATE SCHEMA tenancy;
+
+CREATE TABLE channels.channel_messages (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    provider text NOT NULL,
+    provider_message_id text NOT NULL,
+    sender_id text NOT NULL,
+    recipient_id text NOT NULL,
+    thread text,
+    text text NOT NULL,
+    status text DEFAULT 'accepted'::text NOT NULL,
+    user_id text,
+    role text,
+    reply jsonb,
+    last_error text,
+    correlation_id uuid NOT NULL,
+    deliveries integer DEFAULT 1 NOT NULL,
+    executions integer DEFAULT 0 NOT NULL,
+    is_executing boolean DEFAULT false NOT NULL,
+    leased_until timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_messages_executions_are_leased CHECK (((NOT is_executing) OR (leased_until IS NOT NULL))),
+    CONSTRAINT channel_messages_names_are_given CHECK (((btrim(provider_message_id) <> ''::text) AND (octet_length(provider_message_id) <= 512) AND (btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(recipient_id) <> ''::text) AND (octet_length(recipient_id) <= 255) AND (octet_length(thread) <= 512))),
+    CONSTRAINT channel_messages_only_failures_keep_a_reply CHECK (((reply IS NULL) OR (status = 'dispatch_failed'::text))),
+    CONSTRAINT channel_messages_only_open_ones_are_leased CHECK (((leased_until IS NULL) OR (status = ANY (ARRAY['accepted'::text, 'dispatch_failed'::text])))),
+    CONSTRAINT channel_messages_status_check CHECK ((status = ANY (ARRAY['accepted'::text, 'executed'::text, 'denied_unlinked'::text, 'denied_rbac'::text, 'denied_sentinel'::text, 'dispatch_failed'::text]))),
+    CONSTRAINT channel_messages_text_is_bounded CHECK ((octet_length(text) <= 65536))
+)
+WITH (fillfactor='70');
+
+ALTER TABLE ONLY channels.channel_messages FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) RETURNS TABLE(verdict text, execution integer, user_id text, role text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_link     channels.channel_links;
+    v_required text;
+    v_status   text;
+    v_reason   text;
+begin
+    select executor.required_role
+      into v_required
+      from channels.channel_executors as executor
+     where executor.tenant_id = p_message.tenant_id
+       and (executor.account_id = p_message.account_id or executor.account_id is null)
+     order by executor.account_id nulls last
+     limit 1;
+    if not found then
+        raise exception 'nothing executes the messages of this account'
+            using errcode = 'no_data_found',
+                  hint = 'Say what does: PUT /api/v2/channels/executors, or `postrider channels executor`.';
+    end if;
+    select link.*
+      into v_link
+      from channels.channel_links as link
+     where link.tenant_id = p_message.tenant_id
+       and link.account_id = p_message.account_id
+       and link.sender_id = p_message.sender_id;
+    if not found then
+        v_status := 'denied_unlinked';
+        v_reason := 'nobody is linked to this sender';
+    elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
+          < array_position(array['viewer', 'operator', 'admin'], v_required) then
+        v_status := 'denied_rbac';
+        v_reason := format('%s is %s, and it takes %s', v_link.user_id, v_link.role, v_required);
+    end if;
+    if v_status is not null then
+        update channels.channel_messages as message
+           set status = v_status,
+               user_id = v_link.user_id,
+               role = v_link.role,
+               last_error = v_reason,
+               is_executing = false,
+               leased_until = null,
+               updated_at = now()
+         where message.id = p_message.id;
+        return query select 'denied'::text, p_message.executions, v_link.user_id, v_link.role;
+        return;
+    end if;
+    return query
+        update channels.channel_messages as message
+           set executions = message.executions + 1,
+               is_executing = true,
+               leased_until = now() + p_lease,
+               user_id = v_link.user_id,
+               role = v_link.role,
+               updated_at = now()
+         where message.id = p_message.id
+        returning 'execute'::text, message.executions, message.user_id, message.role;
+end
+$$;
+
+CREATE FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) RETURNS TABLE(id uuid, tenant_id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_incremental_sort TO 'off'
+    AS $$
+declare
+    v_nobody  constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_tenant  uuid := coalesce(p_after_tenant, v_nobody);
+    v_account uuid := coalesce(p_after_account, v_nobody);
+    -- Once around, and no further.
+    v_is_second_round boolean := p_after_tenant is null;
+    v_room    integer;
+    v_left    integer := p_limit;
+    v_found   uuid[];
+    v_ids     uuid[] := '{}';
+begin
+    if coalesce(btrim(p_worker), '') = '' then
+        raise exception 'a dispatcher must name itself to claim replies' using errcode = 'invalid_parameter_value';
+    end if;
+    while v_left > 0 loop
+        select reply.tenant_id, reply.account_id
+          into v_tenant, v_account
+          from channels.channel_outbox as reply
+         where reply.status in ('pending', 'sending')
+           and (reply.tenant_id, reply.account_id) > (v_tenant, v_account)
+         order by reply.tenant_id, reply.account_id
+         limit 1;
+        if not found then
+            exit when v_is_second_round;
+            v_is_second_round := true;
+            v_tenant := v_nobody;
+            v_account := v_nobody;
+            continue;
+        end if;
+        exit when v_is_second_round and p_after_tenant is not null
+              and (v_tenant, v_account) > (p_after_tenant, p_after_account);
+        v_room := least(coalesce(p_rooms[array_position(p_accounts, v_account)], p_room), v_left);
+        continue when v_room < 1;
+        v_found := array(
+            select reply.id
+              from channels.channel_outbox as reply
+             where reply.status in ('pending', 'sending')
+               and reply.status = 'pending'
+               and reply.tenant_id = v_tenant
+               and reply.account_id = v_account
+               and reply.next_attempt_at <= now()
+             order by reply.next_attempt_at, reply.id
+             limit v_room
+               for update skip locked);
+        v_ids := v_ids || v_found;
+        v_left := v_left - cardinality(v_found);
+    end loop;
+    if v_ids = '{}' then
+        return;
+    end if;
+    return query
+        update channels.channel_outbox as reply
+           set status = 'sending',
+               locked_at = now(),
+               locked_by = p_worker,
+               claims = reply.claims + 1,
+               updated_at = now()
+         where reply.id = any (v_ids)
+        returning reply.id, reply.tenant_id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
+                  reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
+                  reply.provider_message_id, reply.correlation_id, reply.created_at,
+                  (select account.updated_at from tenancy.provider_accounts as account
+                    where account.tenant_id = reply.tenant_id and account.id = reply.account_id);
+end
+$$;
+
+CREATE FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) RETURNS TABLE(message_id uuid, tenant_id uuid, account_id uuid, provider text, sender_id text, recipient_id text, thread text, text text, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+declare
+    v_message channels.channel_messages;
+begin
+    for v_message in
+        select message.*
+          from channels.channel_messages as message
+         where message.leased_until < now()
+           and message.reply is null
+         order by message.leased_until
+         limit p_limit
+           for update skip locked
+    loop
+        -- An account whose executor was taken away waits for another one.
+        if not exists (select from channels.channel_executors as executor
+                        where executor.tenant_id = v_message.tenant_id
+                          and (executor.account_id = v_message.account_id or executor.account_id is null)) then
+            update channels.channel_messages as message
+               set is_executing = false,
+                   leased_until = now() + interval '1 minute'
+             where message.id = v_message.id;
+            continue;
+        end if;
+        return query
+            select v_message.id, v_message.tenant_id, v_message.account_id, v_message.provider, v_message.sender_id,
+                   v_message.recipient_id, v_message.thread, v_message.text, admitted.verdict, admitted.execution,
+                   admitted.user_id, admitted.role, v_message.correlation_id
+              from channels.admit_message(v_message, p_lease) as admitted;
+    end loop;
+end
+$$;
+
+CREATE FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+begin
+    update channels.channel_messages as message
+       set status = 'denied_sentinel',
+           last_error = left(p_reason, 1000),
+           is_executing = false,
+           leased_until = null,
+           updated_at = now()
+     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+    return found;
+end
+$$;
+
+CREATE FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+declare
+    v_message channels.channel_messages;
+    v_count   integer := 0;
+begin
+    for v_message in
+        select message.*
+          from channels.channel_messages as message
+         where message.leased_until < now()
+           and message.reply is not null
+         order by message.leased_until
+         limit cardinality(p_reply_ids)
+           for update skip locked
+    loop
+        begin
+            perform channels.enqueue_reply(v_message, p_reply_ids[v_count + 1], v_message.reply, p_max_attempts);
+            v_count := v_count + 1;
+        exception when integrity_constraint_violation then
+            update channels.channel_messages as message
+               set last_error = left('its reply cannot be enqueued: ' || sqlerrm, 1000),
+                   leased_until = now() + interval '1 minute',
+                   updated_at = now()
+             where message.id = v_message.id;
+        end;
+    end loop;
+    return v_count;
+end
+$$;
+
+CREATE FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    insert into channels.channel_outbox
+           (id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, max_attempts, correlation_id)
+    values (p_reply_id, p_message.tenant_id, p_message.id, p_message.account_id, p_message.provider, p_message.recipient_id,
+            p_payload, p_max_attempts, p_message.correlation_id);
+    update channels.channel_messages
+       set status = 'executed',
+           reply = null,
+           last_error = null,
+           is_executing = false,
+           leased_until = null,
+           updated_at = now()
+     where id = p_message.id;
+end
+$$;
+
+CREATE FUNCTION channels.executor_of(p_account_id uuid) RETURNS TABLE(id uuid, kind text, url text, timeout_seconds integer, sealed_secret bytea, sentinel jsonb)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select executor.id, executor.kind, executor.url, executor.timeout_seconds, executor.sealed_secret, executor.sentinel
+      from channels.channel_executors as executor
+     where executor.tenant_id = tenancy.required_tenant_id()
+       and (executor.account_id = p_account_id or executor.account_id is null)
+     order by executor.account_id nulls last
+     limit 1
+$$;
+
+CREATE FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+begin
+    update channels.channel_messages as message
+       set status = 'dispatch_failed',
+           reply = p_reply,
+           last_error = left(p_error, 1000),
+           is_executing = false,
+           leased_until = case
+                              when p_reply is not null then now() + interval '1 minute'
+                              when p_execution < 5 then now() + interval '1 minute' * power(2, p_execution - 1)
+                          end,
+           updated_at = now()
+     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+    return found;
+end
+$$;
+
+CREATE FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+declare
+    v_message channels.channel_messages;
+begin
+    select * into v_message from channels.held_message(p_message_id, p_execution);
+    if not found then
+        return false;
+    end if;
+    perform channels.enqueue_reply(v_message, p_reply_id, p_payload, p_max_attempts);
+    return true;
+end
+$$;
+
+CREATE FUNCTION channels.held_message(p_message_id uuid, p_execution integer) RETURNS SETOF channels.channel_messages
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select message.*
+      from channels.channel_messages as message
+     where message.tenant_id = tenancy.required_tenant_id()
+       and message.id = p_message_id
+       and message.executions = p_execution
+       and message.status in ('accepted', 'dispatch_failed')
+       for update
+$$;
+
+CREATE FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_id        uuid;
+begin
+    insert into channels.channel_links as link (id, tenant_id, account_id, sender_id, user_id, role)
+    values (p_id, v_tenant_id, p_account_id, p_sender_id, p_user_id, p_role)
+    on conflict on constraint channel_links_one_per_sender do update
+       set user_id = excluded.user_id,
+           role = excluded.role,
+           updated_at = now()
+    returning link.id into v_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'sender.linked', 'link:' || v_id, p_user_id || ' as ' || p_role);
+    return v_id;
+end
+$$;
+
+CREATE FUNCTION channels.measure_replies() RETURNS TABLE(pending bigint, due bigint, over_a_minute bigint, over_ten_minutes bigint, over_an_hour bigint, oldest_seconds double precision, tried_before bigint, in_doubt bigint, sending bigint, dead bigint, unfinished_messages bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select count(*) filter (where reply.status = 'pending'),
+           count(*) filter (where reply.status = 'pending' and reply.next_attempt_at <= now()),
+           count(*) filter (where reply.created_at < now() - interval '1 minute'),
+           count(*) filter (where reply.created_at < now() - interval '10 minutes'),
+           count(*) filter (where reply.created_at < now() - interval '1 hour'),
+           coalesce(extract(epoch from now() - min(reply.created_at)), 0)::double precision,
+           count(*) filter (where reply.attempt_count > 0),
+           count(*) filter (where reply.in_doubt_since is not null),
+           count(*) filter (where reply.status = 'sending'),
+           (select count(*) from channels.channel_outbox as dead where dead.status = 'dead'),
+           (select count(*) from channels.channel_messages as message where message.leased_until is not null)
+      from channels.channel_outbox as reply
+     where reply.status in ('pending', 'sending')
+$$;
+
+CREATE FUNCTION channels.prune_messages(p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+declare
+    v_removed bigint;
+begin
+    if p_older_than is null or p_older_than < interval '0' or p_limit is null or p_limit < 1 then
+        raise exception 'say how old a message must be, and how many to remove at most' using errcode = 'invalid_parameter_value';
+    end if;
+    -- Found once: see requeue_replies.
+    with old as materialized (
+        select old.id
+          from channels.channel_messages as old
+         where old.created_at < now() - p_older_than
+           and old.status <> 'accepted'
+           and old.leased_until is null
+           and not exists (select from channels.channel_outbox as reply
+                            where reply.tenant_id = old.tenant_id
+                              and reply.channel_message_id = old.id
+                              and (reply.status in ('pending', 'sending') or reply.updated_at >= now() - p_older_than))
+         order by old.created_at
+         limit p_limit
+           for update skip locked
+    )
+    delete from channels.channel_messages as message
+     using old
+     where message.id = old.id;
+    get diagnostics v_removed = row_count;
+    return v_removed;
+end
+$$;
+
+CREATE FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    -- Two at once: the second one replaces the first.
+    perform from tenancy.tenants as tenant where tenant.id = v_tenant_id for no key update;
+    delete from channels.channel_executors as executor
+     where executor.tenant_id = v_tenant_id
+       and executor.account_id is not distinct from p_account_id;
+    insert into channels.channel_executors
+           (id, tenant_id, account_id, kind, url, timeout_seconds, sealed_secret, required_role, sentinel)
+    values (p_id, v_tenant_id, p_account_id, p_kind, p_url, p_timeout_seconds, p_sealed_secret, p_required_role, p_sentinel);
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'executor.set', 'executor:' || p_id, p_kind);
+end
+$$;
+
+CREATE FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) RETURNS TABLE(message_id uuid, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_provider  text;
+    v_message   channels.channel_messages;
+begin
+    select account.provider
+      into v_provider
+      from tenancy.provider_accounts as account
+     where account.tenant_id = v_tenant_id
+       and account.id = p_account_id;
+    if not found then
+        raise exception 'there is no such account' using errcode = 'no_data_found';
+    end if;
+    -- In one statement, so that it is the constraint's own index by which an earlier delivery is found.
+    insert into channels.channel_messages as message
+           (id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id)
+    values (p_id, v_tenant_id, p_account_id, v_provider, p_provider_message_id, p_sender_id, p_recipient_id, p_thread, p_text,
+            p_correlation_id)
+    on conflict on constraint channel_messages_one_per_delivery do update
+       set deliveries = message.deliveries + 1
+    returning message.* into v_message;
+    if v_message.deliveries > 1 then
+        if v_message.status = 'dispatch_failed' and v_message.reply is not null then
+            perform channels.enqueue_reply(v_message, p_reply_id, v_message.reply, p_max_attempts);
+            return query select v_message.id, 'enqueued'::text, v_message.executions, v_message.user_id, v_message.role,
+                                v_message.correlation_id;
+            return;
+        end if;
+        if v_message.status not in ('accepted', 'dispatch_failed') or v_message.is_executing and v_message.leased_until > now() then
+            return query select v_message.id, 'duplicate'::text, v_message.executions, v_message.user_id, v_message.role,
+                                v_message.correlation_id;
+            return;
+        end if;
+    end if;
+    return query
+        select v_message.id, admitted.verdict, admitted.execution, admitted.user_id, admitted.role, v_message.correlation_id
+          from channels.admit_message(v_message, p_lease) as admitted;
+end
+$$;
+
+CREATE FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) RETURNS integer
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select count(*)::integer
+      from (select from channels.channel_messages as message
+             where message.tenant_id = tenancy.required_tenant_id()
+               and message.account_id = p_account_id
+               and message.sender_id = p_sender_id
+               and message.created_at > now() - interval '1 minute'
+             limit 1000) as recent
+$$;
+
+CREATE FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer DEFAULT 1000) RETURNS TABLE(id uuid, channel_message_id uuid, correlation_id uuid, worker text)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+    -- Found once: see requeue_replies.
+    with stale as materialized (
+        select stale.id, stale.locked_by
+          from channels.channel_outbox as stale
+         where stale.status = 'sending'
+           and stale.locked_at < now() - p_lock_timeout
+         order by stale.locked_at
+         limit p_limit
+           for update skip locked
+    )
+    update channels.channel_outbox as reply
+       set status = 'pending',
+           in_doubt_since = coalesce(reply.in_doubt_since, now()),
+           last_error = 'the dispatcher that was sending it went away',
+           next_attempt_at = now(),
+           locked_at = null,
+           locked_by = null,
+           updated_at = now()
+      from stale
+     where reply.id = stale.id
+    returning reply.id, reply.channel_message_id, reply.correlation_id, stale.locked_by
+$$;
+
+CREATE FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update channels.channel_outbox as reply
+       set provider_message_id = case when p_proves_action then coalesce(reply.provider_message_id, left(p_provider_message_id, 512))
+                                      else reply.provider_message_id end,
+           -- Reports overtake each other.
+           delivery_status = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_status
+                                  else left(p_status, 64) end,
+           delivery_error = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_error
+                                 else left(p_error, 1000) end,
+           delivery_status_at = greatest(reply.delivery_status_at, coalesce(p_at, now())),
+           -- A dead reply died when it died.
+           updated_at = case when reply.status = 'dead' then reply.updated_at else now() end
+     where reply.tenant_id = tenancy.required_tenant_id()
+       and reply.account_id = p_account_id
+       and reply.id = p_reply_id;
+    return found;
+end
+$$;
+
+CREATE FUNCTION channels.remove_executor(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    delete from channels.channel_executors as executor where executor.tenant_id = v_tenant_id and executor.id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'executor.removed', 'executor:' || p_id);
+    return true;
+end
+$$;
+
+CREATE FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) RETURNS SETOF uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    return query
+        -- Found once: inside a join they would be looked for row by row, and each time there would be others.
+        with dead as materialized (
+            select dead.id
+              from channels.channel_outbox as dead
+             where dead.tenant_id = v_tenant_id
+               and dead.status = 'dead'
+               and (p_id is null or dead.id = p_id)
+               and (p_account_id is null or dead.account_id = p_account_id)
+               and (p_provider is null or dead.provider = p_provider)
+               and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
+               and (p_dead_before is null or dead.updated_at < p_dead_before)
+               and (p_dead_since is null or dead.updated_at >= p_dead_since)
+             order by dead.updated_at
+             limit p_limit
+               for update
+        ), requeued as (
+            update channels.channel_outbox as reply
+               set status = 'pending',
+                   attempt_count = 0,
+                   next_attempt_at = now(),
+                   updated_at = now()
+              from dead
+             where reply.id = dead.id
+               and reply.status = 'dead'
+            returning reply.id
+        ), noted as (
+            insert into tenancy.audit_log (tenant_id, actor, action, subject)
+            select v_tenant_id, p_actor, 'reply.requeued', 'reply:' || requeued.id
+              from requeued
+        )
+        select requeued.id from requeued;
+end
+$$;
+
+CREATE FUNCTION channels.require_reply() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if not exists (select from channels.channel_outbox as reply
+                    where reply.tenant_id = new.tenant_id and reply.channel_message_id = new.id) then
+        raise exception 'channels.channel_messages: a message is executed once its reply is in the outbox'
+            using errcode = 'check_violation', constraint = tg_name;
+    end if;
+    return new;
+end
+$$;
+
+CREATE FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+begin
+    return query
+        with settled as (
+            update channels.channel_outbox as reply
+               set status = case
+                                when given.verdict = 'sent'
+                                  or given.verdict <> 'release' and reply.provider_message_id is not null then 'sent'
+                                when given.verdict = 'dead'
+                                  or given.verdict = 'retry' and reply.attempt_count + 1 >= reply.max_attempts then 'dead'
+                                else 'pending'
+                            end,
+                   attempt_count = reply.attempt_count + case when given.verdict in ('retry', 'dead') then 1 else 0 end,
+                   next_attempt_at = case when given.verdict in ('retry', 'release') then now() + given.pause
+                                          else reply.next_attempt_at end,
+                   last_error = case when given.verdict = 'sent' then reply.last_error
+                                     else coalesce(left(given.error, 1000), reply.last_error) end,
+                   in_doubt_since = case when given.verdict = 'sent'
+                                           or given.verdict <> 'release' and reply.provider_message_id is not null then null
+                                         when given.in_doubt then coalesce(reply.in_doubt_since, now())
+                                         else reply.in_doubt_since end,
+                   provider_message_id = coalesce(left(given.message_id, 512), reply.provider_message_id),
+                   sent_at = case when given.verdict = 'sent'
+                                    or given.verdict <> 'release' and reply.provider_message_id is not null then now() end,
+                   locked_at = null,
+                   locked_by = null,
+                   updated_at = now()
+              from unnest(p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
+                   as given (id, claim, verdict, message_id, error, pause, in_doubt)
+             -- Only what is being sent is locked by somebody. Asked for by its status, it would be looked for in the index of
+             -- everything that is on its way.
+             where reply.id = given.id
+               and reply.locked_by = p_worker
+               and reply.claims = given.claim
+               and given.verdict in ('sent', 'retry', 'dead', 'release')
+            returning reply.id, reply.status, reply.tenant_id, reply.last_error
+        ), noted as (
+            insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+            select settled.tenant_id, p_worker, 'reply.dead', 'reply:' || settled.id, settled.last_error
+              from settled
+             where settled.status = 'dead'
+        )
+        select settled.id, settled.status from settled;
+end
+$$;
+
+CREATE FUNCTION channels.unlink_sender(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    delete from channels.channel_links as link where link.tenant_id = v_tenant_id and link.id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'sender.unlinked', 'link:' || p_id);
+    return true;
+end
+$$;
 
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
     LANGUAGE plpgsql
@@ -3764,6 +4463,77 @@ begin
 end
 $$;
 
+CREATE TABLE channels.channel_executors (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid,
+    kind text NOT NULL,
+    url text,
+    timeout_seconds integer NOT NULL,
+    sealed_secret bytea,
+    required_role text NOT NULL,
+    sentinel jsonb DEFAULT '{}'::jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_executors_http_has_an_address CHECK (((kind = 'http'::text) = (url IS NOT NULL))),
+    CONSTRAINT channel_executors_kind_check CHECK ((kind = ANY (ARRAY['echo'::text, 'http'::text]))),
+    CONSTRAINT channel_executors_requests_are_signed CHECK (((sealed_secret IS NOT NULL) OR ((kind = 'echo'::text) AND (NOT (sentinel ? 'url'::text))))),
+    CONSTRAINT channel_executors_role_check CHECK ((required_role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text]))),
+    CONSTRAINT channel_executors_sentinel_is_an_object CHECK ((jsonb_typeof(sentinel) = 'object'::text)),
+    CONSTRAINT channel_executors_timeout_is_bounded CHECK (((timeout_seconds >= 1) AND (timeout_seconds <= 60)))
+);
+
+ALTER TABLE ONLY channels.channel_executors FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE channels.channel_links (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    sender_id text NOT NULL,
+    user_id text NOT NULL,
+    role text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_links_names_are_given CHECK (((btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(user_id) <> ''::text) AND (octet_length(user_id) <= 255))),
+    CONSTRAINT channel_links_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
+);
+
+ALTER TABLE ONLY channels.channel_links FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE channels.channel_outbox (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    channel_message_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    provider text NOT NULL,
+    recipient_id text NOT NULL,
+    payload jsonb NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    attempt_count integer DEFAULT 0 NOT NULL,
+    max_attempts integer DEFAULT 5 NOT NULL,
+    next_attempt_at timestamp with time zone DEFAULT now() NOT NULL,
+    last_error text,
+    locked_at timestamp with time zone,
+    locked_by text,
+    claims integer DEFAULT 0 NOT NULL,
+    in_doubt_since timestamp with time zone,
+    provider_message_id text,
+    delivery_status text,
+    delivery_status_at timestamp with time zone,
+    delivery_error text,
+    correlation_id uuid NOT NULL,
+    sent_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_outbox_attempts_are_counted CHECK (((attempt_count >= 0) AND ((max_attempts >= 1) AND (max_attempts <= 1000)))),
+    CONSTRAINT channel_outbox_only_sending_is_locked CHECK ((((status = 'sending'::text) = (locked_at IS NOT NULL)) AND ((locked_at IS NULL) = (locked_by IS NULL)))),
+    CONSTRAINT channel_outbox_only_sent_has_its_time CHECK (((status = 'sent'::text) = (sent_at IS NOT NULL))),
+    CONSTRAINT channel_outbox_payload_is_bounded CHECK ((pg_column_size(payload) <= 131072)),
+    CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'sending'::text, 'sent'::text, 'dead'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+
+ALTER TABLE ONLY channels.channel_outbox FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE execution.account_states (
     tenant_id uuid NOT NULL,
     account_id uuid NOT NULL,
@@ -4162,6 +4932,33 @@ CREATE TABLE tenancy.workspaces (
 
 ALTER TABLE ONLY tenancy.workspaces FORCE ROW LEVEL SECURITY;
 
+ALTER TABLE ONLY channels.channel_executors
+    ADD CONSTRAINT channel_executors_one_per_account UNIQUE NULLS NOT DISTINCT (tenant_id, account_id);
+
+ALTER TABLE ONLY channels.channel_executors
+    ADD CONSTRAINT channel_executors_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY channels.channel_links
+    ADD CONSTRAINT channel_links_one_per_sender UNIQUE (tenant_id, account_id, sender_id);
+
+ALTER TABLE ONLY channels.channel_links
+    ADD CONSTRAINT channel_links_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY channels.channel_messages
+    ADD CONSTRAINT channel_messages_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY channels.channel_messages
+    ADD CONSTRAINT channel_messages_one_per_delivery UNIQUE (tenant_id, account_id, provider_message_id);
+
+ALTER TABLE ONLY channels.channel_messages
+    ADD CONSTRAINT channel_messages_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY channels.channel_outbox
+    ADD CONSTRAINT channel_outbox_one_reply_per_message UNIQUE (channel_message_id, tenant_id);
+
+ALTER TABLE ONLY channels.channel_outbox
+    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY execution.account_states
     ADD CONSTRAINT account_states_pkey PRIMARY KEY (tenant_id, account_id);
 
@@ -4276,6 +5073,24 @@ ALTER TABLE ONLY tenancy.workspaces
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_pkey PRIMARY KEY (tenant_id, id);
 
+CREATE INDEX channel_messages_by_age ON channels.channel_messages USING btree (created_at);
+
+CREATE INDEX channel_messages_by_sender ON channels.channel_messages USING btree (tenant_id, account_id, sender_id, created_at);
+
+CREATE INDEX channel_messages_by_status ON channels.channel_messages USING btree (tenant_id, status, id);
+
+CREATE INDEX channel_messages_leases ON channels.channel_messages USING btree (leased_until) WHERE (leased_until IS NOT NULL);
+
+CREATE INDEX channel_outbox_active ON channels.channel_outbox USING btree (tenant_id, account_id, next_attempt_at, id) WHERE (status = ANY (ARRAY['pending'::text, 'sending'::text]));
+
+CREATE INDEX channel_outbox_by_status ON channels.channel_outbox USING btree (tenant_id, status, next_attempt_at);
+
+CREATE INDEX channel_outbox_by_tenant ON channels.channel_outbox USING btree (tenant_id, id);
+
+CREATE INDEX channel_outbox_dead ON channels.channel_outbox USING btree (tenant_id, updated_at) WHERE (status = 'dead'::text);
+
+CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (locked_at) WHERE (status = 'sending'::text);
+
 CREATE INDEX account_states_circuits ON execution.account_states USING btree (circuit_open_until) WHERE (circuit_open_until IS NOT NULL);
 
 CREATE INDEX assets_by_age ON execution.assets USING btree (tenant_id, created_at, id);
@@ -4345,6 +5160,24 @@ CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id
 CREATE INDEX provider_accounts_by_id ON tenancy.provider_accounts USING btree (id);
 
 CREATE INDEX requests_by_age ON tenancy.requests USING btree (created_at);
+
+CREATE TRIGGER channel_messages_are_facts BEFORE UPDATE OF id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id, created_at ON channels.channel_messages FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what somebody wrote stays as it was written');
+
+CREATE TRIGGER channel_messages_are_never_emptied BEFORE TRUNCATE ON channels.channel_messages FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('messages are removed by prune_messages, once they are over');
+
+CREATE TRIGGER channel_messages_change_as_they_may BEFORE UPDATE OF status ON channels.channel_messages FOR EACH ROW WHEN (((old.status <> new.status) AND ((((((((((old.status <> 'accepted'::text) OR (new.status <> 'executed'::text)) AND ((old.status <> 'accepted'::text) OR (new.status <> 'denied_unlinked'::text))) AND ((old.status <> 'accepted'::text) OR (new.status <> 'denied_rbac'::text))) AND ((old.status <> 'accepted'::text) OR (new.status <> 'denied_sentinel'::text))) AND ((old.status <> 'accepted'::text) OR (new.status <> 'dispatch_failed'::text))) AND ((old.status <> 'dispatch_failed'::text) OR (new.status <> 'executed'::text))) AND ((old.status <> 'dispatch_failed'::text) OR (new.status <> 'denied_unlinked'::text))) AND ((old.status <> 'dispatch_failed'::text) OR (new.status <> 'denied_rbac'::text))) AND ((old.status <> 'dispatch_failed'::text) OR (new.status <> 'denied_sentinel'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a message that was executed or denied stays so, and none is accepted twice');
+
+CREATE TRIGGER channel_messages_executed_have_a_reply BEFORE INSERT OR UPDATE OF status ON channels.channel_messages FOR EACH ROW WHEN ((new.status = 'executed'::text)) EXECUTE FUNCTION channels.require_reply();
+
+CREATE TRIGGER channel_messages_open_ones_are_kept BEFORE DELETE ON channels.channel_messages FOR EACH ROW WHEN (((old.status = 'accepted'::text) OR (old.leased_until IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_change('a message that is being executed cannot be removed');
+
+CREATE TRIGGER channel_outbox_changes_as_it_may BEFORE UPDATE OF status ON channels.channel_outbox FOR EACH ROW WHEN (((old.status <> new.status) AND ((((((old.status <> 'pending'::text) OR (new.status <> 'sending'::text)) AND ((old.status <> 'sending'::text) OR (new.status <> 'sent'::text))) AND ((old.status <> 'sending'::text) OR (new.status <> 'pending'::text))) AND ((old.status <> 'sending'::text) OR (new.status <> 'dead'::text))) AND ((old.status <> 'dead'::text) OR (new.status <> 'pending'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a reply goes from pending to sending, and from there to sent, pending or dead; what was sent stays sent');
+
+CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON channels.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('replies are removed by prune_messages, once they are over');
+
+CREATE TRIGGER channel_outbox_nothing_accepted_is_lost BEFORE DELETE ON channels.channel_outbox FOR EACH ROW WHEN ((old.status = ANY (ARRAY['pending'::text, 'sending'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a reply that is on its way cannot be removed');
+
+CREATE TRIGGER channel_outbox_replies_are_facts BEFORE UPDATE OF id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, correlation_id, created_at ON channels.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reply stays as it was made');
 
 CREATE TRIGGER assets_are_never_emptied BEFORE TRUNCATE ON execution.assets FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
 
@@ -4428,6 +5261,27 @@ CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant
 
 CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('what was answered stays as it was said');
 
+ALTER TABLE ONLY channels.channel_executors
+    ADD CONSTRAINT channel_executors_are_of_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY channels.channel_executors
+    ADD CONSTRAINT channel_executors_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY channels.channel_links
+    ADD CONSTRAINT channel_links_are_of_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY channels.channel_links
+    ADD CONSTRAINT channel_links_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY channels.channel_messages
+    ADD CONSTRAINT channel_messages_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY channels.channel_outbox
+    ADD CONSTRAINT channel_outbox_answers_a_message FOREIGN KEY (tenant_id, channel_message_id) REFERENCES channels.channel_messages(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY channels.channel_outbox
+    ADD CONSTRAINT channel_outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id) ON DELETE CASCADE;
+
 ALTER TABLE ONLY execution.account_states
     ADD CONSTRAINT account_states_belong_to_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
 
@@ -4508,6 +5362,30 @@ ALTER TABLE ONLY tenancy.requests
 
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE channels.channel_executors ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE channels.channel_links ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE channels.channel_messages ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE channels.channel_outbox ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON channels.channel_executors TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON channels.channel_links TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON channels.channel_messages TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON channels.channel_outbox TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY tenant_sees_its_own ON channels.channel_executors FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON channels.channel_links FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON channels.channel_messages FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON channels.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 ALTER TABLE execution.account_states ENABLE ROW LEVEL SECURITY;
 
@@ -4641,6 +5519,10 @@ ALTER TABLE tenancy.tenants ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE tenancy.workspaces ENABLE ROW LEVEL SECURITY;
 
+GRANT USAGE ON SCHEMA channels TO postrider_app;
+GRANT USAGE ON SCHEMA channels TO postrider_worker;
+GRANT USAGE ON SCHEMA channels TO postrider_read;
+
 GRANT USAGE ON SCHEMA execution TO postrider_app;
 GRANT USAGE ON SCHEMA execution TO postrider_worker;
 GRANT USAGE ON SCHEMA execution TO postrider_read;
@@ -4656,6 +5538,80 @@ GRANT USAGE ON SCHEMA postrider TO postrider_read;
 GRANT USAGE ON SCHEMA tenancy TO postrider_app;
 GRANT USAGE ON SCHEMA tenancy TO postrider_worker;
 GRANT USAGE ON SCHEMA tenancy TO postrider_read;
+
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_app;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_worker;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_read;
+
+REVOKE ALL ON FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION channels.executor_of(p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_app;
+GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.held_message(p_message_id uuid, p_execution integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.measure_replies() FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.measure_replies() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.require_reply() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
 
@@ -4944,6 +5900,50 @@ GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) TO postrid
 
 REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
+
+GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(tenant_id) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(tenant_id) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(tenant_id) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(account_id) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(account_id) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(account_id) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(kind) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(kind) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(kind) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(url) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(url) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(url) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(timeout_seconds) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(timeout_seconds) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(timeout_seconds) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(required_role) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(required_role) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(required_role) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(sentinel) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(sentinel) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(sentinel) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(created_at) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(created_at) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(created_at) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT ON TABLE channels.channel_links TO postrider_app;
+GRANT SELECT ON TABLE channels.channel_links TO postrider_worker;
+GRANT SELECT ON TABLE channels.channel_links TO postrider_read;
+
+GRANT SELECT ON TABLE channels.channel_outbox TO postrider_app;
+GRANT SELECT ON TABLE channels.channel_outbox TO postrider_worker;
+GRANT SELECT ON TABLE channels.channel_outbox TO postrider_read;
 
 GRANT SELECT ON TABLE execution.account_states TO postrider_app;
 GRANT SELECT ON TABLE execution.account_states TO postrider_worker;

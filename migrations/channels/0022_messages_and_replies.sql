@@ -52,8 +52,7 @@ create table channels.channel_executors (
 select tenancy.protect('channels.channel_executors');
 
 -- What came in. `executions` fences: whoever executes names it, and only the newest may end the message.
--- `leased_until` is when somebody else takes it up: the end of an execution's time, or the time for another try to put
--- a kept reply into the outbox.
+-- `leased_until` is when somebody else takes it up: the end of an execution's time, or after a failure the time for another try.
 create table channels.channel_messages (
     id                  uuid        not null default gen_random_uuid(),
     tenant_id           uuid        not null references tenancy.tenants (id) on delete cascade,
@@ -72,6 +71,7 @@ create table channels.channel_messages (
     correlation_id      uuid        not null,
     deliveries          integer     not null default 1,
     executions          integer     not null default 0,
+    is_executing        boolean     not null default false,
     leased_until        timestamptz,
     created_at          timestamptz not null default now(),
     updated_at          timestamptz not null default now(),
@@ -88,6 +88,7 @@ create table channels.channel_messages (
     constraint channel_messages_text_is_bounded check (octet_length(text) <= 65536),
     constraint channel_messages_only_open_ones_are_leased
         check (leased_until is null or status in ('accepted', 'dispatch_failed')),
+    constraint channel_messages_executions_are_leased check (not is_executing or leased_until is not null),
     constraint channel_messages_only_failures_keep_a_reply check (reply is null or status = 'dispatch_failed')
 ) with (fillfactor = 70);
 -- For lists, and for the rate of a sender.
@@ -143,6 +144,8 @@ create table channels.channel_outbox (
     autovacuum_vacuum_cost_delay = 1
 );
 create index channel_outbox_by_status on channels.channel_outbox (tenant_id, status, next_attempt_at);
+-- For lists.
+create index channel_outbox_by_tenant on channels.channel_outbox (tenant_id, id);
 -- Work, account by account: so one account's backlog is never in the way of another's.
 create index channel_outbox_active
     on channels.channel_outbox (tenant_id, account_id, next_attempt_at, id)
@@ -218,6 +221,9 @@ create trigger channel_outbox_is_never_emptied
     for each statement
     execute function tenancy.refuse_change('replies are removed by prune_messages, once they are over');
 
-grant select on channels.channel_links, channels.channel_executors, channels.channel_messages, channels.channel_outbox
+grant select on channels.channel_links, channels.channel_messages, channels.channel_outbox
     to postrider_app, postrider_worker, postrider_read;
+-- Everything but the secret, which only `channels.executor_of` gives away, and sealed.
+grant select (id, tenant_id, account_id, kind, url, timeout_seconds, required_role, sentinel, created_at)
+    on channels.channel_executors to postrider_app, postrider_worker, postrider_read;
 revoke all on all functions in schema channels from public;

@@ -1,4 +1,5 @@
--- Receiving: a message is written down, executed outside the database, and ends with its reply in the outbox.
+-- Receiving: a message is written down, executed outside the database, and ends with its reply in the outbox. Somebody waits for
+-- the answer to each step, so none waits long for a lock: a reply that cannot be enqueued in time is kept.
 -- Safe beside running workers: it adds functions and touches no table.
 
 -- Puts a reply into the outbox and ends its message, in the caller's transaction: both or neither.
@@ -16,6 +17,7 @@ begin
        set status = 'executed',
            reply = null,
            last_error = null,
+           is_executing = false,
            leased_until = null,
            updated_at = now()
      where id = p_message.id;
@@ -68,6 +70,7 @@ begin
                user_id = v_link.user_id,
                role = v_link.role,
                last_error = v_reason,
+               is_executing = false,
                leased_until = null,
                updated_at = now()
          where message.id = p_message.id;
@@ -77,6 +80,7 @@ begin
     return query
         update channels.channel_messages as message
            set executions = message.executions + 1,
+               is_executing = true,
                leased_until = now() + p_lease,
                user_id = v_link.user_id,
                role = v_link.role,
@@ -96,12 +100,12 @@ returns table (message_id uuid, verdict text, execution integer, user_id text, r
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
 as $$
 declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_provider  text;
     v_message   channels.channel_messages;
-    v_is_new    boolean;
 begin
     select account.provider
       into v_provider
@@ -111,31 +115,22 @@ begin
     if not found then
         raise exception 'there is no such account' using errcode = 'no_data_found';
     end if;
+    -- In one statement, so that it is the constraint's own index by which an earlier delivery is found.
     insert into channels.channel_messages as message
            (id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id)
     values (p_id, v_tenant_id, p_account_id, v_provider, p_provider_message_id, p_sender_id, p_recipient_id, p_thread, p_text,
             p_correlation_id)
-    on conflict on constraint channel_messages_one_per_delivery do nothing
+    on conflict on constraint channel_messages_one_per_delivery do update
+       set deliveries = message.deliveries + 1
     returning message.* into v_message;
-    v_is_new := found;
-    if not v_is_new then
-        select message.*
-          into strict v_message
-          from channels.channel_messages as message
-         where message.tenant_id = v_tenant_id
-           and message.account_id = p_account_id
-           and message.provider_message_id = p_provider_message_id
-           for update;
-        update channels.channel_messages as message
-           set deliveries = message.deliveries + 1
-         where message.id = v_message.id;
+    if v_message.deliveries > 1 then
         if v_message.status = 'dispatch_failed' and v_message.reply is not null then
             perform channels.enqueue_reply(v_message, p_reply_id, v_message.reply, p_max_attempts);
             return query select v_message.id, 'enqueued'::text, v_message.executions, v_message.user_id, v_message.role,
                                 v_message.correlation_id;
             return;
         end if;
-        if v_message.status not in ('accepted', 'dispatch_failed') or v_message.leased_until > now() then
+        if v_message.status not in ('accepted', 'dispatch_failed') or v_message.is_executing and v_message.leased_until > now() then
             return query select v_message.id, 'duplicate'::text, v_message.executions, v_message.user_id, v_message.role,
                                 v_message.correlation_id;
             return;
@@ -186,6 +181,7 @@ returns boolean
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
 as $$
 declare
     v_message channels.channel_messages;
@@ -205,11 +201,13 @@ returns boolean
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
 as $$
 begin
     update channels.channel_messages as message
        set status = 'denied_sentinel',
            last_error = left(p_reason, 1000),
+           is_executing = false,
            leased_until = null,
            updated_at = now()
      where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
@@ -217,20 +215,26 @@ begin
 end
 $$;
 
--- A message could not be executed, or its reply could not be put into the outbox: then the reply is kept, and somebody tries
--- again in a minute if the provider does not deliver the message before.
+-- A message could not be executed, or its reply could not be put into the outbox: then the reply is kept. Somebody tries again, if the
+-- provider does not deliver the message before; it may have been told already that nothing more is needed. A reply that is kept is
+-- tried every minute. A message is executed again after one minute, two, four and eight, and then it is left to its provider and to people.
 create function channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text)
 returns boolean
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
 as $$
 begin
     update channels.channel_messages as message
        set status = 'dispatch_failed',
            reply = p_reply,
            last_error = left(p_error, 1000),
-           leased_until = case when p_reply is not null then now() + interval '1 minute' end,
+           is_executing = false,
+           leased_until = case
+                              when p_reply is not null then now() + interval '1 minute'
+                              when p_execution < 5 then now() + interval '1 minute' * power(2, p_execution - 1)
+                          end,
            updated_at = now()
      where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
     return found;
@@ -244,6 +248,9 @@ returns table (message_id uuid, tenant_id uuid, account_id uuid, provider text, 
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 as $$
 declare
     v_message channels.channel_messages;
@@ -262,7 +269,8 @@ begin
                         where executor.tenant_id = v_message.tenant_id
                           and (executor.account_id = v_message.account_id or executor.account_id is null)) then
             update channels.channel_messages as message
-               set leased_until = now() + interval '1 minute'
+               set is_executing = false,
+                   leased_until = now() + interval '1 minute'
              where message.id = v_message.id;
             continue;
         end if;
@@ -275,12 +283,16 @@ begin
 end
 $$;
 
--- Puts kept replies into the outbox, as many as there are new ids for them, and says how many.
+-- Puts kept replies into the outbox, as many as there are new ids for them, and says how many. One that the outbox refuses waits a
+-- minute, so that it is not in the way of the others.
 create function channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer)
 returns integer
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 as $$
 declare
     v_message channels.channel_messages;
@@ -295,8 +307,16 @@ begin
          limit cardinality(p_reply_ids)
            for update skip locked
     loop
-        v_count := v_count + 1;
-        perform channels.enqueue_reply(v_message, p_reply_ids[v_count], v_message.reply, p_max_attempts);
+        begin
+            perform channels.enqueue_reply(v_message, p_reply_ids[v_count + 1], v_message.reply, p_max_attempts);
+            v_count := v_count + 1;
+        exception when integrity_constraint_violation then
+            update channels.channel_messages as message
+               set last_error = left('its reply cannot be enqueued: ' || sqlerrm, 1000),
+                   leased_until = now() + interval '1 minute',
+                   updated_at = now()
+             where message.id = v_message.id;
+        end;
     end loop;
     return v_count;
 end
@@ -314,7 +334,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     update channels.channel_outbox as reply
-       set provider_message_id = case when p_proves_action then coalesce(reply.provider_message_id, p_provider_message_id)
+       set provider_message_id = case when p_proves_action then coalesce(reply.provider_message_id, left(p_provider_message_id, 512))
                                       else reply.provider_message_id end,
            -- Reports overtake each other.
            delivery_status = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_status
@@ -322,7 +342,8 @@ begin
            delivery_error = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_error
                                  else left(p_error, 1000) end,
            delivery_status_at = greatest(reply.delivery_status_at, coalesce(p_at, now())),
-           updated_at = now()
+           -- A dead reply died when it died.
+           updated_at = case when reply.status = 'dead' then reply.updated_at else now() end
      where reply.tenant_id = tenancy.required_tenant_id()
        and reply.account_id = p_account_id
        and reply.id = p_reply_id;
@@ -400,6 +421,22 @@ begin
 end
 $$;
 
+-- What executes the messages of an account of the context's tenant. The secret is sealed: whoever executes has the master key.
+create function channels.executor_of(p_account_id uuid)
+returns table (id uuid, kind text, url text, timeout_seconds integer, sealed_secret bytea, sentinel jsonb)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select executor.id, executor.kind, executor.url, executor.timeout_seconds, executor.sealed_secret, executor.sentinel
+      from channels.channel_executors as executor
+     where executor.tenant_id = tenancy.required_tenant_id()
+       and (executor.account_id = p_account_id or executor.account_id is null)
+     order by executor.account_id nulls last
+     limit 1
+$$;
+
 -- Takes an executor away: messages are refused from then on. False when there is none.
 create function channels.remove_executor(p_id uuid, p_actor text)
 returns boolean
@@ -430,6 +467,7 @@ grant execute on function
     channels.remove_executor(uuid, text)
     to postrider_app;
 grant execute on function
+    channels.executor_of(uuid),
     channels.recent_messages(uuid, text),
     channels.finish_message(uuid, integer, uuid, jsonb, integer),
     channels.deny_message(uuid, integer, text),

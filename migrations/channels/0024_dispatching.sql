@@ -17,6 +17,7 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_sort = off
+set enable_incremental_sort = off
 as $$
 declare
     v_nobody  constant uuid := '00000000-0000-0000-0000-000000000000';
@@ -90,6 +91,7 @@ $$;
 --   retry    it failed: again after `p_pauses`, or dead when it has failed as often as it may
 --   dead     it failed for good
 --   release  it was not tried: it is pending again, and nothing is counted
+-- What failed, but was proven to have arrived in the meantime, is sent.
 create function channels.settle_replies(
     p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[],
     p_in_doubt boolean[])
@@ -106,7 +108,8 @@ begin
         with settled as (
             update channels.channel_outbox as reply
                set status = case
-                                when given.verdict = 'sent' then 'sent'
+                                when given.verdict = 'sent'
+                                  or given.verdict <> 'release' and reply.provider_message_id is not null then 'sent'
                                 when given.verdict = 'dead'
                                   or given.verdict = 'retry' and reply.attempt_count + 1 >= reply.max_attempts then 'dead'
                                 else 'pending'
@@ -116,18 +119,21 @@ begin
                                           else reply.next_attempt_at end,
                    last_error = case when given.verdict = 'sent' then reply.last_error
                                      else coalesce(left(given.error, 1000), reply.last_error) end,
-                   in_doubt_since = case when given.verdict = 'sent' then null
+                   in_doubt_since = case when given.verdict = 'sent'
+                                           or given.verdict <> 'release' and reply.provider_message_id is not null then null
                                          when given.in_doubt then coalesce(reply.in_doubt_since, now())
                                          else reply.in_doubt_since end,
                    provider_message_id = coalesce(left(given.message_id, 512), reply.provider_message_id),
-                   sent_at = case when given.verdict = 'sent' then now() end,
+                   sent_at = case when given.verdict = 'sent'
+                                    or given.verdict <> 'release' and reply.provider_message_id is not null then now() end,
                    locked_at = null,
                    locked_by = null,
                    updated_at = now()
               from unnest(p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
                    as given (id, claim, verdict, message_id, error, pause, in_doubt)
+             -- Only what is being sent is locked by somebody. Asked for by its status, it would be looked for in the index of
+             -- everything that is on its way.
              where reply.id = given.id
-               and reply.status = 'sending'
                and reply.locked_by = p_worker
                and reply.claims = given.claim
                and given.verdict in ('sent', 'retry', 'dead', 'release')
@@ -148,7 +154,22 @@ returns table (id uuid, channel_message_id uuid, correlation_id uuid, worker tex
 language sql
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
 as $$
+    -- Found once: see requeue_replies.
+    with stale as materialized (
+        select stale.id, stale.locked_by
+          from channels.channel_outbox as stale
+         where stale.status = 'sending'
+           and stale.locked_at < now() - p_lock_timeout
+         order by stale.locked_at
+         limit p_limit
+           for update skip locked
+    )
     update channels.channel_outbox as reply
        set status = 'pending',
            in_doubt_since = coalesce(reply.in_doubt_since, now()),
@@ -157,13 +178,7 @@ as $$
            locked_at = null,
            locked_by = null,
            updated_at = now()
-      from (select stale.id, stale.locked_by
-              from channels.channel_outbox as stale
-             where stale.status = 'sending'
-               and stale.locked_at < now() - p_lock_timeout
-             order by stale.locked_at
-             limit p_limit
-               for update skip locked) as stale
+      from stale
      where reply.id = stale.id
     returning reply.id, reply.channel_message_id, reply.correlation_id, stale.locked_by
 $$;
@@ -182,25 +197,28 @@ declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
     return query
-        with requeued as (
+        -- Found once: inside a join they would be looked for row by row, and each time there would be others.
+        with dead as materialized (
+            select dead.id
+              from channels.channel_outbox as dead
+             where dead.tenant_id = v_tenant_id
+               and dead.status = 'dead'
+               and (p_id is null or dead.id = p_id)
+               and (p_account_id is null or dead.account_id = p_account_id)
+               and (p_provider is null or dead.provider = p_provider)
+               and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
+               and (p_dead_before is null or dead.updated_at < p_dead_before)
+               and (p_dead_since is null or dead.updated_at >= p_dead_since)
+             order by dead.updated_at
+             limit p_limit
+               for update
+        ), requeued as (
             update channels.channel_outbox as reply
                set status = 'pending',
                    attempt_count = 0,
                    next_attempt_at = now(),
                    updated_at = now()
-              from (select dead.id
-                      from channels.channel_outbox as dead
-                     where dead.tenant_id = v_tenant_id
-                       and dead.status = 'dead'
-                       and (p_id is null or dead.id = p_id)
-                       and (p_account_id is null or dead.account_id = p_account_id)
-                       and (p_provider is null or dead.provider = p_provider)
-                       and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
-                       and (p_dead_before is null or dead.updated_at < p_dead_before)
-                       and (p_dead_since is null or dead.updated_at >= p_dead_since)
-                     order by dead.updated_at
-                     limit p_limit
-                       for update) as dead
+              from dead
              where reply.id = dead.id
                and reply.status = 'dead'
             returning reply.id
@@ -243,6 +261,11 @@ returns bigint
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
 as $$
 declare
     v_removed bigint;
@@ -250,19 +273,23 @@ begin
     if p_older_than is null or p_older_than < interval '0' or p_limit is null or p_limit < 1 then
         raise exception 'say how old a message must be, and how many to remove at most' using errcode = 'invalid_parameter_value';
     end if;
+    -- Found once: see requeue_replies.
+    with old as materialized (
+        select old.id
+          from channels.channel_messages as old
+         where old.created_at < now() - p_older_than
+           and old.status <> 'accepted'
+           and old.leased_until is null
+           and not exists (select from channels.channel_outbox as reply
+                            where reply.tenant_id = old.tenant_id
+                              and reply.channel_message_id = old.id
+                              and (reply.status in ('pending', 'sending') or reply.updated_at >= now() - p_older_than))
+         order by old.created_at
+         limit p_limit
+           for update skip locked
+    )
     delete from channels.channel_messages as message
-     using (select old.id
-              from channels.channel_messages as old
-             where old.created_at < now() - p_older_than
-               and old.status <> 'accepted'
-               and old.leased_until is null
-               and not exists (select from channels.channel_outbox as reply
-                                where reply.tenant_id = old.tenant_id
-                                  and reply.channel_message_id = old.id
-                                  and (reply.status in ('pending', 'sending') or reply.updated_at >= now() - p_older_than))
-             order by old.created_at
-             limit p_limit
-               for update skip locked) as old
+     using old
      where message.id = old.id;
     get diagnostics v_removed = row_count;
     return v_removed;

@@ -152,6 +152,35 @@ pub async fn find(
     Ok(select(connection, tenant, Some(id), None, 1).await?.pop())
 }
 
+/// The accounts of a tenant that a text means: the one with this id, or those with this name, of which each workspace has one at
+/// most.
+pub async fn named(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    wanted: &str,
+) -> Result<Vec<ProviderAccountId>, StoreError> {
+    let id = wanted.parse::<ProviderAccountId>().ok();
+    let rows = sqlx::query_scalar!(
+        r#"
+        select id
+          from tenancy.provider_accounts
+         where tenant_id = $1
+           and (name = $2 or id = $3)
+        "#,
+        tenant.0,
+        wanted,
+        id.map(|id| id.0),
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("finding the provider account"))?;
+    let mut found: Vec<ProviderAccountId> = rows.into_iter().map(ProviderAccountId).collect();
+    if id.is_some_and(|id| found.contains(&id)) {
+        found.retain(|found| Some(*found) == id);
+    }
+    Ok(found)
+}
+
 async fn select(
     connection: &mut PgConnection,
     tenant: TenantId,

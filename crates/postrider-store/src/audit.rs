@@ -66,6 +66,45 @@ pub async fn administration(
         .collect())
 }
 
+/// The newest lines about one subject, such as `reply:…`, in the order of time.
+pub async fn about(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    subject: &str,
+    limit: i64,
+) -> Result<Vec<Entry>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select id, at as "at: jiff_sqlx::Timestamp", actor, action, subject, note
+          from tenancy.audit_log
+         where subject = $2
+           and tenant_id = $1
+         order by id desc
+         limit $3
+        "#,
+        tenant.0,
+        subject,
+        limit,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the audit log"))?;
+    Ok(rows
+        .into_iter()
+        .rev()
+        .map(|row| Entry {
+            id: row.id,
+            at: row.at.to_jiff(),
+            actor: row.actor,
+            action: row.action,
+            subject: row.subject,
+            note: row.note,
+            campaign_id: None,
+            run_id: None,
+        })
+        .collect())
+}
+
 /// Up to so many lines about campaigns, phases, runs, jobs and items, newest first, before this one.
 pub async fn campaigns(
     connection: &mut PgConnection,

@@ -33,6 +33,28 @@ pub const POINTS: &[&str] = &[
 pub const RESOLVER_POINTS: &[&str] =
     &["doubt.claimed", "resolve.before", "resolve.after_statement", "resolve.after_commit"];
 
+/// Every place that a message passes on its way to the outbox, in order.
+pub const RECEIVING_POINTS: &[&str] = &[
+    "receive.before",
+    "receive.after_statement",
+    "receive.after_commit",
+    "enqueue.before",
+    "enqueue.after_statement",
+    "enqueue.after_commit",
+];
+
+/// Every place that a reply passes on its way out, in order.
+pub const REPLY_POINTS: &[&str] = &[
+    "reply.before_claim",
+    "reply.claimed",
+    "reply.after_claim",
+    "reply.before_call",
+    "reply.after_call",
+    "reply.before_settling",
+    "reply.settled",
+    "reply.after_settling",
+];
+
 struct Armed {
     point: String,
     left: AtomicU32,
@@ -48,7 +70,7 @@ static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
 #[must_use]
 pub fn is_due(point: &str) -> bool {
     debug_assert!(
-        POINTS.contains(&point) || RESOLVER_POINTS.contains(&point),
+        [POINTS, RESOLVER_POINTS, RECEIVING_POINTS, REPLY_POINTS].concat().contains(&point),
         "there is no place called {point}"
     );
     ARMED

@@ -130,6 +130,36 @@ pub async fn list(
     connection: &mut PgConnection,
     tenant: TenantId,
 ) -> Result<Vec<ExecutorSettings>, StoreError> {
+    page(connection, tenant, None, i64::MAX).await
+}
+
+/// Up to so many executors of a tenant, in the order of their accounts, after that of this account; the one for all accounts
+/// comes last.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    after: Option<ProviderAccountId>,
+    limit: i64,
+) -> Result<Vec<ExecutorSettings>, StoreError> {
+    select(connection, tenant, None, after, limit).await
+}
+
+/// One executor of a tenant.
+pub async fn find(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: ExecutorId,
+) -> Result<Option<ExecutorSettings>, StoreError> {
+    Ok(select(connection, tenant, Some(id), None, 1).await?.pop())
+}
+
+async fn select(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    only: Option<ExecutorId>,
+    after: Option<ProviderAccountId>,
+    limit: i64,
+) -> Result<Vec<ExecutorSettings>, StoreError> {
     let rows = sqlx::query!(
         r#"
         select id,
@@ -142,9 +172,15 @@ pub async fn list(
                created_at as "created_at: jiff_sqlx::Timestamp"
           from channels.channel_executors
          where tenant_id = $1
+           and ($2::uuid is null or id = $2)
+           and ($3::uuid is null or account_id is null or account_id > $3)
          order by account_id nulls last
+         limit $4
         "#,
         tenant.0,
+        only.map(|id| id.0),
+        after.map(|account| account.0),
+        limit,
     )
     .fetch_all(unnamed(connection))
     .await
@@ -172,7 +208,7 @@ pub async fn remove(connection: &mut PgConnection, id: ExecutorId, actor: &str) 
         .map_err(StoreError::on("removing what executes"))
 }
 
-/// What executes the messages of an account.
+/// What executes the messages of an account, in the tenant of the transaction.
 pub async fn of_account(
     connection: &mut PgConnection,
     key: &MasterKey,
@@ -181,14 +217,14 @@ pub async fn of_account(
 ) -> Result<Option<Executor>, StoreError> {
     let row = sqlx::query!(
         r#"
-        select id, kind, url, timeout_seconds, sealed_secret, sentinel as "sentinel: Json<Sentinel>"
-          from channels.channel_executors
-         where tenant_id = $1
-           and (account_id = $2 or account_id is null)
-         order by account_id nulls last
-         limit 1
+        select id as "id!",
+               kind as "kind!",
+               url,
+               timeout_seconds as "timeout_seconds!",
+               sealed_secret,
+               sentinel as "sentinel!: Json<Sentinel>"
+          from channels.executor_of($1)
         "#,
-        tenant.0,
         account.0,
     )
     .fetch_optional(unnamed(connection))

@@ -105,9 +105,9 @@ pub async fn receive(
     .fetch_one(unnamed(&mut transaction))
     .await
     .map_err(StoreError::on("writing the message down"))?;
-    crash_point!("receive.after");
+    crash_point!("receive.after_statement");
     pool::commit(transaction).await?;
-    crash_point!("receive.committed");
+    crash_point!("receive.after_commit");
     let message_id = ChannelMessageId(row.message_id);
     Ok(match row.verdict.as_str() {
         "execute" => Receipt::Execute(Box::new(Execution {
@@ -163,9 +163,9 @@ pub async fn finish(
     .fetch_one(unnamed(&mut transaction))
     .await
     .map_err(StoreError::on("enqueueing the reply"))?;
-    crash_point!("enqueue.after");
+    crash_point!("enqueue.after_statement");
     pool::commit(transaction).await?;
-    crash_point!("enqueue.committed");
+    crash_point!("enqueue.after_commit");
     Ok(is_ours)
 }
 

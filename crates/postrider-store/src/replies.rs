@@ -163,7 +163,7 @@ pub struct Room {
 
 /// Takes replies that are due. The commit was seen.
 pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<ClaimedReply>, StoreError> {
-    crash_point!("dispatch.before");
+    crash_point!("reply.before_claim");
     let asked = Asked::now();
     let (accounts, rooms): (Vec<Uuid>, Vec<i32>) =
         room.accounts.iter().map(|(account, room)| (account.0, number(*room))).unzip();
@@ -198,10 +198,12 @@ pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<Claimed
     .fetch_all(unnamed(&mut transaction))
     .await
     .map_err(StoreError::on("claiming replies"))?;
-    crash_point!("dispatch.after");
+    if !rows.is_empty() {
+        crash_point!("reply.claimed");
+    }
     pool::commit(transaction).await?;
     if !rows.is_empty() {
-        crash_point!("dispatch.claimed");
+        crash_point!("reply.after_claim");
     }
     Ok(rows
         .into_iter()
@@ -263,7 +265,7 @@ pub async fn settle(
     worker: &str,
     settled: &[SettledReply],
 ) -> Result<HashMap<OutboxId, ReplyStatus>, StoreError> {
-    crash_point!("dispatch.settling");
+    crash_point!("reply.before_settling");
     let mut columns = Columns::default();
     settled.iter().for_each(|reply| columns.push(reply));
     let mut transaction = pool::begin(pool).await?;
@@ -284,8 +286,9 @@ pub async fn settle(
     .fetch_all(unnamed(&mut transaction))
     .await
     .map_err(StoreError::on("settling replies"))?;
+    crash_point!("reply.settled");
     pool::commit(transaction).await?;
-    crash_point!("dispatch.settled");
+    crash_point!("reply.after_settling");
     rows.into_iter().map(|row| Ok((OutboxId(row.id), word(&row.status)?))).collect()
 }
 
