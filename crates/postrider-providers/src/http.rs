@@ -41,9 +41,9 @@ use crate::{
     text,
 };
 
-/// Declares a vendor: its `MANIFEST`, and an account that is opened with a client.
+/// Declares a vendor: its `MANIFEST`, an account that is opened with a client, and where webhooks come in what reads them.
 macro_rules! adapter {
-    ($name:ident opens $account:ident) => {
+    ($name:ident opens $account:ident $(and reads webhooks with $receive:ident)?) => {
         /// See the [module](self).
         pub struct $name {
             client: GuardedClient,
@@ -65,6 +65,19 @@ macro_rules! adapter {
             fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount> {
                 Ok(Arc::new($account::new(&self.client, account)?))
             }
+
+            $(
+                fn receive(
+                    &self,
+                    account: &Account<'_>,
+                    webhook: &InboundWebhook<'_>,
+                ) -> Result<Received, CallbackRefused> {
+                    let opened = $account::new(&self.client, account).map_err(|error| {
+                        CallbackRefused::Forged(format!("nothing can be verified: {error}"))
+                    })?;
+                    opened.$receive(webhook)
+                }
+            )?
         }
     };
 }
@@ -79,6 +92,31 @@ pub fn settings<T: DeserializeOwned>(
 ) -> Result<T, InvalidAccount> {
     T::deserialize(account.settings)
         .map_err(|error| InvalidAccount(format!("{error}; the settings of `{provider}` are like {example}")))
+}
+
+/// Reads a secret that has several parts: a JSON object. Nothing that was given is part of the error, not even a name, since
+/// a secret may stand where a name should.
+pub fn secrets<T: DeserializeOwned>(
+    account: &Account<'_>,
+    provider: &str,
+    example: &str,
+) -> Result<T, InvalidAccount> {
+    let secret = account.secret.expose_secret();
+    let wrong = match serde_json::from_str(secret) {
+        Ok(parts) => return Ok(parts),
+        Err(_) if secret.trim().is_empty() => "is missing",
+        Err(error) if error.is_data() => "lacks a part, or has one that is not known or not a text",
+        Err(_) => "is not JSON",
+    };
+    Err(InvalidAccount(format!("the secret {wrong}; that of `{provider}` is like {example}")))
+}
+
+/// A part of such a secret, if it is there.
+pub fn part<'a>(part: &'a SecretString, name: &str) -> Result<&'a str, InvalidAccount> {
+    match part.expose_secret() {
+        empty if empty.trim().is_empty() => Err(InvalidAccount(format!("`{name}` of the secret is empty"))),
+        part => Ok(part),
+    }
 }
 
 /// An address that the tenant set and paths are added to. It is checked here and again before every call.
@@ -198,6 +236,15 @@ pub async fn send(client: &GuardedClient, request: Result<Request, Outcome>) -> 
         CallError::Refused(_) | CallError::Unreachable { .. } => not_sent(error.reason()),
         CallError::Unanswered { .. } => Outcome::Unknown { reason: error.reason() },
     })
+}
+
+/// The same answer without a secret in it: some vendors repeat what they were given.
+pub fn without(mut answer: Answer, secret: &str) -> Answer {
+    let body = String::from_utf8_lossy(&answer.body);
+    if !secret.is_empty() && body.contains(secret) {
+        answer.body = body.replace(secret, "…").into();
+    }
+    answer
 }
 
 /// The first table of the [module](self). `name` finds the vendor's name for the message in a 2xx.

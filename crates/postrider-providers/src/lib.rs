@@ -8,12 +8,16 @@
 //! | [`email`] | e-mail: SMTP, Resend |
 //! | [`voice`] | calls: Twilio |
 //! | [`social`] | posts: Mastodon, Bluesky |
+//! | [`chat`] | answers in conversations, and what people write: Slack, Telegram, WhatsApp |
+//! | [`agent`] | what executes messages, and who is asked whether it should |
 //! | [`webhook`] | every channel, to a URL of the tenant |
 //! | [`sim`] | every channel, to `postrider sim` |
 //! | `conformance` | the suite that every adapter passes, behind a feature of this name |
 //! | [`remote`] | another Postrider, for commands that ask it |
 //! | [`sinks`] | destinations of events: signed webhooks, NATS JetStream |
 
+pub mod agent;
+pub mod chat;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod email;
@@ -30,11 +34,12 @@ mod tls;
 pub mod voice;
 pub mod webhook;
 
-pub use guard::{GuardedClient, Limits, Policy, Reuse, UrlRefused, check_url};
+pub use guard::{GuardedClient, Limits, Policy, Reuse, UrlRefused, check_url, read_url};
 pub use provider::{
     Account, AccountRefused, Adapter, Adapters, Callback, CallbackRefused, Echo, InboundWebhook,
     InvalidAccount, Provider, Received, SECRET_BYTES_MAX,
 };
+pub use signing::check_secret;
 pub use sinks::{HttpSink, HttpSinkConfig, InvalidSink};
 #[cfg(feature = "nats")]
 pub use sinks::{NatsCredentials, NatsSink, NatsSinkConfig};

@@ -38,6 +38,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
     GuardedClient,
+    chat::{SlackAdapter, TelegramAdapter, WhatsappAdapter},
     email::{ResendAdapter, SmtpAdapter},
     sim::SimAdapter,
     social::{BlueskyAdapter, MastodonAdapter},
@@ -232,9 +233,12 @@ impl Adapters {
             .with(Arc::new(MastodonAdapter::new(client)))
             .with(Arc::new(ResendAdapter::new(client)))
             .with(Arc::new(SimAdapter::new(client)))
+            .with(Arc::new(SlackAdapter::new(client)))
             .with(Arc::new(SmtpAdapter::new(client)))
+            .with(Arc::new(TelegramAdapter::new(client)))
             .with(Arc::new(TwilioAdapter::new(client)))
             .with(Arc::new(WebhookAdapter::new(client)))
+            .with(Arc::new(WhatsappAdapter::new(client)))
     }
 
     /// With one more, which replaces one of the same name.

@@ -1,16 +1,18 @@
-//! Standard Webhooks: a request that its receiver can verify, and recognise when it comes again.
+//! Standard Webhooks: a request that its receiver can verify, and recognise when it comes again; and the same the other way round.
 //!
 //! `webhook-id` is the same for each attempt; `webhook-timestamp` is the time of this one, because receivers refuse old
 //! signatures; `webhook-signature` covers both and the body.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac};
 use jiff::Timestamp;
 use reqwest::{
     Method, Request,
     header::{CONTENT_TYPE, HeaderValue},
 };
 use secrecy::{ExposeSecret, SecretString};
+use sha2::Sha256;
 use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP, Webhook};
 use url::Url;
 
@@ -19,12 +21,38 @@ const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
 /// What signs for a secret `whsec_…`. Never part of the error: the secret itself.
 pub fn signer(secret: &SecretString) -> Result<Webhook, &'static str> {
+    Webhook::from_bytes(key(secret)?).map_err(|_| "is not usable")
+}
+
+/// What recognises signatures that were made with a secret `whsec_…`.
+pub fn verifier(secret: &SecretString) -> Result<Hmac<Sha256>, &'static str> {
+    Hmac::new_from_slice(&key(secret)?).map_err(|_| "is not usable")
+}
+
+/// Whether a secret `whsec_…` can sign; what is wrong with it, if it cannot.
+pub fn check_secret(secret: &SecretString) -> Result<(), &'static str> {
+    signer(secret).map(drop)
+}
+
+fn key(secret: &SecretString) -> Result<Vec<u8>, &'static str> {
     let encoded = secret.expose_secret().strip_prefix("whsec_").ok_or("does not begin with `whsec_`")?;
     let key = STANDARD.decode(encoded).map_err(|_| "is not base64 after `whsec_`")?;
     if !SECRET_BYTES.contains(&key.len()) {
         return Err("does not hold 24 to 64 bytes");
     }
-    Webhook::from_bytes(key).map_err(|_| "is not usable")
+    Ok(key)
+}
+
+/// Whether one of the signatures is right, in constant time. There may be several, because who replaces a secret signs with both.
+pub fn is_signed(verifier: &Hmac<Sha256>, id: &str, time: &str, body: &[u8], signatures: &str) -> bool {
+    let mut signature = verifier.clone();
+    for part in [id.as_bytes(), b".", time.as_bytes(), b".", body] {
+        signature.update(part);
+    }
+    signatures
+        .split(' ')
+        .filter_map(|given| STANDARD.decode(given.strip_prefix("v1,")?).ok())
+        .any(|given| signature.clone().verify_slice(&given).is_ok())
 }
 
 /// A request with a signature of each signer. Our own bytes are always text, so an error names a bug.

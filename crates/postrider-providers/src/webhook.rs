@@ -17,24 +17,41 @@
 //!
 //! `timestamp` is when the item was reserved, which stays the same; the time of the attempt is in `webhook-timestamp`. So
 //! each attempt has the same body.
+//!
+//! Chat goes both ways. What somebody wrote comes in as such a webhook, too, signed with the same secret and at most five
+//! minutes old; `webhook-id` is what a message is known by when it comes again:
+//!
+//! ```json
+//! {"type": "message.received",
+//!  "timestamp": "2026-02-03T04:05:06.007Z",
+//!  "data": {"sender_id": "ada", "conversation_id": "room-7", "thread": "t-1", "text": "…"}}
+//! ```
+//!
+//! Without `conversation_id` the answer goes to the sender; `thread` and `timestamp` may be missing. Another `type` says nothing here. A
+//! program can be told, so a text that is empty or too long is malformed, and so is an unknown field.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use hmac::Hmac;
 use jiff::Timestamp;
 use postrider_model::{
-    Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, ids::OutboxId,
+    Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome,
+    chat::{InboundMessage, TEXT_BYTES_MAX},
+    ids::OutboxId,
 };
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::Request;
 use serde::{Deserialize, Serialize};
-use standardwebhooks::Webhook;
+use sha2::Sha256;
+use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP, Webhook};
 use url::Url;
 
 use crate::{
+    chat::inbound,
     guard::{Answer, GuardedClient, check_url},
     http,
-    provider::{Account, Adapter, InvalidAccount, Provider},
+    provider::{Account, Adapter, CallbackRefused, InboundWebhook, InvalidAccount, Provider, Received},
     signing,
 };
 
@@ -43,12 +60,12 @@ const MANIFEST: Manifest = Manifest {
     doubt: DoubtClass::Key,
     // As long as others try again, receivers must remember.
     key_lifetime: Some(Duration::from_secs(72 * 60 * 60)),
-    ..Manifest::new("webhook", &[Channel::Email, Channel::Voice, Channel::Social])
+    ..Manifest::new("webhook", &[Channel::Email, Channel::Voice, Channel::Social, Channel::Chat])
 };
 
 const EXAMPLE: &str = r#"{"url": "https://example.com/messages"}"#;
 
-http::adapter!(WebhookAdapter opens Receiver);
+http::adapter!(WebhookAdapter opens Receiver and reads webhooks with receive);
 
 /// What an account may set.
 #[derive(Deserialize)]
@@ -62,18 +79,21 @@ struct Receiver {
     client: GuardedClient,
     url: Url,
     signer: Webhook,
+    verifier: Hmac<Sha256>,
 }
 
 impl Receiver {
     fn new(client: &GuardedClient, account: &Account<'_>) -> Result<Self, InvalidAccount> {
         let settings: Settings = http::settings(account, "webhook", EXAMPLE)?;
         check_url(&settings.url, client.policy()).map_err(|error| InvalidAccount(error.to_string()))?;
-        let signer = signing::signer(account.secret).map_err(|problem| {
+        let wrong = |problem| {
             InvalidAccount(format!(
                 "the secret {problem}; make one with `echo \"whsec_$(openssl rand -base64 32)\"` and give it to the receiver"
             ))
-        })?;
-        Ok(Self { client: client.clone(), url: settings.url, signer })
+        };
+        let signer = signing::signer(account.secret).map_err(wrong)?;
+        let verifier = signing::verifier(account.secret).map_err(wrong)?;
+        Ok(Self { client: client.clone(), url: settings.url, signer, verifier })
     }
 
     /// The same id and the same body for the same message, each time.
@@ -99,6 +119,35 @@ impl Receiver {
         signing::request(self.url.clone(), std::slice::from_ref(&self.signer), key.as_str(), body.into())
             .map_err(|error| http::unwritten(&error))
     }
+
+    /// Verifies what came in and reads it.
+    fn receive(&self, webhook: &InboundWebhook<'_>) -> Result<Received, CallbackRefused> {
+        #[derive(Deserialize)]
+        struct Kind {
+            r#type: String,
+        }
+        if webhook.is_get {
+            return Err(CallbackRefused::NotTaken);
+        }
+        let id = webhook.header(HEADER_WEBHOOK_ID)?;
+        let time = webhook.header(HEADER_WEBHOOK_TIMESTAMP)?;
+        let given = webhook.header(HEADER_WEBHOOK_SIGNATURE)?;
+        inbound::check_time(HEADER_WEBHOOK_TIMESTAMP, time, webhook.now)?;
+        if !signing::is_signed(&self.verifier, id, time, webhook.body, given) {
+            return Err(inbound::forged(
+                "no signature is right for this account; does the sender sign with its secret?",
+            ));
+        }
+        // Where the id ends and the time begins would not be signed.
+        if id.contains('.') {
+            return Err(inbound::malformed("the header `webhook-id` holds a full stop"));
+        }
+        let kind: Kind = inbound::read(webhook.body, "a sender of messages")?;
+        match &*kind.r#type {
+            "message.received" => Ok(inbound::said(Some(heard(id, webhook.body)?))),
+            _ => Ok(inbound::said(None)),
+        }
+    }
 }
 
 #[async_trait]
@@ -119,6 +168,38 @@ impl Provider for Receiver {
 /// A receiver may have a name of its own for the message, and need not.
 fn judge(answer: &Answer, now: Timestamp, key: &IdempotencyKey) -> Outcome {
     http::judge(answer, now, |answer| Some(http::named(answer, "id").unwrap_or_else(|| key.to_string())))
+}
+
+/// What somebody wrote.
+fn heard(id: &str, body: &[u8]) -> Result<InboundMessage, CallbackRefused> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Body {
+        #[serde(rename = "type")]
+        _type: String,
+        #[serde(rename = "timestamp")]
+        _timestamp: Option<Timestamp>,
+        data: Data,
+    }
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Data {
+        sender_id: String,
+        conversation_id: Option<String>,
+        thread: Option<String>,
+        text: String,
+    }
+    let Body { data, .. } = inbound::read(body, "a sender of messages")?;
+    let conversation = data.conversation_id.as_ref().unwrap_or(&data.sender_id);
+    let thread = data.thread.as_ref();
+    let wrong = || inbound::malformed(format!("the text is empty, or longer than {TEXT_BYTES_MAX} bytes"));
+    Ok(InboundMessage {
+        provider_message_id: inbound::name("webhook-id", id, inbound::MESSAGE_NAME_BYTES_MAX)?,
+        sender_id: inbound::name("sender_id", &data.sender_id, inbound::NAME_BYTES_MAX)?,
+        recipient_id: inbound::name("conversation_id", conversation, inbound::NAME_BYTES_MAX)?,
+        thread: thread.map(|it| inbound::name("thread", it, inbound::MESSAGE_NAME_BYTES_MAX)).transpose()?,
+        text: inbound::words(&data.text).filter(|_| data.text.len() <= TEXT_BYTES_MAX).ok_or_else(wrong)?,
+    })
 }
 
 #[cfg(test)]

@@ -66,8 +66,10 @@ fn wrong_words(
     if said.words.trim().is_empty() {
         problems.push(format!("it said {} and did not say why", said.verdict));
     }
-    let secret = subject.secret.expose_secret();
-    if !secret.is_empty() && (said.words.contains(secret) || said.message_id.as_deref() == Some(secret)) {
+    let repeats = |secret: &String| {
+        said.words.contains(secret) || said.message_id.as_ref().is_some_and(|id| id.contains(secret))
+    };
+    if secrets(subject).iter().any(repeats) {
         problems.push("what it said repeats the secret of the account".to_owned());
     }
     if case == Case::Busy && said.verdict == Verdict::NotSent && said.retry_after != subject.busy.1 {
@@ -84,6 +86,17 @@ fn wrong_words(
         problems.push(format!("the vendor calls it `{wanted}`, and it said `{named}`"));
     }
     problems
+}
+
+/// What must not be said: the secret, and each part of one that is a JSON object.
+fn secrets(subject: &Subject) -> Vec<String> {
+    let secret = subject.secret.expose_secret();
+    let parts: Vec<serde_json::Value> = match serde_json::from_str(secret) {
+        Ok(serde_json::Value::Object(parts)) => parts.into_values().collect(),
+        _ => Vec::new(),
+    };
+    let parts = parts.iter().filter_map(serde_json::Value::as_str);
+    std::iter::once(secret).chain(parts).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
 /// The vendor's name for the message, where its last answer was good and whole.

@@ -17,6 +17,12 @@ pub struct Policy {
 /// Why a URL is not called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlRefused {
+    /// No URL at all.
+    #[error("this is not a URL ({why}); write it like https://example.com/events")]
+    NotAUrl {
+        /// In the words of the parser.
+        why: String,
+    },
     /// Neither https nor http.
     #[error("`{scheme}:` URLs are not called; use an https:// URL")]
     Scheme {
@@ -79,6 +85,13 @@ pub fn check_url(url: &Url, policy: &Policy) -> Result<(), UrlRefused> {
         return Err(UrlRefused::UserInfo);
     }
     check_host(&url.host().ok_or(UrlRefused::NoHost)?, policy)
+}
+
+/// The same for a text that may be no URL.
+pub fn read_url(text: &str, policy: &Policy) -> Result<Url, UrlRefused> {
+    let url = Url::parse(text).map_err(|error| UrlRefused::NotAUrl { why: error.to_string() })?;
+    check_url(&url, policy)?;
+    Ok(url)
 }
 
 /// Checks a host as far as its name alone can tell.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use postrider_model::{Channel, DoubtClass, Manifest, Rate, ids::ProviderAccountId};
 use reqwest::header::{HeaderMap, HeaderName, RETRY_AFTER};
+use secrecy::SecretString;
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -56,6 +58,10 @@ pub fn social() -> Message {
     Message::Social { text: "Hello.".to_owned() }
 }
 
+pub fn chat(thread: Option<&str>) -> Message {
+    Message::Chat { to: "4711".to_owned(), thread: thread.map(str::to_owned), text: "Hello.".to_owned() }
+}
+
 /// Opens accounts with settings that cannot work: each is refused with its reason, and never with the secret.
 pub fn refused<T>(
     open: impl Fn(&GuardedClient, &Account<'_>) -> Result<T, InvalidAccount>,
@@ -67,6 +73,8 @@ pub fn refused<T>(
         let error = open(&client(*is_development), &account).err().unwrap().to_string();
         assert!(error.contains(why), "{settings}: {error}");
         assert!(secret.is_empty() || !error.contains(secret.trim()), "{error}");
+        // Of what is secret in a secret with parts, too: these tests write it like this.
+        assert!(!error.contains("hunter2"), "{error}");
     }
 }
 
@@ -242,6 +250,8 @@ fn a_path_is_added_to_an_address_whatever_its_end() {
 #[test]
 fn the_vendors_say_about_themselves_what_is_documented() {
     let all = &[Channel::Email, Channel::Voice, Channel::Social];
+    let all_and_chat = &[Channel::Email, Channel::Voice, Channel::Social, Channel::Chat];
+    let chat = &[Channel::Chat];
     let seconds = |seconds| Duration::from_secs(seconds);
     let rate = |calls, per| Some(Rate { calls, per: seconds(per) });
     let known_for = |hours: u64| Some(seconds(hours * 3600));
@@ -251,9 +261,12 @@ fn the_vendors_say_about_themselves_what_is_documented() {
         Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(1), rate: rate(300, 300), ..Manifest::new("mastodon", &[Channel::Social]) },
         Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(24), rate: rate(2, 1), ..Manifest::new("resend", &[Channel::Email]) },
         Manifest { doubt: DoubtClass::Lookup, ..Manifest::new("sim", all) },
+        Manifest { doubt: DoubtClass::Lookup, ..Manifest::new("slack", chat) },
         Manifest { doubt: DoubtClass::Person, ..Manifest::new("smtp", &[Channel::Email]) },
+        Manifest { doubt: DoubtClass::Person, rate: rate(30, 1), ..Manifest::new("telegram", chat) },
         Manifest { doubt: DoubtClass::Echo, rate: rate(1, 1), ..Manifest::new("twilio", &[Channel::Voice]) },
-        Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(72), ..Manifest::new("webhook", all) },
+        Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(72), ..Manifest::new("webhook", all_and_chat) },
+        Manifest { doubt: DoubtClass::Echo, rate: rate(80, 1), ..Manifest::new("whatsapp", chat) },
     ];
     let adapters = Adapters::standard(&client(true));
     assert_eq!(adapters.manifests().copied().collect::<Vec<_>>(), documented);
@@ -261,8 +274,53 @@ fn the_vendors_say_about_themselves_what_is_documented() {
 
 #[test]
 fn a_message_of_another_channel_is_refused_before_anything_leaves() {
-    for (message, word) in [(email(), "email"), (voice(), "voice"), (social(), "social")] {
+    let chat = (chat(None), "chat");
+    for (message, word) in [(email(), "email"), (voice(), "voice"), (social(), "social"), chat] {
         let Outcome::Rejected { reason } = wrong_channel("fax", "faxes", &message) else { panic!() };
         assert_eq!(reason, format!("fax carries faxes and no {word} messages"));
     }
+}
+
+// Whatever is wrong with a secret, what is said about it repeats nothing of it: not a value, not a name, not what stands beside it.
+#[test]
+fn a_secret_with_parts_is_never_part_of_an_error() {
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Parts {
+        token: SecretString,
+    }
+    let read = |secret: &str| {
+        let secret = SecretString::from(secret);
+        let account = Account { id: ProviderAccountId::new(), settings: &Value::Null, secret: &secret };
+        secrets::<Parts>(&account, "fax", r#"{"token": "…"}"#)
+    };
+    assert_eq!(read(r#"{"token": "hunter2"}"#).unwrap().token.expose_secret(), "hunter2");
+    for (secret, why) in [
+        ("", "is missing"),
+        (" \n", "is missing"),
+        ("hunter2", "is not JSON"),
+        (r#"{"token": "hunter2""#, "is not JSON"),
+        (r#"{"token": "hunter2"} hunter2"#, "is not JSON"),
+        (r#""hunter2""#, "lacks a part"),
+        (r#"{"hunter2": "hunter2"}"#, "lacks a part"),
+        (r#"{"token": "a", "hunter2": 1}"#, "lacks a part"),
+        (r#"{"token": ["hunter2"]}"#, "lacks a part"),
+        (r#"{"token": "hunter2", "token": "hunter2"}"#, "lacks a part"),
+        ("{}", "lacks a part"),
+    ] {
+        let error = read(secret).unwrap_err().to_string();
+        assert!(error.contains(why) && error.ends_with(r#"that of `fax` is like {"token": "…"}"#), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    assert_eq!(part(&"x".into(), "token"), Ok("x"));
+    assert_eq!(part(&" ".into(), "token").unwrap_err().to_string(), "`token` of the secret is empty");
+}
+
+#[test]
+fn a_secret_that_an_answer_repeats_is_left_out() {
+    let body = |answer: &Answer| String::from_utf8(answer.body.to_vec()).unwrap();
+    let echo = without(answer(404, "Cannot POST /bot12:hunter2/send: hunter2"), "hunter2");
+    assert_eq!(body(&echo), "Cannot POST /bot12:…/send: …");
+    assert_eq!(body(&without(answer(200, "fine"), "hunter2")), "fine");
+    assert_eq!(body(&without(answer(200, "fine"), "")), "fine");
 }

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    chat::inbound::tests::{Delivery, heard, nothing},
     guard::Ending,
-    http::tests::{NOW, answer, body, client, email, item, key, refused, social, voice, with_header},
+    http::tests::{NOW, answer, body, chat, client, email, item, key, refused, social, voice, with_header},
 };
 
 fn secret() -> String {
@@ -26,7 +27,8 @@ fn open() -> Receiver {
 #[test]
 fn a_message_is_a_standard_webhook() {
     let (receiver, (id, at)) = (open(), item());
-    for (message, kind) in [(email(), "email"), (voice(), "voice"), (social(), "social")] {
+    let chat = (chat(Some("t-1")), "chat");
+    for (message, kind) in [(email(), "email"), (voice(), "voice"), (social(), "social"), chat] {
         let request = receiver.request(id, &key(), &message).unwrap();
         assert_eq!(
             (request.method().as_str(), request.url().as_str()),
@@ -92,4 +94,118 @@ fn an_account_has_a_url_and_a_secret_to_sign_with() {
             (false, good(), "whsec_aHVudGVyMg==", "does not hold 24 to 64 bytes"),
         ],
     );
+}
+
+fn other_secret() -> String {
+    format!("whsec_{}", STANDARD.encode([8; 32]))
+}
+
+/// A webhook to an account, signed by the reference library.
+fn delivery(id: &str, seconds: i64, secrets: &[&str], body: &str) -> Delivery {
+    let signatures: Vec<String> = secrets
+        .iter()
+        .map(|secret| Webhook::new(secret).unwrap().sign(id, seconds, body.as_bytes()).unwrap())
+        .collect();
+    Delivery::new(body)
+        .header("webhook-id", id)
+        .header("webhook-timestamp", &seconds.to_string())
+        .header("webhook-signature", &signatures.join(" "))
+}
+
+fn received(delivery: &Delivery) -> Result<Received, CallbackRefused> {
+    let settings = json!({ "url": "https://example.com/hook" });
+    delivery.to(&WebhookAdapter::new(&client(false)), &settings, &secret())
+}
+
+const WRITTEN: &str = r#"{"type": "message.received", "timestamp": "2026-02-02T02:40:00Z", "data": {"sender_id": "ada", "conversation_id": "room-7", "thread": "t-1", "text": "Hello?"}}"#;
+
+#[test]
+fn what_somebody_wrote_comes_in_as_a_standard_webhook() {
+    let now = NOW.as_second();
+    let message = heard("m-1", "ada", "room-7", Some("t-1"), "Hello?");
+    assert_eq!(received(&delivery("m-1", now, &[&secret()], WRITTEN)), message);
+    // While a secret is replaced there are two signatures, in one header.
+    assert_eq!(received(&delivery("m-1", now, &[&other_secret(), &secret()], WRITTEN)), message);
+    for seconds in [now - 300, now + 300] {
+        assert_eq!(received(&delivery("m-1", seconds, &[&secret()], WRITTEN)), message, "{seconds}");
+    }
+    let least = r#"{"type": "message.received", "data": {"sender_id": "ada", "text": "a\u0000b"}}"#;
+    assert_eq!(received(&delivery("m-2", now, &[&secret()], least)), heard("m-2", "ada", "ada", None, "ab"));
+    let other = r#"{"type": "message.chat", "timestamp": 7, "data": [], "more": 1}"#;
+    assert_eq!(received(&delivery("m-3", now, &[&secret()], other)), nothing());
+}
+
+#[test]
+fn a_forged_webhook_is_refused_with_the_reason() {
+    let now = NOW.as_second();
+    let good = || delivery("m-1", now, &[&secret()], WRITTEN);
+    let other_body = WRITTEN.replace("Hello", "Pay me");
+    let bare = STANDARD.encode([0; 32]);
+    let right = Webhook::new(&secret()).unwrap().sign("m-1", now, WRITTEN.as_bytes()).unwrap();
+    for (forged, why) in [
+        (delivery("m-1", now - 301, &[&secret()], WRITTEN), "more than five minutes too old"),
+        (delivery("m-1", now + 301, &[&secret()], WRITTEN), "more than five minutes too early"),
+        (delivery("m-1", now, &[&other_secret()], WRITTEN), "no signature is right"),
+        (good().body(&other_body), "no signature is right"),
+        (good().body(WRITTEN.replace(": ", ":")), "no signature is right"),
+        (good().set("webhook-id", "m-2"), "no signature is right"),
+        (good().set("webhook-timestamp", &(now + 1).to_string()), "no signature is right"),
+        (good().set("webhook-timestamp", "soon"), "not a time in seconds"),
+        (good().set("webhook-timestamp", &format!("+{now}")), "not a time in seconds"),
+        (good().set("webhook-timestamp", ""), "not a time in seconds"),
+        (good().set("webhook-signature", ""), "no signature is right"),
+        (good().set("webhook-signature", "v1,"), "no signature is right"),
+        (good().set("webhook-signature", "v1,no base64"), "no signature is right"),
+        (good().set("webhook-signature", &right.replace("v1,", "v2,")), "no signature is right"),
+        (good().set("webhook-signature", &right.replace("v1,", "")), "no signature is right"),
+        (good().set("webhook-signature", &bare), "no signature is right"),
+        (good().set("webhook-signature", &format!("v1,{bare}")), "no signature is right"),
+        (good().set("webhook-signature", &format!("v1a,{bare}")), "no signature is right"),
+        (good().header("webhook-signature", "v1,a"), "`webhook-signature` is there twice"),
+        (good().header("webhook-id", "m-1"), "`webhook-id` is there twice"),
+        (good().header("webhook-timestamp", "1"), "`webhook-timestamp` is there twice"),
+        (good().without("webhook-signature"), "`webhook-signature` is missing"),
+        (good().without("webhook-timestamp"), "`webhook-timestamp` is missing"),
+        (good().without("webhook-id"), "`webhook-id` is missing"),
+    ] {
+        forged.is_forged(&received(&forged), why, &[&secret()]);
+    }
+    assert_eq!(received(&good().get("")), Err(CallbackRefused::NotTaken));
+}
+
+#[test]
+fn a_signed_webhook_that_makes_no_sense_is_malformed() {
+    let now = NOW.as_second();
+    let data = |data: &str| format!(r#"{{"type": "message.received", "data": {data}}}"#);
+    let long = "x".repeat(TEXT_BYTES_MAX + 1);
+    let name = "n".repeat(256);
+    for body in [
+        String::new(),
+        "null".to_owned(),
+        "[]".to_owned(),
+        "{".to_owned(),
+        "[".repeat(100_000),
+        data("null"),
+        data(r#"{"sender_id": "ada"}"#),
+        data(r#"{"sender_id": 7, "text": "x"}"#),
+        data(r#"{"sender_id": "", "text": "x"}"#),
+        data(r#"{"sender_id": "a\u0000da", "text": "x"}"#),
+        data(&format!(r#"{{"sender_id": "{name}", "text": "x"}}"#)),
+        data(&format!(r#"{{"sender_id": "ada", "conversation_id": "{name}", "text": "x"}}"#)),
+        data(r#"{"sender_id": "ada", "thread": " ", "text": "x"}"#),
+        data(r#"{"sender_id": "ada", "text": " \u0000"}"#),
+        data(r#"{"sender_id": "ada", "text": "\ud800"}"#),
+        data(r#"{"sender_id": "ada", "sender_id": "eve", "text": "x"}"#),
+        data(r#"{"sender_id": "ada", "text": "x", "role": "admin"}"#),
+        data(&format!(r#"{{"sender_id": "ada", "text": "{long}"}}"#)),
+        r#"{"type": "message.received", "data": {"sender_id": "ada", "text": "x"}, "tenant": 1}"#.to_owned(),
+    ] {
+        let refused = received(&delivery("m-1", now, &[&secret()], &body));
+        let start: String = body.chars().take(80).collect();
+        assert!(matches!(refused, Err(CallbackRefused::Malformed(_))), "{start}: {refused:?}");
+    }
+    for id in ["m.1".to_owned(), "m".repeat(513), " ".to_owned()] {
+        let refused = received(&delivery(&id, now, &[&secret()], WRITTEN));
+        assert!(matches!(refused, Err(CallbackRefused::Malformed(_))), "{id}: {refused:?}");
+    }
 }

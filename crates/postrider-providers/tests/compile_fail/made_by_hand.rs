@@ -1,6 +1,6 @@
 use postrider_model::{
     Channel, IdempotencyKey,
-    ids::{JobId, OutboxId, TenantId},
+    ids::{OutboxId, TenantId},
 };
 use postrider_store::Reservation;
 
@@ -8,7 +8,6 @@ fn by_the_stores_own_function() -> Reservation {
     Reservation::committed(
         OutboxId::new(),
         TenantId::new(),
-        JobId::new(),
         Channel::Email,
         IdempotencyKey::from_row("key".to_owned()),
         todo!(),

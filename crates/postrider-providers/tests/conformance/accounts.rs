@@ -30,6 +30,12 @@ fn account(adapter: &str, url: &str) -> (Value, &'static str) {
             let number = "+15005550006";
             (json!({ "url": url, "account_sid": sid, "from": number, "callback_url": callback_url }), "token")
         }
+        "slack" => (json!({ "url": url }), r#"{"bot_token": "xoxb-token", "signing_secret": "secret"}"#),
+        "telegram" => (json!({ "url": url }), r#"{"bot_token": "1:token", "webhook_secret": "secret"}"#),
+        "whatsapp" => {
+            let secret = r#"{"access_token": "token", "app_secret": "secret", "verify_token": "token"}"#;
+            (json!({ "url": url, "phone_number_id": "105512345" }), secret)
+        }
         "smtp" => {
             let (host, port) = host_and_port(url);
             (json!({ "host": host, "port": port, "from": "news@example.com" }), "")

@@ -1,14 +1,20 @@
 //! Every vendor that comes with Postrider and speaks HTTP, through the suite.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use jiff::Timestamp;
+use postrider_model::Message;
 use postrider_providers::{
     Adapters,
     conformance::{self, Answer, Case, Key, Request, Subject, Verdict},
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 /// These do not speak HTTP, and have fault tests of their own.
 const OTHER_PROTOCOLS: &[&str] = &["smtp"];
@@ -21,6 +27,10 @@ fn subjects(adapters: &Adapters) -> Vec<Subject> {
         mastodon(adapters),
         bluesky(adapters),
         webhook(adapters),
+        slack(adapters, None),
+        slack(adapters, Some("1482960137.003543")),
+        telegram(adapters),
+        whatsapp(adapters),
     ]
 }
 
@@ -137,6 +147,75 @@ fn webhook(adapters: &Adapters) -> Subject {
         .differs(Case::WrongContentType, Verdict::Delivered, status)
         .differs(Case::Huge, Verdict::Delivered, status)
         .differs(Case::RepeatHalfBody, Verdict::Done, status)
+}
+
+fn slack(adapters: &Adapters, thread: Option<&str>) -> Subject {
+    fn key_in(message: &Value) -> &Value {
+        &message["metadata"]["event_payload"]["key"]
+    }
+    let page =
+        |messages: Value| Answer::json(200, &json!({ "ok": true, "messages": messages, "has_more": false }));
+    // The list shows what was posted.
+    let posted: Arc<Mutex<Value>> = Arc::default();
+    let known = Arc::clone(&posted);
+    let Message::Chat { to, text, .. } = crate::chat() else { panic!("chat is chat") };
+    let method = if thread.is_some() { "/conversations.replies?" } else { "/conversations.history?" };
+    let message = Message::Chat { to, thread: thread.map(str::to_owned), text };
+    Subject::new(adapters.get("slack").unwrap().clone(), message, |url| json!({ "url": url }))
+        .secret(r#"{"bot_token": "xoxb-canary", "signing_secret": "signing-canary"}"#)
+        .accepts(|_| {
+            let said = json!({ "ok": true, "channel": "C024BE91L", "ts": "1503435956.000247" });
+            Answer::json(200, &said).with_message_id("C024BE91L:1503435956.000247")
+        })
+        .refuses(Answer::json(200, &json!({ "ok": false, "error": "channel_not_found" })))
+        .key(Key::Found(|request, key| *key_in(&request.json()) == key))
+        .looks_up(
+            move |request| {
+                // An action is no question, and is what the list shows from then on.
+                if request.method == "POST" {
+                    *known.lock().unwrap() = request.json();
+                }
+                request.path.starts_with(method)
+            },
+            move |_| {
+                let metadata = posted.lock().unwrap()["metadata"].clone();
+                let message = json!({ "ts": "1503435956.000247", "bot_id": "B1", "metadata": metadata });
+                page(json!([message])).with_message_id("C024BE91L:1503435956.000247")
+            },
+            move |_| page(json!([{ "ts": "1503435956.000248", "bot_id": "B1", "text": "Something else." }])),
+        )
+}
+
+fn telegram(adapters: &Adapters) -> Subject {
+    let message = Message::Chat { to: "4711".to_owned(), thread: None, text: "Hello.".to_owned() };
+    let sent =
+        json!({ "ok": true, "result": { "message_id": 7, "chat": { "id": 4711, "type": "private" } } });
+    let no = |status: u16, description: &str| json!({ "ok": false, "error_code": status, "description": description, "parameters": { "retry_after": 7 } });
+    Subject::new(adapters.get("telegram").unwrap().clone(), message, |url| json!({ "url": url }))
+        .secret(r#"{"bot_token": "123456:canary-of-the-bot", "webhook_secret": "hook-canary"}"#)
+        .accepts(move |_| Answer::json(200, &sent).with_message_id("4711:7"))
+        .refuses(Answer::json(403, &no(403, "Forbidden: bot was blocked by the user")))
+        .asks_for_patience(
+            Answer::json(429, &no(429, "Too Many Requests: retry after 7")),
+            Some(Duration::from_secs(7)),
+        )
+}
+
+fn whatsapp(adapters: &Adapters) -> Subject {
+    let settings = |url: &str| json!({ "url": url, "phone_number_id": "105512345" });
+    let message = Message::Chat { to: "4917612345678".to_owned(), thread: None, text: "Hello.".to_owned() };
+    let error =
+        json!({ "message": "(#131047) Re-engagement message", "type": "OAuthException", "code": 131_047 });
+    Subject::new(adapters.get("whatsapp").unwrap().clone(), message, settings)
+        .secret(r#"{"access_token": "access-canary", "app_secret": "app-canary", "verify_token": "verify-canary"}"#)
+        .accepts(|_| {
+            Answer::json(200, &json!({ "messages": [{ "id": "wamid.X" }] })).with_message_id("wamid.X")
+        })
+        .refuses(Answer::json(400, &json!({ "error": error })))
+        // It takes none, and hands back the id of the reply.
+        .key(Key::Found(|request, _| {
+            request.json()["biz_opaque_callback_data"].as_str().is_some_and(|id| id.parse::<Uuid>().is_ok())
+        }))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

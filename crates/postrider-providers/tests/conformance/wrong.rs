@@ -32,6 +32,7 @@ enum Flaw {
     ForgetsWhenToComeAgain,
     InventsAnId,
     TellsTheSecret,
+    TellsAPartOfTheSecret,
     RepeatsOtherBytes,
     TakesBusyForAbsent,
     SendsWhenItShouldAsk,
@@ -133,6 +134,7 @@ impl CarelessAccount {
         let status = answer.status;
         let reason = match self.flaw {
             Flaw::TellsTheSecret => format!("{status} for {}", self.secret.expose_secret()),
+            Flaw::TellsAPartOfTheSecret => format!("{status} for canary-of-the-account"),
             _ => status.to_string(),
         };
         let retry_after = answer.retry_after(Timestamp::now());
@@ -206,7 +208,7 @@ fn subject(flaw: Flaw) -> Subject {
     let adapter = Arc::new(Careless { client: conformance::client().unwrap(), flaw });
     let good = |_: &conformance::Request| Answer::json(200, &json!({ "id": "c-1" })).with_message_id("c-1");
     Subject::new(adapter, crate::social(), |url| json!({ "url": url }))
-        .secret("canary-of-the-account")
+        .secret(r#"{"token": "canary-of-the-account", "other": "parrot"}"#)
         .accepts(good)
         .refuses(Answer::json(422, &json!({ "error": "no" })))
         .looks_up(|request| request.method == "GET", good, |_| Answer::status(404))
@@ -272,6 +274,7 @@ async fn what_is_wrong_on_purpose_is_reported() {
             ],
         ),
         (Flaw::TellsTheSecret, &[(Case::Refusal, "repeats the secret")]),
+        (Flaw::TellsAPartOfTheSecret, &[(Case::Refusal, "repeats the secret")]),
         (
             Flaw::RepeatsOtherBytes,
             &[(Case::RepeatAccepted, "the repeat is not the call: its body is another")],

@@ -54,19 +54,24 @@ impl Case {
 }
 
 fn verify(cases: &[Case]) -> Vec<String> {
+    ask_python(VERIFY, cases)
+}
+
+/// What a program with the libraries of other people prints about each question.
+pub fn ask_python(program: &str, questions: &[impl Serialize]) -> Vec<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/peers");
     let peers = Command::new(&script).stderr(Stdio::inherit()).output().unwrap();
     assert!(peers.status.success(), "{} failed", script.display());
     let python = String::from_utf8(peers.stdout).unwrap();
     let mut python = Command::new(python.trim())
-        .args(["-c", VERIFY])
+        .args(["-c", program])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut stdin = python.stdin.take().unwrap();
-    for case in cases {
-        writeln!(stdin, "{}", serde_json::to_string(case).unwrap()).unwrap();
+    for question in questions {
+        writeln!(stdin, "{}", serde_json::to_string(question).unwrap()).unwrap();
     }
     drop(stdin);
     let output = python.wait_with_output().unwrap();

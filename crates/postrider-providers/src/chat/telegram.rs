@@ -1,0 +1,281 @@
+//! Telegram: `POST {url}/bot{token}/sendMessage`. Plain text: without `parse_mode` no text becomes markup.
+//!
+//! | answer, in Telegram's own words | outcome |
+//! |---|---|
+//! | 200 with a `message_id` | delivered, as `CHAT:MESSAGE` |
+//! | 400: there is no such chat, the text is empty | rejected |
+//! | 403: the person has blocked the bot, or it was thrown out | rejected: this is about the recipient, and not, as elsewhere, about the account |
+//! | 401, and 404, which is how Telegram answers a token that cannot be one | not sent: the account |
+//! | 429 | not sent, until `parameters.retry_after` is over |
+//!
+//! Everything else is as `http.rs` says for all; so is an answer in other words, such as a proxy's 403.
+//!
+//! A text longer than 4096 characters is rejected before any call. Telegram takes no key, does not list what a bot has sent, and
+//! does not call back: what is in doubt only a person can find out.
+//!
+//! The token is a part of the address. It is left out of everything that is said about a call, also where an answer repeats it.
+//!
+//! Webhooks are updates, with the secret of `setWebhook` in `X-Telegram-Bot-Api-Secret-Token`. Answers quote the message in
+//! groups, where others talk as well, and to who replied to something; between two, they just follow.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use postrider_model::{Channel, Manifest, Message, Outcome, Rate, chat::InboundMessage};
+use postrider_store::Reservation;
+use reqwest::{Request, StatusCode};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+use url::Url;
+
+use super::inbound;
+use crate::{
+    guard::{Answer, GuardedClient},
+    http,
+    provider::{Account, Adapter, CallbackRefused, InboundWebhook, InvalidAccount, Provider, Received},
+    text,
+};
+
+const MANIFEST: Manifest = Manifest {
+    rate: Some(Rate { calls: 30, per: Duration::from_secs(1) }),
+    ..Manifest::new("telegram", &[Channel::Chat])
+};
+
+const EXAMPLE: &str = r#"{} or {"url": "https://api.telegram.org"}"#;
+const SECRET_EXAMPLE: &str = r#"{"bot_token": "123:abc", "webhook_secret": "…"}"#;
+
+/// Longest text, from Telegram's description.
+const TEXT_CHARS_MAX: usize = 4096;
+/// Longest secret of a webhook.
+const WEBHOOK_SECRET_CHARS_MAX: usize = 256;
+
+http::adapter!(TelegramAdapter opens Telegram and reads webhooks with receive);
+
+/// What an account may set.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    #[serde(default = "api")]
+    url: Url,
+}
+
+fn api() -> Url {
+    http::known("https://api.telegram.org")
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Secrets {
+    bot_token: SecretString,
+    webhook_secret: SecretString,
+}
+
+/// A bot.
+struct Telegram {
+    client: GuardedClient,
+    /// With the token in it: never shown.
+    send: Url,
+    /// The part of the token that is secret, to be left out of what is said.
+    token: SecretString,
+    webhook_secret: SecretString,
+}
+
+impl Telegram {
+    fn new(client: &GuardedClient, account: &Account<'_>) -> Result<Self, InvalidAccount> {
+        let settings: Settings = http::settings(account, "telegram", EXAMPLE)?;
+        let secrets: Secrets = http::secrets(account, "telegram", SECRET_EXAMPLE)?;
+        let bot_token = http::part(&secrets.bot_token, "bot_token")?;
+        let is_word = |text: &str| {
+            !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+        };
+        let token = bot_token
+            .split_once(':')
+            .filter(|(bot, token)| {
+                bot.bytes().all(|b| b.is_ascii_digit()) && !bot.is_empty() && is_word(token)
+            })
+            .map(|(_, token)| SecretString::from(token))
+            .ok_or_else(|| {
+                InvalidAccount("`bot_token` of the secret is not like 123456:ABC-def".to_owned())
+            })?;
+        let webhook_secret = http::part(&secrets.webhook_secret, "webhook_secret")?;
+        if !is_word(webhook_secret) || webhook_secret.len() > WEBHOOK_SECRET_CHARS_MAX {
+            return Err(InvalidAccount(format!(
+                "`webhook_secret` of the secret is not 1 to {WEBHOOK_SECRET_CHARS_MAX} characters A-Z, a-z, 0-9, _ and -"
+            )));
+        }
+        let base = http::base(client, settings.url)?;
+        Ok(Self {
+            client: client.clone(),
+            send: http::below(&base, &[&format!("bot{bot_token}"), "sendMessage"]),
+            token,
+            webhook_secret: secrets.webhook_secret,
+        })
+    }
+
+    fn request(&self, message: &Message) -> Result<Request, Outcome> {
+        #[derive(Serialize)]
+        struct Send<'a> {
+            chat_id: Chat<'a>,
+            text: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            reply_parameters: Option<Reply>,
+        }
+        /// A number, or the name of a public chat.
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Chat<'a> {
+            Id(i64),
+            Name(&'a str),
+        }
+        #[derive(Serialize)]
+        struct Reply {
+            message_id: i64,
+            // Better without the quote than not at all.
+            allow_sending_without_reply: bool,
+        }
+        let Message::Chat { to, thread, text } = message else {
+            return Err(http::wrong_channel("telegram", "chat", message));
+        };
+        let rejected = |reason: String| Outcome::Rejected { reason };
+        if text.chars().count() > TEXT_CHARS_MAX {
+            return Err(rejected(format!(
+                "the text is longer than the {TEXT_CHARS_MAX} characters that Telegram takes"
+            )));
+        }
+        let reply_parameters = match thread.as_deref().map(str::parse) {
+            None => None,
+            Some(Ok(message_id)) => Some(Reply { message_id, allow_sending_without_reply: true }),
+            Some(Err(_)) => return Err(rejected("the thread is not the number of a message".to_owned())),
+        };
+        let chat_id = to.parse().map_or(Chat::Name(to), Chat::Id);
+        http::post(self.send.clone(), None, &Send { chat_id, text, reply_parameters })
+    }
+
+    /// Verifies an update and reads it.
+    fn receive(&self, webhook: &InboundWebhook<'_>) -> Result<Received, CallbackRefused> {
+        #[derive(Deserialize)]
+        struct Update<'a> {
+            update_id: i64,
+            /// New ones. What was edited has another name.
+            #[serde(borrow)]
+            message: Option<&'a RawValue>,
+        }
+        if webhook.is_get {
+            return Err(CallbackRefused::NotTaken);
+        }
+        if !inbound::is_same(webhook.header("x-telegram-bot-api-secret-token")?, &self.webhook_secret) {
+            return Err(inbound::forged(
+                "the secret token is not this account's; was `setWebhook` called with its `webhook_secret`?",
+            ));
+        }
+        let update: Update<'_> = inbound::read(webhook.body, "Telegram")?;
+        match update.message {
+            Some(message) => Ok(inbound::said(heard(update.update_id, message.get().as_bytes())?)),
+            None => Ok(inbound::said(None)),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for Telegram {
+    async fn call(&self, _reservation: &Reservation, message: &Message) -> Outcome {
+        let sent = http::send(&self.client, self.request(message)).await;
+        http::outcome(sent.map(|answer| http::without(answer, self.token.expose_secret())), judge)
+    }
+}
+
+/// The table of the [module](self).
+fn judge(answer: &Answer, now: Timestamp) -> Outcome {
+    #[derive(Deserialize)]
+    struct Said {
+        ok: bool,
+        description: Option<String>,
+        #[serde(default)]
+        parameters: Parameters,
+        result: Option<Sent>,
+    }
+    #[derive(Default, Deserialize)]
+    struct Parameters {
+        retry_after: Option<u64>,
+        migrate_to_chat_id: Option<i64>,
+    }
+    #[derive(Deserialize)]
+    struct Sent {
+        message_id: i64,
+        chat: Id,
+    }
+    let Some(said) = http::json::<Said>(answer) else {
+        return http::judge(answer, now, |_| None);
+    };
+    let moved = said.parameters.migrate_to_chat_id.map(|id| format!("; the chat is now {id}"));
+    let reason = match said.description {
+        Some(words) => text::excerpt(&format!("Telegram says: {words}{}", moved.unwrap_or_default())),
+        None => http::words(answer),
+    };
+    match (answer.status, said.ok, said.result) {
+        (StatusCode::OK, true, Some(sent)) => {
+            Outcome::Delivered { message_id: format!("{}:{}", sent.chat.id, sent.message_id) }
+        }
+        (StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN, false, _) => Outcome::Rejected { reason },
+        (StatusCode::UNAUTHORIZED | StatusCode::NOT_FOUND, false, _) => {
+            http::not_sent(format!("the account is refused: {reason}"))
+        }
+        (StatusCode::TOO_MANY_REQUESTS, ..) => {
+            let after = said.parameters.retry_after.map(Duration::from_secs);
+            Outcome::NotSent { reason, retry_after: after.or_else(|| answer.retry_after(now)) }
+        }
+        _ => http::judge(answer, now, |_| None),
+    }
+}
+
+#[derive(Deserialize)]
+struct Id {
+    id: i64,
+}
+
+/// What a person wrote, if that is what the message is.
+fn heard(update: i64, message: &[u8]) -> Result<Option<InboundMessage>, CallbackRefused> {
+    #[derive(Deserialize)]
+    struct Said {
+        message_id: i64,
+        message_thread_id: Option<IgnoredAny>,
+        from: Option<From>,
+        /// In whose name it is, where that is not a person: a channel, an anonymous administrator.
+        sender_chat: Option<IgnoredAny>,
+        /// Whose words these are, where a person only chose them.
+        via_bot: Option<IgnoredAny>,
+        chat: Chat,
+        reply_to_message: Option<IgnoredAny>,
+        text: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct From {
+        id: i64,
+        is_bot: bool,
+    }
+    #[derive(Deserialize)]
+    struct Chat {
+        id: i64,
+        r#type: String,
+    }
+    let said: Said = inbound::read(message, "Telegram")?;
+    let person =
+        said.from.filter(|from| !from.is_bot && said.sender_chat.is_none() && said.via_bot.is_none());
+    let (Some(person), Some(text)) = (person, said.text.as_deref().and_then(inbound::words)) else {
+        return Ok(None);
+    };
+    let is_quoted =
+        said.chat.r#type != "private" || said.message_thread_id.is_some() || said.reply_to_message.is_some();
+    Ok(Some(InboundMessage {
+        provider_message_id: update.to_string(),
+        sender_id: person.id.to_string(),
+        recipient_id: said.chat.id.to_string(),
+        thread: is_quoted.then(|| said.message_id.to_string()),
+        text,
+    }))
+}
+
+#[cfg(test)]
+mod tests;

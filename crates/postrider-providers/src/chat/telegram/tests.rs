@@ -1,0 +1,288 @@
+use postrider_model::ids::ProviderAccountId;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    chat::inbound::tests::{Delivery, heard, nothing},
+    guard::Ending,
+    http::tests::{NOW, Played, answer, assert_request, body, chat, client, email, refused, with_header},
+};
+
+const SECRET: &str = r#"{"bot_token": "123456:hunter2-AbC_9", "webhook_secret": "hunter2-hook"}"#;
+
+fn open(settings: &Value) -> Telegram {
+    let account = Account { id: ProviderAccountId::new(), settings, secret: &SecretString::from(SECRET) };
+    Telegram::new(&client(true), &account).ok().unwrap()
+}
+
+// As the description of the Bot API has it: `chat_id` is an integer or a name, `reply_parameters` has a `message_id`.
+#[test]
+fn a_message_is_what_telegram_describes() {
+    let telegram = open(&json!({}));
+    let request = telegram.request(&chat(Some("77"))).unwrap();
+    assert_request(
+        &request,
+        "POST",
+        "https://api.telegram.org/bot123456:hunter2-AbC_9/sendMessage",
+        &[("content-type", "application/json")],
+    );
+    let sent: Value = serde_json::from_str(body(&request)).unwrap();
+    let reply = json!({ "message_id": 77, "allow_sending_without_reply": true });
+    assert_eq!(sent, json!({ "chat_id": 4711, "text": "Hello.", "reply_parameters": reply }));
+    assert_eq!(body(&telegram.request(&chat(None)).unwrap()), r#"{"chat_id":4711,"text":"Hello."}"#);
+
+    let say = |to: &str, thread: Option<&str>, text: &str| {
+        let (to, thread) = (to.to_owned(), thread.map(str::to_owned));
+        telegram.request(&Message::Chat { to, thread, text: text.to_owned() })
+    };
+    for (to, chat_id) in [("-1001234567890", json!(-1_001_234_567_890_i64)), ("@news", json!("@news"))] {
+        let request = say(to, None, "*x* <b>&amp;").unwrap();
+        let sent: Value = serde_json::from_str(body(&request)).unwrap();
+        assert_eq!(sent, json!({ "chat_id": chat_id, "text": "*x* <b>&amp;" }), "plain text stays as it is");
+    }
+    assert!(say("1", None, &"é".repeat(4096)).is_ok());
+    for (refused, why) in [
+        (
+            say("1", None, &"é".repeat(4097)),
+            "the text is longer than the 4096 characters that Telegram takes",
+        ),
+        (say("1", Some("topic"), "x"), "the thread is not the number of a message"),
+        (telegram.request(&email()), "telegram carries chat and no email messages"),
+    ] {
+        assert_eq!(refused.err(), Some(Outcome::Rejected { reason: why.to_owned() }));
+    }
+}
+
+fn no(status: u16, description: &str) -> Answer {
+    answer(status, &json!({ "ok": false, "error_code": status, "description": description }).to_string())
+}
+
+#[test]
+fn each_answer_of_telegram_has_its_outcome() {
+    let good = r#"{"ok": true, "result": {"message_id": 7, "date": 1, "chat": {"id": -42, "type": "group"}, "text": "x"}}"#;
+    assert_eq!(judge(&answer(200, good), NOW), Outcome::Delivered { message_id: "-42:7".to_owned() });
+    for (said, expected) in [
+        (no(400, "Bad Request: chat not found"), "rejected"),
+        (no(400, "Bad Request: message text is empty"), "rejected"),
+        (no(403, "Forbidden: bot was blocked by the user"), "rejected"),
+        (no(403, "Forbidden: bot was kicked from the supergroup chat"), "rejected"),
+        (no(401, "Unauthorized"), "not_sent"),
+        (no(404, "Not Found"), "not_sent"),
+        (no(409, "Conflict"), "unknown"),
+        (no(429, "Too Many Requests: retry after 7"), "not_sent"),
+        (no(500, "Internal Server Error"), "unknown"),
+        (no(502, "Bad Gateway"), "unknown"),
+        (no(200, "Bad Request: chat not found"), "unknown"),
+        // Not in Telegram's words.
+        (answer(400, "<html>"), "rejected"),
+        (answer(403, "<html>"), "not_sent"),
+        (answer(404, "<html>"), "rejected"),
+        (answer(429, ""), "not_sent"),
+        (answer(503, good), "unknown"),
+        (answer(307, ""), "rejected"),
+        (answer(200, r#"{"ok": true}"#), "unknown"),
+        (answer(200, r#"{"ok": true, "result": {"message_id": 7}}"#), "unknown"),
+        (answer(200, ""), "unknown"),
+        (Answer { ending: Ending::Broken, ..answer(200, good) }, "unknown"),
+        (with_header(answer(200, good), "content-type", "text/html"), "unknown"),
+        (Answer { ending: Ending::Broken, ..no(403, "Forbidden: bot was blocked by the user") }, "not_sent"),
+    ] {
+        assert_eq!(judge(&said, NOW).kind(), expected, "{} {:?}", said.status, said.body);
+    }
+    let Outcome::Rejected { reason } = judge(&no(403, "Forbidden: bot was blocked by the user"), NOW) else {
+        panic!()
+    };
+    assert_eq!(reason, "Telegram says: Forbidden: bot was blocked by the user");
+    let Outcome::NotSent { reason, .. } = judge(&no(401, "Unauthorized"), NOW) else { panic!() };
+    assert_eq!(reason, "the account is refused: Telegram says: Unauthorized");
+    let moved = json!({ "ok": false, "description": "Bad Request: group chat was upgraded to a supergroup chat", "parameters": { "migrate_to_chat_id": -1001 } });
+    let Outcome::Rejected { reason } = judge(&answer(400, &moved.to_string()), NOW) else { panic!() };
+    assert!(reason.ends_with("; the chat is now -1001"), "{reason}");
+}
+
+#[test]
+fn busy_says_when_to_come_again() {
+    let busy = |parameters: Value| {
+        let said = json!({ "ok": false, "description": "Too Many Requests", "parameters": parameters });
+        answer(429, &said.to_string())
+    };
+    let after = |said: &Answer| match judge(said, NOW) {
+        Outcome::NotSent { retry_after, .. } => retry_after.map(|after| after.as_secs()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(after(&busy(json!({ "retry_after": 7 }))), Some(7));
+    assert_eq!(after(&with_header(busy(json!({ "retry_after": 7 })), "retry-after", "9")), Some(7));
+    assert_eq!(after(&with_header(busy(json!({})), "retry-after", "9")), Some(9));
+    assert_eq!(after(&busy(json!({}))), None);
+    // Nonsense is not Telegram's, and 429 all the same.
+    assert_eq!(after(&with_header(busy(json!({ "retry_after": -1 })), "retry-after", "9")), Some(9));
+}
+
+// The address holds the token, and some servers repeat the address.
+#[tokio::test]
+async fn no_outcome_repeats_the_token() {
+    let path = "/bot123456:hunter2-AbC_9/sendMessage";
+    let echoes: Vec<(u16, Value)> = [200, 307, 400, 401, 403, 404, 429, 500]
+        .into_iter()
+        .flat_map(|status| {
+            let pad = "x".repeat(170);
+            [
+                json!(format!("Cannot POST {path}")),
+                json!(format!("{pad}{path}")),
+                json!({ "ok": false, "description": path }),
+            ]
+            .map(|said| (status, said))
+        })
+        .collect();
+    let count = echoes.len();
+    let mut played = Played::start(echoes).await;
+    let telegram = open(&json!({ "url": played.url }));
+    for _ in 0..count {
+        let sent = http::send(&telegram.client, telegram.request(&chat(None))).await;
+        let outcome =
+            http::outcome(sent.map(|answer| http::without(answer, telegram.token.expose_secret())), judge);
+        assert!(!format!("{outcome:?}").contains("hunter2"), "{outcome:?}");
+    }
+    assert_eq!(played.lines(), vec![format!("POST {path}"); count]);
+    // Nobody listens there any more.
+    let silent = http::send(&telegram.client, telegram.request(&chat(None))).await.err().unwrap();
+    assert!(!format!("{silent:?}").contains("hunter2"), "{silent:?}");
+}
+
+fn received(delivery: &Delivery) -> Result<Received, CallbackRefused> {
+    delivery.to(&TelegramAdapter::new(&client(false)), &json!({}), SECRET)
+}
+
+fn sent(body: impl AsRef<[u8]>) -> Result<Received, CallbackRefused> {
+    received(&Delivery::new(body).header("x-telegram-bot-api-secret-token", "hunter2-hook"))
+}
+
+fn message() -> Value {
+    json!({
+        "message_id": 77, "date": 1_770_000_000, "text": "Hello?",
+        "from": { "id": 5, "is_bot": false, "first_name": "Ada" },
+        "chat": { "id": 5, "type": "private", "first_name": "Ada" },
+    })
+}
+
+fn update(message: &Value) -> String {
+    json!({ "update_id": 10_000, "message": message }).to_string()
+}
+
+fn with(name: &str, value: Value) -> String {
+    let mut message = message();
+    message[name] = value;
+    update(&message)
+}
+
+#[test]
+fn what_a_person_writes_is_heard() {
+    assert_eq!(sent(update(&message())), heard("10000", "5", "5", None, "Hello?"));
+    // Who replies to something, or writes where others do, is quoted.
+    let group = json!({ "id": -100, "type": "supergroup", "title": "All" });
+    assert_eq!(sent(with("chat", group)), heard("10000", "5", "-100", Some("77"), "Hello?"));
+    assert_eq!(sent(with("reply_to_message", json!({}))), heard("10000", "5", "5", Some("77"), "Hello?"));
+    assert_eq!(sent(with("message_thread_id", json!(3))), heard("10000", "5", "5", Some("77"), "Hello?"));
+    assert_eq!(sent(with("text", json!("a\u{0}b"))), heard("10000", "5", "5", None, "ab"));
+}
+
+#[test]
+fn what_no_person_wrote_says_nothing() {
+    for body in [
+        with("from", json!({ "id": 5, "is_bot": true })),
+        with("from", Value::Null),
+        with("sender_chat", json!({ "id": -100 })),
+        with("via_bot", json!({ "id": 9 })),
+        with("text", Value::Null),
+        with("text", json!(" ")),
+        json!({ "update_id": 1, "edited_message": message() }).to_string(),
+        json!({ "update_id": 1, "channel_post": message() }).to_string(),
+        json!({ "update_id": 1, "message_reaction": { "chat": { "id": 5 } } }).to_string(),
+        json!({ "update_id": 1 }).to_string(),
+    ] {
+        assert_eq!(sent(&body), nothing(), "{body}");
+    }
+}
+
+#[test]
+fn a_forged_webhook_is_refused_with_the_reason() {
+    let name = "x-telegram-bot-api-secret-token";
+    let good = || Delivery::new(update(&message())).header(name, "hunter2-hook");
+    let wrong = "the secret token is not this account's";
+    for (forged, why) in [
+        (good().set(name, ""), wrong),
+        (good().set(name, "hunter2-of-another"), wrong),
+        (good().set(name, "hunter2-hoo"), wrong),
+        (good().set(name, "hunter2-hook "), wrong),
+        (good().set(name, "Hunter2-hook"), wrong),
+        (good().set(name, "123456:hunter2-AbC_9"), wrong),
+        (good().header(name, "hunter2-hook"), "is there twice"),
+        (good().without(name), "is missing"),
+        // Before it is read.
+        (good().without(name).body("["), "is missing"),
+    ] {
+        forged.is_forged(&received(&forged), why, &["hunter2"]);
+    }
+    assert_eq!(received(&good().get("")), Err(CallbackRefused::NotTaken));
+}
+
+#[test]
+fn a_webhook_that_makes_no_sense_is_malformed() {
+    for body in [
+        String::new(),
+        "null".to_owned(),
+        "{}".to_owned(),
+        "[".repeat(100_000),
+        r#"{"update_id": "1"}"#.to_owned(),
+        r#"{"update_id": 1, "update_id": 2}"#.to_owned(),
+        r#"{"update_id": 1e400}"#.to_owned(),
+        json!({ "update_id": 1, "message": [] }).to_string(),
+        with("chat", Value::Null),
+        with("chat", json!({ "id": "5" })),
+        with("from", json!({ "id": 5 })),
+        with("text", json!(7)),
+        update(&message()).replace("Hello?", r"\ud800"),
+    ] {
+        let refused = sent(&body);
+        let start: String = body.chars().take(80).collect();
+        assert!(matches!(refused, Err(CallbackRefused::Malformed(_))), "{start}: {refused:?}");
+    }
+    let deep = format!("{}{}", "[".repeat(50_000), "]".repeat(50_000));
+    let deep = update(&message()).replace("\"Hello?\"", &format!("\"Hello?\",\"entities\":{deep}"));
+    assert_eq!(sent(deep), heard("10000", "5", "5", None, "Hello?"));
+    let Ok(Received::Happened { messages, .. }) = sent(with("text", json!("é".repeat(80_000)))) else {
+        panic!()
+    };
+    assert!(messages[0].text.len() <= 64 * 1024 && messages[0].text.ends_with("é…"));
+}
+
+#[test]
+fn an_account_has_a_token_and_a_secret_for_webhooks() {
+    let with = |bot_token: &str, webhook_secret: &str| {
+        json!({ "bot_token": bot_token, "webhook_secret": webhook_secret }).to_string()
+    };
+    let good = "123456:hunter2";
+    let like = "`bot_token` of the secret is not like 123456:ABC-def";
+    let (long, secrets) =
+        ("h".repeat(257), ["hunter2", ":hunter2", "12a:hunter2", "12:", "12:hunter2/../x", "12:hunter2?x"]);
+    for token in secrets {
+        refused(Telegram::new, &[(false, json!({}), &with(token, "h"), like)]);
+    }
+    for hook in ["hunter2 x", "hünter2", &long] {
+        refused(
+            Telegram::new,
+            &[(false, json!({}), &with(good, hook), "`webhook_secret` of the secret is not 1 to 256")],
+        );
+    }
+    refused(
+        Telegram::new,
+        &[
+            (false, json!({ "parse_mode": "HTML" }), SECRET, "unknown field `parse_mode`"),
+            (false, json!({ "url": "https://[::1]" }), SECRET, "only public addresses are called"),
+            (false, json!({}), "", "the secret is missing; that of `telegram` is like {\"bot_token\""),
+            (false, json!({}), good, "the secret lacks a part"),
+            (false, json!({}), &with("", "hunter2"), "`bot_token` of the secret is empty"),
+            (false, json!({}), &with(good, ""), "`webhook_secret` of the secret is empty"),
+        ],
+    );
+}
