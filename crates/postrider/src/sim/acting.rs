@@ -34,11 +34,29 @@ pub struct Face {
     /// Decides whether a request is good, and what is to be done. Writes down what it learns.
     pub judge: fn(&World, &Parts, &Bytes, &mut Receipt) -> Result<Order, Refusal>,
     /// How it words that something is wrong.
-    pub say: fn(StatusCode, &str) -> Value,
+    pub say: fn(&Wrong<'_>) -> Value,
     /// The status with which it says "no, and do not ask again".
     pub refuses_with: StatusCode,
     /// Whether a second action under the same name is the first: a name is known as soon as something is there.
     pub is_natural: bool,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Copy)]
+pub struct Wrong<'a> {
+    /// The status that says so.
+    pub status: StatusCode,
+    /// What it is.
+    pub why: &'a str,
+    /// When it may be over.
+    pub retry_after_seconds: Option<u64>,
+}
+
+impl<'a> Wrong<'a> {
+    /// It may never be over.
+    pub fn new(status: StatusCode, why: &'a str) -> Self {
+        Self { status, why, retry_after_seconds: None }
+    }
 }
 
 /// What is said to a request that is not good.
@@ -80,18 +98,17 @@ pub async fn receive(
         Body::Whole(body) => body,
         Body::TooLarge => {
             receipt.at = now();
-            let status = StatusCode::PAYLOAD_TOO_LARGE;
-            return refuse(world, receipt, (status, (face.say)(status, "the body is larger than 1 MiB")))
-                .await;
+            let wrong = Wrong::new(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 1 MiB");
+            return refuse(world, receipt, (wrong.status, (face.say)(&wrong))).await;
         }
         // Half a request is not one: nothing was received, and nothing is written down.
         Body::Broken => {
-            let status = StatusCode::BAD_REQUEST;
-            return Ok(json_answer(status, &(face.say)(status, "the body breaks off")));
+            let wrong = Wrong::new(StatusCode::BAD_REQUEST, "the body breaks off");
+            return Ok(json_answer(wrong.status, &(face.say)(&wrong)));
         }
     };
     receipt.at = now();
-    receipt.body_sha256 = Some(format!("{:x}", Sha256::digest(&body)));
+    receipt.body_sha256 = Some(hex::encode(Sha256::digest(&body)));
     let order = match (face.judge)(world, &head, &body, &mut receipt) {
         Ok(order) => order,
         Err(refusal) => return refuse(world, receipt, refusal).await,
@@ -264,7 +281,8 @@ fn draw(world: &World, face: &Face, receipt: &Receipt, asked: Asked) -> Option<S
     world.draw(&Target { provider: face.provider, to: receipt.to.as_deref(), keys, asked })
 }
 
-async fn write_down(world: &World, receipt: Receipt) -> bool {
+/// Whether it is on disk.
+pub async fn write_down(world: &World, receipt: Receipt) -> bool {
     let written = world.ledger.record(receipt).await;
     if let Err(error) = &written {
         tracing::error!(?error, "a request was left unanswered because its receipt could not be written");

@@ -15,7 +15,7 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::World;
-use super::acting::Face;
+use super::acting::{Face, Wrong};
 use super::faults::{Ending, Strike};
 use super::memory::{Done, Working};
 
@@ -83,14 +83,17 @@ pub async fn end(world: &World, face: &Face, exchange: Exchange) -> Result<Answe
         world.wait(delay).await;
     }
     drop(working);
-    let wrong = |status, why| json_answer(status, &(face.say)(status, why));
+    let wrong = |status, why| json_answer(status, &(face.say)(&Wrong::new(status, why)));
     match ending {
         Ending::Well | Ending::Late => Ok(raw_answer(good.status, &good.answer)),
         Ending::Error => Ok(wrong(StatusCode::INTERNAL_SERVER_ERROR, "the sim was asked to fail")),
         Ending::Refusal => Ok(wrong(face.refuses_with, "the sim was asked to refuse")),
         Ending::Busy => {
-            let mut answer = wrong(StatusCode::TOO_MANY_REQUESTS, "the sim was asked to be busy");
-            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(world.pace.retry_after_seconds));
+            let (status, seconds) = (StatusCode::TOO_MANY_REQUESTS, world.pace.retry_after_seconds);
+            let why = "the sim was asked to be busy";
+            let mut answer =
+                json_answer(status, &(face.say)(&Wrong { status, why, retry_after_seconds: Some(seconds) }));
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
             Ok(answer)
         }
         Ending::Silence => {

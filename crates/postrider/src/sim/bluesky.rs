@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::World;
 use super::access::{bearer, key_in};
-use super::acting::{Deed, Face, Order, Refusal, look_up};
+use super::acting::{Deed, Face, Order, Refusal, Wrong, look_up};
 use super::answer::{Answer, Cut, json_answer};
 use super::http::{Body, query_value, read_body};
 use super::memory::{Done, Identity};
@@ -252,7 +252,7 @@ fn base32(bytes: &[u8]) -> String {
     (0..bits).step_by(5).map(|start| char::from(DIGITS[digit(start)])).collect()
 }
 
-fn say(status: StatusCode, why: &str) -> Value {
+fn say(&Wrong { status, why, .. }: &Wrong<'_>) -> Value {
     let name = match status {
         StatusCode::TOO_MANY_REQUESTS => "RateLimitExceeded",
         StatusCode::PAYLOAD_TOO_LARGE => "PayloadTooLarge",

@@ -16,8 +16,10 @@ use super::World;
 use super::answer::{Answer, json_answer, problem, with_type};
 use super::faults::{Fault, Rates};
 use super::http::{Body, read_body};
+use super::outages::{Outage, Outages};
 use super::rules::Rule;
 use super::tally::Counts;
+use super::whatsapp::{Webhook, Webhooks};
 
 /// How long `GET /receipts?received=N` waits at most.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -28,13 +30,17 @@ pub fn health() -> Answer {
     json_answer(StatusCode::OK, &json!({ "status": "ok" }))
 }
 
-/// `GET /receipts`: the counts over what is on disk, and what was noted beside. With `?received=N` or `?accepted=N` it answers as soon
-/// as there are that many, or after 30 s with what there is, so that a test need not poll.
+/// `GET /receipts`: the counts over what is on disk, and what was noted beside. With `?received=N`, `?accepted=N` or
+/// `?turned_away=N` it answers as soon as there are that many, or after 30 s with what there is, so that a test need not poll.
 pub async fn counts(world: &World, query: Option<&str>) -> Answer {
-    let Some(enough) = query.map_or(Some((0, 0)), parse_enough) else {
-        return problem(StatusCode::BAD_REQUEST, "the query takes received=N and accepted=N");
+    let Some(enough) = query.map_or(Some(Counts::default()), parse_enough) else {
+        return problem(StatusCode::BAD_REQUEST, "the query takes received=N, accepted=N and turned_away=N");
     };
-    let there = |counts: &Counts| counts.received >= enough.0 && counts.accepted >= enough.1;
+    let there = |counts: &Counts| {
+        counts.received >= enough.received
+            && counts.accepted >= enough.accepted
+            && counts.turned_away >= enough.turned_away
+    };
     tokio::select! {
         () = world.ledger.wait_until(there) => {}
         () = tokio::time::sleep(WAIT_MAX) => {}
@@ -47,13 +53,14 @@ pub async fn counts(world: &World, query: Option<&str>) -> Answer {
     json_answer(StatusCode::OK, &counts)
 }
 
-/// `(received, accepted)` to wait for.
-fn parse_enough(query: &str) -> Option<(u64, u64)> {
-    let mut enough = (0, 0);
+/// The counts to wait for.
+fn parse_enough(query: &str) -> Option<Counts> {
+    let mut enough = Counts::default();
     for pair in query.split('&') {
         match pair.split_once('=')? {
-            ("received", n) => enough.0 = n.parse().ok()?,
-            ("accepted", n) => enough.1 = n.parse().ok()?,
+            ("received", n) => enough.received = n.parse().ok()?,
+            ("accepted", n) => enough.accepted = n.parse().ok()?,
+            ("turned_away", n) => enough.turned_away = n.parse().ok()?,
             _ => return None,
         }
     }
@@ -139,6 +146,53 @@ pub async fn set_rules(world: &World, request: Request<Incoming>) -> Answer {
 pub fn clear_rules(world: &World) -> Answer {
     world.rules.set(Vec::new());
     rules(world)
+}
+
+/// `GET /outages`: the faces that are away, and how.
+pub fn outages(world: &World) -> Answer {
+    json_answer(StatusCode::OK, &json!(world.outages.all()))
+}
+
+/// `PUT /outages`: replaces all outages, such as `{"slack": "unavailable"}`; `{}` ends them all.
+pub async fn set_outages(world: &World, request: Request<Incoming>) -> Answer {
+    let body = match whole_body(request).await {
+        Ok(body) => body,
+        Err(answer) => return answer,
+    };
+    let refused = |error: &str| {
+        let error = format!("expected a JSON object of faces, such as {}: {error}", Outages::EXAMPLE);
+        problem(StatusCode::BAD_REQUEST, &error)
+    };
+    let named = match serde_json::from_slice::<BTreeMap<String, Outage>>(&body) {
+        Ok(named) => named,
+        Err(error) => return refused(&error.to_string()),
+    };
+    tracing::info!(?named, "the sim has new outages");
+    match world.outages.set(named) {
+        Ok(()) => outages(world),
+        Err(error) => refused(&error.to_string()),
+    }
+}
+
+/// `GET /callbacks/whatsapp`: where reports go, without the secrets.
+pub fn webhooks(world: &World) -> Answer {
+    json_answer(StatusCode::OK, &json!(world.whatsapp.all()))
+}
+
+/// `PUT /callbacks/whatsapp`: replaces all webhooks; `[]` leaves none.
+pub async fn set_webhooks(world: &World, request: Request<Incoming>) -> Answer {
+    let body = match whole_body(request).await {
+        Ok(body) => body,
+        Err(answer) => return answer,
+    };
+    let given = serde_json::from_slice::<Vec<Webhook>>(&body).map_err(|error| error.to_string());
+    match given.and_then(|given| world.whatsapp.set(given)) {
+        Ok(()) => webhooks(world),
+        Err(error) => {
+            let error = format!("expected a JSON list of webhooks, such as {}: {error}", Webhooks::EXAMPLE);
+            problem(StatusCode::BAD_REQUEST, &error)
+        }
+    }
 }
 
 async fn whole_body(request: Request<Incoming>) -> Result<Bytes, Answer> {

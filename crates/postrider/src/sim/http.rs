@@ -19,7 +19,9 @@ use tokio::net::TcpStream;
 
 use super::acting::receive;
 use super::answer::{Answer, Cut, not_allowed, problem};
-use super::{World, bluesky, control, mastodon, messages, resend, twilio, webhook};
+use super::{
+    World, bluesky, control, mastodon, messages, outages, resend, slack, telegram, twilio, webhook, whatsapp,
+};
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 const HEADERS_MAX: usize = 64;
@@ -33,6 +35,9 @@ const DRAIN_FOR: Duration = Duration::from_secs(2);
 async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, Cut> {
     let path = request.uri().path().to_owned();
     let method = request.method().clone();
+    if let Some((face, outage)) = world.outages.at(&path) {
+        return outages::turn_away(&world, face, outage, request).await;
+    }
     match path.as_str() {
         "/healthz" if method == Method::GET => Ok(control::health()),
         "/healthz" => Ok(not_allowed("GET")),
@@ -47,6 +52,12 @@ async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, 
         "/faults/rules" if method == Method::PUT => Ok(control::set_rules(&world, request).await),
         "/faults/rules" if method == Method::DELETE => Ok(control::clear_rules(&world)),
         "/faults/rules" => Ok(not_allowed("GET, PUT, DELETE")),
+        "/outages" if method == Method::GET => Ok(control::outages(&world)),
+        "/outages" if method == Method::PUT => Ok(control::set_outages(&world, request).await),
+        "/outages" => Ok(not_allowed("GET, PUT")),
+        "/callbacks/whatsapp" if method == Method::GET => Ok(control::webhooks(&world)),
+        "/callbacks/whatsapp" if method == Method::PUT => Ok(control::set_webhooks(&world, request).await),
+        "/callbacks/whatsapp" => Ok(not_allowed("GET, PUT")),
         "/messages" if method == Method::POST => receive(&world, &messages::FACE, request).await,
         "/messages" if method == Method::GET => messages::find(&world, &request).await,
         "/messages" => Ok(not_allowed("GET, POST")),
@@ -72,6 +83,24 @@ async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, 
             bluesky::find(&world, &request).await
         }
         "/bluesky/xrpc/com.atproto.repo.getRecord" => Ok(not_allowed("GET")),
+        "/slack/chat.postMessage" if method == Method::POST => receive(&world, &slack::FACE, request).await,
+        "/slack/chat.postMessage" => Ok(not_allowed("POST")),
+        "/slack/conversations.history" if [Method::GET, Method::POST].contains(&method) => {
+            slack::history(&world, request).await
+        }
+        "/slack/conversations.history" => Ok(not_allowed("GET, POST")),
+        "/slack/conversations.replies" if [Method::GET, Method::POST].contains(&method) => {
+            slack::replies(&world, request).await
+        }
+        "/slack/conversations.replies" => Ok(not_allowed("GET, POST")),
+        send if telegram::is_send(send) => match method {
+            Method::POST => receive(&world, &telegram::FACE, request).await,
+            _ => Ok(not_allowed("POST")),
+        },
+        messages if whatsapp::is_messages(messages) => match method {
+            Method::POST => receive(&world, &whatsapp::FACE, request).await,
+            _ => Ok(not_allowed("POST")),
+        },
         calls if twilio::is_calls(calls) => match method {
             Method::POST => receive(&world, &twilio::FACE, request).await,
             Method::GET => twilio::list(&world, &request).await,

@@ -29,7 +29,7 @@ pub static FACE: Face = Face {
     provider: "mastodon",
     note,
     judge,
-    say: |_, why| error(why),
+    say: |wrong| error(wrong.why),
     refuses_with: StatusCode::UNPROCESSABLE_ENTITY,
     is_natural: false,
 };

@@ -1,4 +1,4 @@
-//! The face of a provider of messages, for e-mail, voice and social: `POST /messages` with `Idempotency-Key`, and
+//! The face of a provider of messages, for e-mail, voice, social and chat: `POST /messages` with `Idempotency-Key`, and
 //! `GET /messages?key=KEY` to look it up.
 //!
 //! It does not recognise a key that it has seen: it acts every time it is asked, and counts. A provider that forgave
@@ -28,7 +28,7 @@ pub static FACE: Face = Face {
     provider: "sim",
     note,
     judge,
-    say: |_, why| error(why),
+    say: |wrong| error(wrong.why),
     refuses_with: StatusCode::BAD_REQUEST,
     is_natural: false,
 };
@@ -42,19 +42,23 @@ enum Message {
     Email { to: String, text: Option<String>, html: Option<String> },
     Voice { to: String, script: String },
     Social { text: String },
+    Chat { to: String, text: String },
 }
 
 impl Message {
     /// Channel and recipient, or what is missing.
     fn check(self) -> Result<(&'static str, Option<String>), &'static str> {
         match self {
-            Self::Email { to, .. } | Self::Voice { to, .. } if to.is_empty() => Err("`to` is empty"),
+            Self::Email { to, .. } | Self::Voice { to, .. } | Self::Chat { to, .. } if to.is_empty() => {
+                Err("`to` is empty")
+            }
             Self::Email { text: None, html: None, .. } => Err("an email needs `text` or `html`"),
             Self::Email { to, .. } => Ok(("email", Some(to))),
             Self::Voice { script, .. } if script.is_empty() => Err("`script` is empty"),
             Self::Voice { to, .. } => Ok(("voice", Some(to))),
-            Self::Social { text } if text.is_empty() => Err("`text` is empty"),
+            Self::Social { text } | Self::Chat { text, .. } if text.is_empty() => Err("`text` is empty"),
             Self::Social { .. } => Ok(("social", None)),
+            Self::Chat { to, .. } => Ok(("chat", Some(to))),
         }
     }
 }

@@ -4,7 +4,8 @@
 //! someone else than the system under test.
 //!
 //! ```text
-//!            ┌ faces: resend.rs, twilio.rs, mastodon.rs, bluesky.rs, webhook.rs, messages.rs; smtp.rs, mail.rs ┐
+//!            ┌ faces: resend.rs, twilio.rs, mastodon.rs, bluesky.rs, slack.rs, telegram.rs, whatsapp.rs,       ┐
+//!            │        webhook.rs, messages.rs; smtp.rs, mail.rs                                                │
 //! request ──►│ read ─► judge ─► remember ─► draw a fault ─► act, write it down                                 │──► answer,
 //!            └────────────────────┬─────────┬──────────────────────┬───────────────────────────────────────────┘  well or badly
 //!               memory.rs: Memory ┘         │                      └ receipts.rs: Ledger, one fdatasync for many requests
@@ -12,15 +13,19 @@
 //! ```
 //!
 //! `acting.rs` is the way of a request over HTTP; each face says what is a good request, what a repeat, and how it words
-//! its answers. A receipt is on disk before anything is answered: what the sim acknowledged, it can account for.
+//! its answers. A receipt is on disk before anything is answered: what the sim acknowledged, it can account for. While a
+//! face has an outage, `outages.rs` turns away all that comes to it.
 
 mod accept;
 mod access;
 mod acting;
 mod answer;
+mod arguments;
 mod bluesky;
 mod callbacks;
+mod calls;
 mod control;
+mod conversations;
 mod faults;
 mod http;
 mod lists;
@@ -29,13 +34,17 @@ mod mastodon;
 mod memory;
 mod messages;
 mod noted;
+mod outages;
 mod receipts;
 mod resend;
 mod rules;
+mod slack;
 mod smtp;
 mod tally;
+mod telegram;
 mod twilio;
 mod webhook;
+mod whatsapp;
 
 #[cfg(test)]
 mod tests;
@@ -62,7 +71,8 @@ use receipts::Ledger;
 use rules::{Rule, Rules, Target};
 
 /// The names of the faces, in receipts and rules.
-const PROVIDERS: [&str; 7] = ["sim", "resend", "twilio", "mastodon", "bluesky", "webhook", "smtp"];
+const PROVIDERS: [&str; 10] =
+    ["sim", "resend", "twilio", "mastodon", "bluesky", "slack", "telegram", "whatsapp", "webhook", "smtp"];
 /// The longest that a fault may last: a day.
 const DELAY_MS_MAX: u64 = 24 * 3600 * 1000;
 /// How many requests may be stuck at once by the fault `act_late`.
@@ -78,6 +88,10 @@ Faces:
             GET /mastodon/api/v1/accounts/verify_credentials, …/accounts/{id}/statuses
   bluesky   POST /bluesky/xrpc/com.atproto.server.createSession, …/com.atproto.repo.putRecord
             GET /bluesky/xrpc/com.atproto.repo.getRecord
+  slack     POST /slack/chat.postMessage
+            GET and POST /slack/conversations.history, /slack/conversations.replies
+  telegram  POST /telegram/bot{token}/sendMessage
+  whatsapp  POST /whatsapp/{phone_number_id}/messages
   webhook   POST /hooks/{name}
   smtp      --smtp-listen
 
@@ -87,7 +101,8 @@ Faults:
   lookup_early  acts and resets; look-ups find nothing for a delay
   act_late      resets, and acts only after a delay
 
-Control: GET /receipts, GET /receipts/all, GET and PUT /faults, GET, PUT and DELETE /faults/rules.
+Control: GET /receipts, GET /receipts/all, GET and PUT /faults, GET, PUT and DELETE /faults/rules,
+GET and PUT /outages, GET and PUT /callbacks/whatsapp.
 docs/sim.md explains them.";
 
 /// Plays the providers and receivers that Postrider sends to, on loopback, with faults and receipts.
@@ -106,7 +121,8 @@ pub struct SimArgs {
     /// Signing secret of the webhooks (`whsec_…`); any of several may match. Without one, nothing is verified.
     #[arg(long = "secret", value_name = "SECRET")]
     pub secrets: Vec<SecretString>,
-    /// What senders must show: a bearer token, Twilio's auth token, Bluesky's password. Without one, any will do.
+    /// What senders must show: a bearer token, Twilio's auth token, Bluesky's password, Telegram's token in the path.
+    /// Without one, any will do.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<SecretString>,
     /// Who must sign in before giving a mail. Without a user, everybody may, under any name.
@@ -138,7 +154,7 @@ pub struct SimArgs {
     /// How long the fault `act_late` keeps a request before it is acted on.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = delay_ms())]
     pub act_late_ms: u64,
-    /// How long after a call its first status callback goes out.
+    /// How long after a call or a WhatsApp message the first report about it goes out.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = delay_ms())]
     pub callback_delay_ms: u64,
     /// How long the fault `stall` keeps a client waiting before it hangs up without an answer.
@@ -187,6 +203,10 @@ struct World {
     callbacks: callbacks::Callbacks,
     statuses: mastodon::Statuses,
     records: Index<bluesky::Kept>,
+    conversations: conversations::Conversations,
+    telegram: telegram::Numbers,
+    whatsapp: whatsapp::Webhooks,
+    outages: outages::Outages,
     mail: smtp::Users,
     /// Room for requests that are acted on later.
     stuck: Arc<Semaphore>,
@@ -272,6 +292,10 @@ impl Sim {
             callbacks: callbacks::Callbacks::new(Duration::from_millis(args.callback_delay_ms)),
             statuses: mastodon::Statuses::default(),
             records: Index::default(),
+            conversations: conversations::Conversations::default(),
+            telegram: telegram::Numbers::default(),
+            whatsapp: whatsapp::Webhooks::default(),
+            outages: outages::Outages::default(),
             mail: smtp::Users::new(args.smtp_user.zip(args.smtp_password)),
             stuck: Arc::new(Semaphore::new(STUCK_MAX)),
             tasks: TaskTracker::new(),

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::faults::Fault;
+use super::outages::Outage;
 use super::tally::{Counts, Tally};
 
 const QUEUE_MAX: usize = 4096;
@@ -72,6 +73,18 @@ pub struct Receipt {
     /// The size of a mail, without the dots that were added on its way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
+    /// What a chat message says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The thread, topic or message that a chat message belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// The outage that turned this away. Then look-ups are written down too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
+    /// The method of a request that an outage turned away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
     /// How long the request was stuck before it was acted on; nobody waited for the answer any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delayed_ms: Option<u64>,

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::World;
 use super::access::{bearer, number_of};
-use super::acting::{Deed, Face, Order, Refusal};
+use super::acting::{Deed, Face, Order, Refusal, Wrong};
 use super::http::text_of;
 use super::memory::{Clash, Done, Identity};
 use super::receipts::Receipt;
@@ -135,7 +135,7 @@ fn clash(clash: Clash) -> Refusal {
     named(StatusCode::CONFLICT, name, why)
 }
 
-fn say(status: StatusCode, why: &str) -> Value {
+fn say(&Wrong { status, why, .. }: &Wrong<'_>) -> Value {
     let name = match status {
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
         status if status.is_server_error() => "internal_server_error",

@@ -250,7 +250,7 @@ impl Session<'_> {
             Mail::End => return Ok(Then::Close),
         };
         receipt.at = now();
-        receipt.body_sha256 = Some(format!("{:x}", Sha256::digest(&message)));
+        receipt.body_sha256 = Some(hex::encode(Sha256::digest(&message)));
         receipt.bytes = Some(message.len() as u64);
         receipt.message_id = message_id(&message);
         let by_key = || {

@@ -14,6 +14,7 @@ pub struct Tally {
     ids: HashSet<String>,
     deliveries: HashSet<String>,
     messages: HashSet<String>,
+    texts: HashSet<String>,
 }
 
 /// The answer to `GET /receipts`.
@@ -33,6 +34,10 @@ pub struct Counts {
     pub distinct_keys: u64,
     /// Accepted messages whose key had been accepted before: somebody was reached twice.
     pub duplicate_keys: u64,
+    /// Accepted chat messages without a key whose sender, recipient and text had been accepted before.
+    pub repeated_texts: u64,
+    /// Requests that an outage turned away.
+    pub turned_away: u64,
     /// Requests that did not carry a valid signature or token.
     pub bad_signatures: u64,
     /// Requests struck by each fault.
@@ -45,6 +50,9 @@ impl Tally {
         self.counts.received += 1;
         if receipt.verified == Some(false) {
             self.counts.bad_signatures += 1;
+        }
+        if receipt.outage.is_some() {
+            self.counts.turned_away += 1;
         }
         if let Some(fault) = receipt.fault {
             *self.counts.by_fault.entry(fault).or_default() += 1;
@@ -64,7 +72,14 @@ impl Tally {
 
     fn add_accepted(&mut self, receipt: &Receipt) {
         self.counts.accepted += 1;
-        if let Some(key) = receipt.key.as_ref().or(receipt.message_id.as_ref()) {
+        if let (None, Some(text)) = (&receipt.key, &receipt.text) {
+            // Each has a number of its own, which says nothing.
+            let whose = [&receipt.provider, &receipt.from, &receipt.to]
+                .map(|name| name.as_deref().unwrap_or_default());
+            if !self.texts.insert(format!("{}\n{text}", whose.join("\n"))) {
+                self.counts.repeated_texts += 1;
+            }
+        } else if let Some(key) = receipt.key.as_ref().or(receipt.message_id.as_ref()) {
             if self.messages.insert(key.clone()) {
                 self.counts.distinct_keys += 1;
             } else {

@@ -18,9 +18,10 @@ use uuid::Uuid;
 
 use super::World;
 use super::access::basic;
-use super::acting::{Deed, Face, Order, Refusal, look_up};
+use super::acting::{Deed, Face, Order, Refusal, Wrong, look_up};
 use super::answer::{Answer, Cut};
-use super::callbacks::{self, Callback, Event};
+use super::callbacks::{self, Callback};
+use super::calls::{self, Event};
 use super::http::query_value;
 use super::memory::Done;
 use super::receipts::Receipt;
@@ -161,8 +162,10 @@ impl Deed for Calling {
         let Some(sid) = done.id.clone() else { return };
         let call = self.call(sid);
         if let Some((url, events)) = self.callback.clone() {
-            let (call, token) = (call.clone(), self.token.clone());
-            callbacks::send(world, Callback { url, events, call, token });
+            match calls::reports(&call, &events, &url, &self.token) {
+                Ok(reports) => callbacks::send(world, Callback { url, about: call.sid.clone(), reports }),
+                Err(error) => tracing::error!(?error, "the sim could not sign what it has to report"),
+            }
         }
         world.calls.add(findable_at, call);
     }
@@ -255,7 +258,7 @@ fn filters(to: &Option<String>, from: &Option<String>, size: usize, page: usize)
     query.finish()
 }
 
-fn say(status: StatusCode, why: &str) -> Value {
+fn say(&Wrong { status, why, .. }: &Wrong<'_>) -> Value {
     let code = match status {
         StatusCode::TOO_MANY_REQUESTS => 20429,
         status if status.is_server_error() => 20500,

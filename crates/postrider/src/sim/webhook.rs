@@ -29,7 +29,7 @@ pub static FACE: Face = Face {
     provider: "webhook",
     note,
     judge,
-    say: |_, why| error(why),
+    say: |wrong| error(wrong.why),
     refuses_with: StatusCode::BAD_REQUEST,
     is_natural: false,
 };

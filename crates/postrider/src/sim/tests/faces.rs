@@ -49,6 +49,48 @@ pub fn twilio(callback: &str) -> Vec<u8> {
     request("POST", TWILIO, "authorization: Basic QUMxOnNlY3JldA==\r\n", &form)
 }
 
+pub fn slack(key: &str, text: &str) -> Vec<u8> {
+    let metadata = json!({ "event_type": "postrider", "event_payload": { "key": key } });
+    let body = json!({ "channel": "C1", "text": text, "metadata": metadata });
+    request("POST", "/slack/chat.postMessage", SLACK, &body.to_string())
+}
+
+pub const SLACK: &str = "authorization: Bearer xoxb-1\r\ncontent-type: application/json; charset=utf-8\r\n";
+
+pub fn telegram(text: &str) -> Vec<u8> {
+    let body = json!({ "chat_id": 77, "text": text }).to_string();
+    request("POST", "/telegram/bot123:abc/sendMessage", "content-type: application/json\r\n", &body)
+}
+
+pub fn whatsapp(key: &str, text: &str) -> Vec<u8> {
+    let body = json!({
+        "messaging_product": "whatsapp",
+        "recipient_type": "individual",
+        "to": "+491701234567",
+        "type": "text",
+        "text": { "body": text },
+        "biz_opaque_callback_data": key,
+    });
+    request("POST", "/whatsapp/1055/messages", "authorization: Bearer EAA\r\n", &body.to_string())
+}
+
+/// Faces that answer a repeat from memory.
+pub fn remembers(face: &str) -> bool {
+    !["sim", "twilio", "slack", "telegram", "whatsapp"].contains(&face)
+}
+
+/// Where an answer names what was done, as text.
+fn name_in(face: &str, answer: &Value) -> Value {
+    match face {
+        "bluesky" => answer["uri"].clone(),
+        "twilio" => answer["sid"].clone(),
+        "slack" => json!(format!("C1:{}", answer["ts"].as_str().unwrap())),
+        "telegram" => json!(format!("77:{}", answer["result"]["message_id"])),
+        "whatsapp" => answer["messages"][0]["id"].clone(),
+        _ => answer["id"].clone(),
+    }
+}
+
 pub const TWILIO: &str = "/twilio/2010-04-01/Accounts/AC1/Calls.json";
 
 /// One good request to each face that is to act, under this key; `session` is for Bluesky.
@@ -61,6 +103,9 @@ pub fn one_of_each(key: &str, session: &str) -> Vec<(&'static str, Vec<u8>)> {
         ("mastodon", mastodon(key, "Hi")),
         ("bluesky", bluesky::put(session, key, "Hi")),
         ("webhook", webhook(key)),
+        ("slack", slack(key, "Hi")),
+        ("telegram", telegram("Hi")),
+        ("whatsapp", whatsapp(key, "Hi")),
     ]
 }
 
@@ -87,28 +132,25 @@ async fn a_repeat_is_answered_from_memory_by_those_who_remember_and_acted_on_by_
     let sim = Playing::with(&[]).await;
     let session = sim.session().await;
     for (n, (face, request)) in one_of_each(&key(1), &session).into_iter().enumerate() {
-        let (before, recognises) = (sim.actions().len(), !["sim", "twilio"].contains(&face));
+        let (before, recognises) = (sim.actions().len(), remembers(face));
         let (first, second) = (sim.answer(&request).await, sim.answer(&request).await);
         assert!((200..300).contains(&first.0), "{face}: {first:?}");
         assert_eq!(first.0, second.0, "{face}");
-        let name = if face == "bluesky" {
-            "uri"
-        } else if face == "twilio" {
-            "sid"
-        } else {
-            "id"
-        };
-        assert_eq!(first.1[name] == second.1[name], recognises, "{face}: {first:?} {second:?}");
+        let (name, other) = (name_in(face, &first.1), name_in(face, &second.1));
+        assert!(name.as_str().is_some_and(|name| !name.is_empty()), "{face}: {first:?}");
+        assert_eq!(name == other, recognises, "{face}: {first:?} {second:?}");
 
         let actions = sim.actions().split_off(before);
         assert_eq!(actions.len(), if recognises { 1 } else { 2 }, "{face}");
         for action in &actions {
-            assert_eq!((&action["provider"], &action["key"]), (&json!(face), &json!(key(1))), "{n}");
+            let known = if face == "telegram" { Value::Null } else { json!(key(1)) };
+            assert_eq!((&action["provider"], &action["key"]), (&json!(face), &known), "{n}");
         }
-        assert_eq!(actions[0]["message_id"], first.1[name], "{face}");
+        assert_eq!(actions[0]["message_id"], name, "{face}");
     }
     let counts = sim.counts("").await;
-    assert_eq!([&counts["replays"], &counts["accepted"], &counts["received"]], [4, 8, 8]);
+    assert_eq!([&counts["replays"], &counts["accepted"], &counts["received"]], [4, 14, 14]);
+    assert_eq!(counts["repeated_texts"], 1, "Telegram is given no key");
     sim.stop().await;
 }
 
@@ -149,7 +191,7 @@ async fn every_fault_strikes_every_face() {
 async fn what_was_taken_is_never_refused_afterwards_but_a_repeat_may_meet_the_rest() {
     let sim = Playing::with(&[]).await;
     let session = sim.session().await;
-    let remember = |(face, _): &(&str, Vec<u8>)| !["sim", "twilio"].contains(face);
+    let remember = |(face, _): &(&str, Vec<u8>)| remembers(face);
     for (face, request) in one_of_each(&key(3), &session).into_iter().filter(remember) {
         sim.put_faults("{}").await;
         let first = sim.answer(&request).await;
@@ -216,6 +258,21 @@ async fn garbage_is_refused_in_the_words_of_each_face_and_kills_nothing() {
         (statuses, bearer, r#"{"status": ""}"#, 422),
         (statuses, bearer, r#"{"status": {"a": 1}}"#, 422),
         (statuses, &form, "status=%20", 422),
+        ("/telegram/bot123/sendMessage", "", "", 404),
+        ("/telegram/bot123:abc/sendMessage", "", "{}", 400),
+        ("/telegram/bot123:abc/sendMessage?chat_id=0&text=Hi", "", "", 400),
+        ("/telegram/bot123:abc/sendMessage?chat_id=7", "", "", 400),
+        ("/telegram/bot123:abc/sendMessage?text=Hi", "", "", 400),
+        ("/whatsapp/1055/messages", "", "{}", 401),
+        ("/whatsapp/1055/messages", bearer, "", 400),
+        ("/whatsapp/1055/messages", bearer, "{}", 400),
+        ("/whatsapp/1055/messages", bearer, r#"{"messaging_product": "whatsapp", "to": "me"}"#, 400),
+        (
+            "/whatsapp/1055/messages",
+            bearer,
+            r#"{"messaging_product": "whatsapp", "to": "491701234567"}"#,
+            400,
+        ),
         (put, "", "{}", 401),
         (put, bearer, "{}", 400),
         (put, &session, "{}", 400),
@@ -252,6 +309,12 @@ async fn one_token_is_shown_to_each_face_in_its_own_way() {
     assert_eq!(sim.answer(&resend(&key(1), "Hi")).await.0, 403);
     assert_eq!(sim.answer(&mastodon(&key(1), "Hi")).await.0, 401);
     assert_eq!(sim.answer(&twilio("http://127.0.0.1:9/k")).await.0, 201);
-    assert_eq!(sim.counts("").await["bad_signatures"], 2);
+    assert_eq!(sim.answer(&whatsapp(&key(1), "Hi")).await.0, 401);
+    assert_eq!(sim.answer(&telegram("Hi")).await.0, 401);
+    assert_eq!(
+        sim.answer(&slack(&key(1), "Hi")).await,
+        (200, json!({ "ok": false, "error": "invalid_auth" }))
+    );
+    assert_eq!(sim.counts("").await["bad_signatures"], 5);
     sim.stop().await;
 }

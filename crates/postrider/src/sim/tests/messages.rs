@@ -77,12 +77,13 @@ async fn what_is_no_message_is_refused_written_down_and_meets_no_fault() {
         ("idempotency-key: k\r\n", r#"{"channel": "email", "to": "a@example.com"}"#),
         ("idempotency-key: k\r\n", r#"{"channel": "voice", "to": "1", "script": ""}"#),
         ("idempotency-key: k\r\n", r#"{"channel": "social"}"#),
+        ("idempotency-key: k\r\n", r#"{"channel": "chat", "to": "C1", "text": ""}"#),
     ] {
         assert_eq!(status_of(&sim.ask(&post(headers, body)).await.unwrap()), 400, "{body}");
     }
     assert_eq!(status_of(&sim.put("/messages", "{}").await), 405);
     let counts = sim.counts("").await;
-    assert_eq!([&counts["received"], &counts["accepted"]], [8, 0]);
+    assert_eq!([&counts["received"], &counts["accepted"]], [9, 0]);
     sim.stop().await;
 }
 

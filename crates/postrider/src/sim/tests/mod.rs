@@ -5,11 +5,16 @@ mod faces;
 mod faults;
 mod mean;
 mod messages;
+mod outages;
 mod receipts;
+mod receiver;
 mod resend;
+mod slack;
 mod smtp;
 mod social;
+mod telegram;
 mod twilio;
+mod whatsapp;
 
 use std::path::{Path, PathBuf};
 

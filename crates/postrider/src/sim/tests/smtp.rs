@@ -67,7 +67,7 @@ async fn a_mail_is_on_disk_before_it_is_acknowledged() {
     assert_eq!(receipt["to"], "a@example.com");
     assert_eq!(receipt["message_id"], "<k1@example.org>");
     assert_eq!(receipt["bytes"], received.len());
-    assert_eq!(receipt["body_sha256"], format!("{:x}", <sha2::Sha256 as sha2::Digest>::digest(&received)));
+    assert_eq!(receipt["body_sha256"], hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&received)));
     assert_eq!(only_receipt(&sim), (Value::Null, json!(true), json!(250)));
 
     // The same once more, in the same session.

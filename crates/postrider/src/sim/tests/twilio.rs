@@ -4,49 +4,19 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
 
 use super::faces::{TWILIO, key, request, twilio};
+use super::receiver::Receiver;
 use super::*;
 
 const BASIC: &str = "authorization: Basic QUMxOnNlY3JldA==\r\n";
 
-/// One who is called back, and answers as told.
-struct Receiver {
-    listener: TcpListener,
-    url: String,
-}
-
 impl Receiver {
-    async fn new(path: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}{path}", listener.local_addr().unwrap());
-        Self { listener, url }
-    }
-
-    /// Head and form of the next callback, which is answered with this status.
-    async fn next(&self, status: u16) -> (String, Vec<(String, String)>) {
-        let (mut stream, _) = soon(self.listener.accept()).await.unwrap();
-        let mut read = String::new();
-        let (head, body) = loop {
-            let mut bytes = [0; 4096];
-            let n = stream.read(&mut bytes).await.unwrap();
-            read.push_str(std::str::from_utf8(&bytes[..n]).unwrap());
-            if let Some((head, body)) = read.split_once("\r\n\r\n") {
-                let length = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap();
-                if body.len() == length.parse::<usize>().unwrap() {
-                    break (head.to_owned(), body.to_owned());
-                }
-            }
-        };
-        let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-        stream.write_all(answer.as_bytes()).await.unwrap();
-        (head, url::form_urlencoded::parse(body.as_bytes()).into_owned().collect())
-    }
-
     /// Checks the signature of a callback and gives its fields.
     async fn verified(&self, status: u16) -> Value {
-        let (head, mut form) = self.next(status).await;
+        let (head, body) = self.next(status).await;
+        let mut form: Vec<(String, String)> =
+            url::form_urlencoded::parse(body.as_bytes()).into_owned().collect();
         form.sort();
         let signed = form.iter().fold(self.url.clone(), |signed, (name, value)| signed + name + value);
         let mut mac = Hmac::<sha1::Sha1>::new_from_slice(b"secret").unwrap();
