@@ -9,7 +9,10 @@ use axum::{
     http::{HeaderMap, Method, header, request::Parts},
 };
 use postrider_model::{
-    ids::{ApiKeyId, AssetId, CampaignId, EventId, LeadId, OutboxId, ProviderAccountId, RunId},
+    ids::{
+        ApiKeyId, AssetId, CampaignId, ChannelMessageId, EventId, ExecutorId, LeadId, LinkId, OutboxId,
+        ProviderAccountId, RunId,
+    },
     seal::MasterKey,
 };
 use serde::{
@@ -352,8 +355,11 @@ named!(
     ApiKeyId => "key",
     AssetId => "asset",
     CampaignId => "campaign",
+    ChannelMessageId => "message",
     EventId => "event",
+    ExecutorId => "executor",
     LeadId => "lead",
+    LinkId => "link",
     OutboxId => "item",
     ProviderAccountId => "provider account",
     RunId => "run",

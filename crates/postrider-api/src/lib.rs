@@ -9,6 +9,7 @@ mod callbacks;
 mod docs;
 mod error;
 mod health;
+mod ingress;
 mod listener;
 mod paging;
 mod requests;
@@ -25,13 +26,14 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use postrider_providers::Adapters;
+use postrider_providers::{Adapters, Policy};
 use postrider_store::Pool;
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use axum::http::HeaderValue;
 pub use callbacks::CallbackKeys;
+pub use ingress::Ingress;
 pub use metrics_exporter_prometheus::PrometheusHandle;
 pub use router::{document, router};
 pub use stream::{Hub, StreamSettings};
@@ -56,6 +58,10 @@ pub struct App {
     pub adapters: Adapters,
     /// What it takes to verify callbacks of providers; without it they are put off.
     pub callbacks: Option<CallbackKeys>,
+    /// What it takes to receive messages; without it they are put off.
+    pub ingress: Option<Ingress>,
+    /// Which addresses may be named to be called.
+    pub outbound: Policy,
     /// How fast each key may ask.
     pub throttle: Throttle,
     /// Where the pages come from that may read answers in a browser.
@@ -90,6 +96,7 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken)
     let mut http = http1::Builder::new();
     // Also the time between two requests: a connection that says nothing is not kept.
     http.timer(TokioTimer::new()).header_read_timeout(app.header_timeout);
+    let shutdown = once_executed(app.ingress.clone(), shutdown);
     // Made once and shared: a bare router would be built anew for each connection, and kept as long as it lasts.
     let routes = TowerToHyperService::new(router(app).with_state::<()>(()));
     let (connections, out_of_time) = (TaskTracker::new(), CancellationToken::new());
@@ -109,6 +116,19 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken)
         out_of_time.cancel();
         connections.wait().await;
     }
+}
+
+/// Shuts down later: when what people wrote was executed. Until then health and metrics can be asked for.
+fn once_executed(ingress: Option<Ingress>, shutdown: CancellationToken) -> CancellationToken {
+    let Some(ingress) = ingress else { return shutdown };
+    let executed = CancellationToken::new();
+    let drained = executed.clone();
+    tokio::spawn(async move {
+        shutdown.cancelled().await;
+        ingress.drain().await;
+        drained.cancel();
+    });
+    executed
 }
 
 /// Serves one connection. Once the process shuts down, the request that is under way is the last one.

@@ -28,8 +28,12 @@ use crate::{
     body::BODY_BYTES_MAX,
     callbacks, docs,
     error::{ApiError, Problem},
-    health,
-    resources::{accounts, assets, audit, campaigns, events, in_doubt, keys, leads, phases, runs},
+    health, ingress,
+    resources::{
+        accounts, assets, audit, campaigns,
+        channels::{executors, links, messages, outbox},
+        events, in_doubt, keys, leads, phases, runs,
+    },
     stream,
 };
 
@@ -37,6 +41,8 @@ use crate::{
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an import may take.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// How long a webhook may take: longer than the longest execution.
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(90);
 /// Smaller answers are not worth compressing.
 const COMPRESS_BYTES_MIN: u64 = 1024;
 
@@ -78,8 +84,26 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(runs::trace))
         .routes(routes!(in_doubt::list))
         .routes(routes!(in_doubt::resolve))
+        .routes(routes!(links::list, links::create))
+        .routes(routes!(links::remove))
+        .routes(routes!(executors::list, executors::put))
+        .routes(routes!(executors::remove))
+        .routes(routes!(messages::list))
+        .routes(routes!(messages::get))
+        .routes(routes!(outbox::list))
+        .routes(routes!(outbox::requeue_all))
+        .routes(routes!(outbox::get))
+        .routes(routes!(outbox::requeue))
         .routes(routes!(callbacks::receive))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+/// `/api/v2`: webhooks, which are answered when what they brought was executed.
+fn webhooks() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(ingress::receive, ingress::verify))
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, WEBHOOK_TIMEOUT))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
@@ -100,7 +124,7 @@ fn streams() -> OpenApiRouter<App> {
 fn documented(serves_api: bool) -> (Router<App>, OpenApiDocument) {
     let mut routes = OpenApiRouter::with_openapi(docs::Document::openapi()).merge(process());
     if serves_api {
-        routes = routes.nest("/api/v2", short().merge(long()).merge(streams()));
+        routes = routes.nest("/api/v2", short().merge(webhooks()).merge(long()).merge(streams()));
     }
     let (router, document) = routes.split_for_parts();
     (router, docs::complete(document))

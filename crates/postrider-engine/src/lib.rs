@@ -5,18 +5,24 @@
 //! | [`drafts`] | what is wrong with a campaign before it is created |
 //! | [`campaigns`] | the worker: claims jobs, reserves items, calls providers, settles |
 //! | [`resolver`] | settles what is in doubt, where the provider allows it |
+//! | [`executor`] | executes messages, and puts their replies into the outbox |
+//! | [`dispatcher`] | sends replies, at least once, and takes up what dead processes left |
 //! | [`render`] | from an asset and a lead to a message |
 //! | [`relay`] | empties the event outbox into its sinks, at least once |
 //! | [`retention`] | removes old processed events in small steps |
 
 pub mod campaigns;
+pub mod dispatcher;
 pub mod drafts;
+pub mod executor;
 pub mod relay;
 pub mod render;
 pub mod resolver;
 pub mod retention;
 
 pub use campaigns::{CampaignSettings, CampaignWorker};
+pub use dispatcher::{Dispatcher, DispatcherSettings, ReplyHints, Sweep};
+pub use executor::{Ended, Executing};
 pub use relay::{Relay, RelaySettings, Route};
 pub use resolver::{Resolver, ResolverSettings};
 pub use retention::{Retention, sweep_requests};

@@ -1,10 +1,10 @@
-//! Removes what is old, in small steps, so that nobody waits for it: processed events, the history of campaigns, and what was answered
-//! to requests a day ago.
+//! Removes what is old, in small steps, so that nobody waits for it: processed events, the history of campaigns, chat messages that are
+//! over, and what was answered to requests a day ago.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use postrider_store::{PgConnection, Pool, StoreError, events, history, pool, requests};
+use postrider_store::{PgConnection, Pool, StoreError, events, history, pool, replies, requests};
 use tokio_util::sync::CancellationToken;
 
 /// How long things are kept.
@@ -14,6 +14,8 @@ pub struct Retention {
     pub events: Option<Duration>,
     /// What happened to campaigns; for ever without.
     pub history: Option<Duration>,
+    /// Chat messages that are over, with their replies; for ever without.
+    pub messages: Option<Duration>,
     /// How often to look for what is older.
     pub every: Duration,
 }
@@ -29,6 +31,7 @@ impl Retention {
         loop {
             tell("processed events", self.sweep_events(&pool, &shutdown).await);
             tell("events of campaigns", self.sweep_history(&pool, &shutdown).await);
+            tell("messages with their replies", self.sweep_messages(&pool, &shutdown).await);
             tell("answered requests", sweep_requests(&pool, &shutdown).await);
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -48,6 +51,12 @@ impl Retention {
         let Some(before) = before(self.history) else { return Ok(0) };
         Old::History { before }.sweep(pool, shutdown).await
     }
+
+    /// One pass over the chat messages that are over. Returns how many were removed.
+    pub async fn sweep_messages(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
+        let Some(older_than) = self.messages else { return Ok(0) };
+        Old::Messages { older_than }.sweep(pool, shutdown).await
+    }
 }
 
 /// One pass over the answers to requests that are a day old. Returns how many were forgotten.
@@ -59,6 +68,7 @@ pub async fn sweep_requests(pool: &Pool, shutdown: &CancellationToken) -> Result
 enum Old {
     Events { before: Timestamp, after_id: i64 },
     History { before: Timestamp },
+    Messages { older_than: Duration },
     Requests,
 }
 
@@ -87,6 +97,7 @@ impl Old {
                 return Ok((step.removed, step.done));
             }
             Self::History { before } => history::prune(connection, *before, WINDOW).await?,
+            Self::Messages { older_than } => replies::prune(connection, *older_than, WINDOW).await?,
             Self::Requests => requests::prune(connection, WINDOW).await?,
         };
         Ok((removed, removed < i64::from(WINDOW)))

@@ -3,6 +3,8 @@
 //! Every key is a field here. A key that is not is refused, wherever it comes from. Secrets have a type of their
 //! own that prints as `(hidden)`.
 
+mod channels;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -20,6 +22,8 @@ use postrider_model::{Pattern, seal::MasterKey};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use url::Url;
+
+pub use self::channels::Channels;
 
 /// Where the configuration is looked for when no flag names a file.
 pub const DEFAULT_FILE: &str = "postrider.toml";
@@ -39,6 +43,7 @@ pub struct Config {
     pub outbound: Outbound,
     pub campaigns: Campaigns,
     pub resolver: Resolver,
+    pub channels: Channels,
     pub relay: Relay,
 }
 
@@ -431,6 +436,7 @@ impl Config {
         self.api.check()?;
         self.campaigns.check()?;
         self.resolver.check()?;
+        self.channels.check()?;
         let relay = &self.relay;
         anyhow::ensure!(
             (1..=10_000).contains(&relay.batch_size),
@@ -512,6 +518,7 @@ fn describe(kind: &Kind) -> String {
             let expected = match expected.as_str() {
                 "a string" => "a text in quotes",
                 "usize" | "u64" | "u32" => "a whole number",
+                "f64" => "a number",
                 "socket address" => "an address with a port, such as \"127.0.0.1:8080\"",
                 "a sequence" => "a list, such as [\"…\"]",
                 "struct Database"
@@ -520,6 +527,8 @@ fn describe(kind: &Kind) -> String {
                 | "struct Outbound"
                 | "struct Campaigns"
                 | "struct Resolver"
+                | "struct Channels"
+                | "struct ChannelOutbox"
                 | "struct Relay"
                 | "internally tagged enum Sink" => "a section with keys of its own",
                 other => other,
@@ -554,12 +563,22 @@ fn kind_of(found: &Actual) -> &'static str {
 fn advice_on_variables(kind: &Kind) -> String {
     match kind {
         Kind::UnknownField(found, _) => {
-            let sections = ["database", "http", "log", "outbound", "campaigns", "resolver", "relay"];
+            let sections = [
+                "database",
+                "http",
+                "log",
+                "outbound",
+                "campaigns",
+                "resolver",
+                "channels_outbox",
+                "channels",
+                "relay",
+            ];
             let meant = sections
                 .iter()
                 .find_map(|section| Some((section, found.strip_prefix(section)?.strip_prefix('_')?)));
             meant.map_or_else(String::new, |(section, key)| {
-                let right = format!("POSTRIDER_{section}__{key}").to_uppercase();
+                let right = format!("POSTRIDER_{}__{key}", section.replace('_', "__")).to_uppercase();
                 format!("; two underscores lead into a section: {right}")
             })
         }

@@ -5,18 +5,20 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context;
 use postrider_api::{StreamSettings, Throttle};
 use postrider_engine::{
-    CampaignSettings, RelaySettings, ResolverSettings, Retention, Route, campaigns::RetryPolicy,
-    resolver::Pause,
+    CampaignSettings, DispatcherSettings, Executing, RelaySettings, ReplyHints, ResolverSettings, Retention,
+    Route, Sweep, campaigns::RetryPolicy, resolver::Pause,
 };
-use postrider_model::EventSink;
+use postrider_model::{EventSink, chat::RetrySchedule, seal::MasterKey};
 use postrider_providers::{Adapters, GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};
+
+use postrider_store::{Pool, messages::Receiving};
 
 use crate::config::{Config, Sink};
 
 /// The relay's routes. A sink that cannot work as configured is refused here, before anything is claimed.
 pub fn routes(config: &Config) -> anyhow::Result<Vec<Route>> {
     let timeout = Duration::from_secs(config.relay.delivery_timeout_seconds);
-    let policy = Policy { allow_private: config.outbound.allow_private };
+    let policy = outbound(config);
     // The client gives up first: it knows whether a status had arrived, and the lane does not.
     let client = GuardedClient::new(policy, Limits { total: timeout.mul_f64(0.9), ..Limits::default() })?;
     let mut routes = Vec::new();
@@ -59,9 +61,14 @@ fn build(sink: &Sink, client: &GuardedClient) -> anyhow::Result<Arc<dyn EventSin
     })
 }
 
+/// Which addresses may be called.
+pub fn outbound(config: &Config) -> Policy {
+    Policy { allow_private: config.outbound.allow_private }
+}
+
 /// Every vendor that this binary can call.
 pub fn adapters(config: &Config) -> anyhow::Result<Adapters> {
-    let policy = Policy { allow_private: config.outbound.allow_private };
+    let policy = outbound(config);
     let timeout = Duration::from_secs(config.campaigns.call_timeout_seconds);
     // The client gives up first: it knows how far the call had come, and the worker does not.
     let client = GuardedClient::new(policy, Limits { total: timeout.mul_f64(0.9), ..Limits::default() })?;
@@ -103,6 +110,65 @@ pub fn resolver_settings(config: &Config) -> ResolverSettings {
             max: Duration::from_secs(resolver.retry_pause_max_seconds),
         },
         poll_interval: Duration::from_millis(resolver.poll_interval_ms),
+    }
+}
+
+/// What executes messages, with these connections.
+pub fn executing(
+    config: &Config,
+    pool: &Pool,
+    key: &MasterKey,
+    hints: &ReplyHints,
+) -> anyhow::Result<Executing> {
+    // Each executor is given its own time, which is never longer.
+    let client = GuardedClient::new(outbound(config), Limits { total: EXECUTION_MAX, ..Limits::default() })?;
+    let max_attempts = receiving(config).max_attempts;
+    Ok(Executing::new(pool.clone(), key.clone(), client, hints.clone(), max_attempts))
+}
+
+/// The longest that an executor may take.
+const EXECUTION_MAX: Duration = Duration::from_secs(60);
+
+/// The dispatcher's settings.
+pub fn dispatcher_settings(config: &Config) -> DispatcherSettings {
+    let outbox = &config.channels.outbox;
+    DispatcherSettings {
+        batch_size: outbox.claim_batch_size,
+        concurrency: outbox.concurrency,
+        account_concurrency: outbox.account_concurrency,
+        call_timeout: Duration::from_secs(outbox.call_timeout_seconds),
+        lock_timeout: Duration::from_secs(outbox.lock_timeout_seconds),
+        retries: RetrySchedule {
+            base: Duration::from_secs_f64(outbox.base_retry_seconds),
+            jitter_min: outbox.jitter_min,
+            jitter_max: outbox.jitter_max,
+            pause_max: Duration::from_secs(outbox.retry_seconds_max),
+        },
+        poll_interval: Duration::from_secs_f64(outbox.poll_interval_seconds),
+    }
+}
+
+/// How messages are received.
+pub fn receiving(config: &Config) -> Receiving {
+    Receiving {
+        lease: Duration::from_secs(config.channels.execution_lease_seconds),
+        max_attempts: i32::try_from(config.channels.outbox.max_attempts).unwrap_or(i32::MAX),
+    }
+}
+
+/// What takes up what dead processes left, a few times within the shortest time after which they count as dead.
+pub fn sweep(config: &Config, pool: &Pool, executing: Executing, hints: &ReplyHints) -> Sweep {
+    let Receiving { lease, max_attempts } = receiving(config);
+    let lock_timeout = Duration::from_secs(config.channels.outbox.lock_timeout_seconds);
+    let every = lock_timeout.min(lease).mul_f64(0.1);
+    Sweep {
+        pool: pool.clone(),
+        executing,
+        hints: hints.clone(),
+        lock_timeout,
+        lease,
+        max_attempts,
+        every: every.clamp(Duration::from_millis(200), Duration::from_secs(5)),
     }
 }
 
@@ -155,6 +221,7 @@ pub fn retention(config: &Config) -> Retention {
     Retention {
         events: days(config.relay.retention_days),
         history: days(config.campaigns.history_days),
+        messages: days(config.channels.retention_days),
         every: RETENTION_EVERY,
     }
 }

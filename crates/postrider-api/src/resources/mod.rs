@@ -4,6 +4,7 @@ pub(crate) mod accounts;
 pub(crate) mod assets;
 pub(crate) mod audit;
 pub(crate) mod campaigns;
+pub(crate) mod channels;
 pub(crate) mod events;
 pub(crate) mod in_doubt;
 pub(crate) mod keys;

@@ -44,12 +44,16 @@ words! {
     Why { Rate, Daily, Hours, RetryAfter, Circuit }
     /// Who finds out what became of an item: a repeat that is harmless, a look-up, the provider's callback, or a person.
     SettledBy { Repeat, LookUp, Callback, Person }
+    /// What became of a message that came in. `dispatch_failed` is taken up again, the others are ends.
+    MessageStatus { Accepted, Executed, DeniedUnlinked, DeniedRbac, DeniedSentinel, DispatchFailed }
+    /// The state of a reply.
+    ReplyStatus { Pending, Sending, Sent, Dead }
 }
 
 #[cfg(test)]
 mod tests {
     use postrider_engine::resolver;
-    use postrider_model::campaign;
+    use postrider_model::{campaign, chat};
 
     use super::*;
 
@@ -70,6 +74,8 @@ mod tests {
         assert_eq!(spelled(ItemStatus::ALL), spelled(campaign::ItemStatus::ALL));
         assert_eq!(spelled(Why::ALL), spelled(postrider_model::limits::Why::ALL));
         assert_eq!(spelled(SettledBy::ALL), spelled(resolver::SettledBy::ALL));
+        assert_eq!(spelled(MessageStatus::ALL), spelled(chat::MessageStatus::ALL));
+        assert_eq!(spelled(ReplyStatus::ALL), spelled(chat::ReplyStatus::ALL));
         assert_eq!(spelled(ItemState::ALL)[..6], spelled(ItemStatus::ALL)[..]);
     }
 }

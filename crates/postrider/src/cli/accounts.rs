@@ -3,7 +3,7 @@
 
 use std::{
     io::{IsTerminal, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -101,29 +101,31 @@ impl SecretSource {
         if self.no_secret {
             return Ok(SecretString::default());
         }
-        let mut text = String::new();
-        // One byte more than allowed, so that too much is noticed and not cut.
-        let limit = SECRET_BYTES_MAX as u64 + 1;
-        match &self.secret_file {
-            Some(file) => std::fs::File::open(file)
-                .and_then(|file| file.take(limit).read_to_string(&mut text))
-                .with_context(|| format!("cannot read the secret from {}", file.display()))?,
-            None => {
-                let stdin = std::io::stdin();
-                if stdin.is_terminal() {
-                    eprintln!("type the secret, then a new line and Ctrl-D");
-                }
-                stdin.take(limit).read_to_string(&mut text).context("cannot read the secret from stdin")?
-            }
-        };
-        anyhow::ensure!(text.len() <= SECRET_BYTES_MAX, "the secret is longer than {SECRET_BYTES_MAX} bytes");
-        let trimmed = text.trim_end_matches(['\r', '\n']);
-        anyhow::ensure!(
-            !trimmed.is_empty(),
-            "the secret is empty; pipe it in, name a file with --secret-file, or say --no-secret"
-        );
-        Ok(trimmed.into())
+        let secret = read_secret(self.secret_file.as_deref())?;
+        secret.context("the secret is empty; pipe it in, name a file with --secret-file, or say --no-secret")
     }
+}
+
+/// The secret in a file, or on stdin; `None` when nothing is there.
+pub fn read_secret(file: Option<&Path>) -> anyhow::Result<Option<SecretString>> {
+    let mut text = String::new();
+    // One byte more than allowed, so that too much is noticed and not cut.
+    let limit = SECRET_BYTES_MAX as u64 + 1;
+    match file {
+        Some(file) => std::fs::File::open(file)
+            .and_then(|file| file.take(limit).read_to_string(&mut text))
+            .with_context(|| format!("cannot read the secret from {}", file.display()))?,
+        None => {
+            let stdin = std::io::stdin();
+            if stdin.is_terminal() {
+                eprintln!("type the secret, then a new line and Ctrl-D");
+            }
+            stdin.take(limit).read_to_string(&mut text).context("cannot read the secret from stdin")?
+        }
+    };
+    anyhow::ensure!(text.len() <= SECRET_BYTES_MAX, "the secret is longer than {SECRET_BYTES_MAX} bytes");
+    let trimmed = text.trim_end_matches(['\r', '\n']);
+    Ok((!trimmed.is_empty()).then(|| trimmed.into()))
 }
 
 pub async fn run(command: AccountsCommand, config: &Config) -> anyhow::Result<ExitCode> {

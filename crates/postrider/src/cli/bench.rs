@@ -29,6 +29,8 @@ enum Only {
     Campaigns,
     /// Controls and snapshots while a campaign is sending
     Controls,
+    /// Replies in chats
+    Replies,
     /// Readers of event streams
     Stream,
 }
@@ -45,6 +47,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Some(Only::Events) => Part::Events,
         Some(Only::Campaigns) => Part::Campaigns,
         Some(Only::Controls) => Part::Controls,
+        Some(Only::Replies) => Part::Replies,
         Some(Only::Stream) => Part::Stream,
     };
     postrider_bench::run(args.quick, part).await?;

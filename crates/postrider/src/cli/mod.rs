@@ -3,6 +3,7 @@
 mod accounts;
 mod bench;
 mod campaign;
+mod channels;
 mod demo;
 mod doctor;
 mod events;
@@ -86,6 +87,9 @@ enum Command {
     /// List and resolve items of which nobody knows whether they were sent
     #[command(subcommand)]
     InDoubt(in_doubt::InDoubtCommand),
+    /// Say who writes and what executes, list messages and replies, and queue dead replies again
+    #[command(subcommand)]
+    Channels(channels::ChannelsCommand),
     /// Show the whole story of a campaign, a run, a job or an item
     Trace(trace::TraceArgs),
     /// Publish, list, retry and close domain events
@@ -125,6 +129,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Accounts(command) => accounts::run(command, &config).await,
         Command::Campaign(command) => campaign::run(command, &config).await,
         Command::InDoubt(command) => in_doubt::run(command, &config).await,
+        Command::Channels(command) => channels::run(command, &config).await,
         Command::Trace(args) => trace::run(args, &config).await,
         Command::Events(command) => events::run(command, &config).await,
         Command::Bench(args) => bench::run(args).await,

@@ -39,9 +39,19 @@ pub fn line(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Text from outside must not steer the terminal.
+/// Text from outside must not steer the terminal, nor turn around the order in which it is read.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// The beginning of a text, on one line.
+pub fn beginning(text: &str, characters: usize) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(characters) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line,
+    }
 }
 
 /// To the second, in UTC.
@@ -52,4 +62,22 @@ pub fn time(at: Timestamp) -> String {
 /// The same, or a dash.
 pub fn time_or_dash(at: Option<Timestamp>) -> String {
     at.map_or_else(|| "-".to_owned(), time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_outside_steers_nothing() {
+        assert_eq!(printable("a\u{1b}[2J\nb\u{202e}c\u{9b}"), "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}");
+        assert_eq!(printable("Grüße 👋 שלום"), "Grüße 👋 שלום");
+    }
+
+    #[test]
+    fn a_beginning_is_one_line() {
+        assert_eq!(beginning("a\n b", 5), "a b");
+        assert_eq!(beginning("äöü", 3), "äöü");
+        assert_eq!(beginning("äöüß", 3), "äöü…");
+    }
 }

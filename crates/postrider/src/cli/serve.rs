@@ -4,10 +4,10 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use postrider_api::{App, CallbackKeys, Hub};
-use postrider_engine::{CampaignWorker, Relay, Resolver};
+use postrider_api::{App, CallbackKeys, Hub, Ingress};
+use postrider_engine::{CampaignWorker, Dispatcher, Relay, ReplyHints, Resolver};
 use postrider_model::seal::MasterKey;
-use postrider_store::{Pool, doctor, events, jobs, migrate, pool, wakeups};
+use postrider_store::{Pool, doctor, events, jobs, migrate, pool, replies, wakeups};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -31,6 +31,8 @@ enum ServeRole {
     Campaigns,
     /// Items in doubt: settles what can be settled without a person
     Resolver,
+    /// Replies in chats: sends them, and takes up what dead processes left
+    Dispatcher,
     /// Domain events to their sinks
     Relay,
 }
@@ -41,7 +43,8 @@ impl ServeRole {
         match self {
             Self::Campaigns => Some("campaigns are not served, their jobs wait"),
             Self::Resolver => Some("doubts are not settled, they wait"),
-            Self::Api => Some("callbacks of providers cannot be verified, they are put off"),
+            Self::Dispatcher => Some("replies are not sent, they wait"),
+            Self::Api => Some("callbacks and webhooks of providers cannot be verified, they are put off"),
             Self::Relay => None,
         }
     }
@@ -75,7 +78,6 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
                 let relay = Relay::new(worker_pool.clone(), hints, routes, wire::relay_settings(config));
                 loops.spawn(relay.run(draining.clone()));
             }
-            loops.spawn(wire::retention(config).run(worker_pool, draining.clone()));
         }
         let master_key = master_key(&roles, explicit, &installation, config)?;
         if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Campaigns)) {
@@ -94,6 +96,21 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             let resolver = Resolver::new(pool, adapters.clone(), master_key, settings);
             loops.spawn(resolver.run(draining.clone()));
         }
+        let reply_hints = ReplyHints::default();
+        loops.spawn(reply_hints.clone().run(app_pool.clone(), draining.clone()));
+        let dispatches = roles.contains(&ServeRole::Dispatcher) && config.channels.outbox.enabled;
+        if let Some(master_key) = master_key.clone().filter(|_| dispatches) {
+            let pool = checked(installation.worker_pool(connections).await?, DISPATCHER).await?;
+            let executing = wire::executing(config, &pool, &master_key, &reply_hints)?;
+            let sweep = wire::sweep(config, &pool, executing, &reply_hints);
+            loops.spawn(sweep.run(draining.clone()));
+            let (hints, listening) =
+                wakeups::listen(installation.listen_url(), replies::HINT_CHANNEL, draining.clone())?;
+            loops.spawn(listening);
+            let settings = wire::dispatcher_settings(config);
+            let dispatcher = Dispatcher::new(pool, hints, adapters.clone(), master_key, settings);
+            loops.spawn(dispatcher.run(draining.clone()));
+        }
         let serves_api = roles.contains(&ServeRole::Api);
         let import_pool = if serves_api { installation.import_pool().await? } else { app_pool.clone() };
         let settings = wire::stream_settings(config);
@@ -102,8 +119,19 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             allow_many_connections();
             loops.spawn(stream.clone().run());
         }
+        if roles.iter().any(|role| *role != ServeRole::Api) {
+            let pool = installation.worker_pool(1).await?;
+            loops.spawn(wire::retention(config).run(pool, draining.clone()));
+        }
         loops.close();
 
+        let ingress = match &master_key {
+            Some(key) => {
+                let executing = wire::executing(config, &app_pool, key, &reply_hints)?;
+                Some(Ingress::new(adapters.clone(), key.clone(), executing, wire::receiving(config)))
+            }
+            None => None,
+        };
         let callbacks = master_key.map(|master_key| CallbackKeys { adapters: adapters.clone(), master_key });
         let app = App {
             pool: app_pool,
@@ -113,6 +141,8 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             serves_api,
             adapters,
             callbacks,
+            ingress,
+            outbound: wire::outbound(config),
             throttle: wire::throttle(config),
             cors_origins: config.api.cors_origins(),
             stream,
@@ -147,8 +177,8 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The key that opens the accounts' secrets, if anything here needs it. Who asked for campaigns or the resolver by name must
-/// have one.
+/// The key that opens the accounts' secrets, if anything here needs it. Who asked for campaigns, the resolver or the dispatcher by
+/// name must have one.
 fn master_key(
     roles: &[ServeRole],
     explicit: bool,
@@ -159,7 +189,9 @@ fn master_key(
     if missing.is_empty() {
         return Ok(None);
     }
-    let calls = roles.iter().any(|role| matches!(role, ServeRole::Campaigns | ServeRole::Resolver));
+    let calls = roles
+        .iter()
+        .any(|role| matches!(role, ServeRole::Campaigns | ServeRole::Resolver | ServeRole::Dispatcher));
     match installation.master_key(config) {
         Ok(key) => Ok(Some(key)),
         Err(error) if explicit && calls => Err(error),
@@ -192,6 +224,7 @@ type Needs = (&'static str, &'static str, &'static str);
 const APP: Needs = ("postrider_app", "HTTP", "database.app_url");
 const CAMPAIGNS: Needs = ("postrider_worker", "the campaign worker", "database.url");
 const RESOLVER: Needs = ("postrider_worker", "the resolver", "database.url");
+const DISPATCHER: Needs = ("postrider_worker", "the dispatcher", "database.url");
 const RELAY: Needs = ("postrider_worker", "the relay", "database.url");
 
 /// Refuses to serve where the promises would not hold.

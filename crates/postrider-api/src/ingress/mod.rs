@@ -1,0 +1,250 @@
+//! What people write, as chat vendors deliver it.
+//!
+//! ```text
+//! webhook ──verify──▶ reports are recorded ──▶ each message: receive ──commit──▶ execute ──▶ 200
+//! ```
+//!
+//! A webhook brings no API key: it is believed because the vendor signed it, under the account's own secret. A message that was
+//! delivered before is answered and not executed again. 200 says that nothing more is needed from the vendor; everything else asks it
+//! to deliver again, which is harmless.
+
+mod messages;
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{FromRequest, OriginalUri, Path, Request, State},
+    http::{HeaderMap, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use jiff::Timestamp;
+use postrider_engine::Executing;
+use postrider_model::{chat::DeliveryReport, ids::ProviderAccountId, seal::MasterKey};
+use postrider_providers::{Account, Adapters, CallbackRefused, InboundWebhook, Received};
+use postrider_store::{
+    callbacks::{self, CallbackAccount},
+    messages::Receiving,
+    pool,
+};
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use self::messages::{Delivery, ReceivedMessages};
+use crate::{App, body::BODY_BYTES_MAX, error::ApiError};
+
+/// Most executions of a process at a time.
+const EXECUTIONS_MAX: usize = 256;
+/// Most executions for one webhook at a time.
+const EXECUTIONS_PER_WEBHOOK_MAX: usize = 8;
+/// When to deliver again if there was no room, in seconds.
+const RETRY_AFTER: u64 = 5;
+
+/// What it takes to receive messages.
+#[derive(Clone)]
+pub struct Ingress {
+    adapters: Adapters,
+    master_key: MasterKey,
+    executing: Executing,
+    receiving: Receiving,
+    /// Room for executions.
+    room: Arc<Semaphore>,
+    /// Executions go on when who delivered has gone away.
+    under_way: TaskTracker,
+}
+
+impl Ingress {
+    /// With the vendors, what opens the secrets they sign with, what executes, and how messages are written down.
+    #[must_use]
+    pub fn new(
+        adapters: Adapters,
+        master_key: MasterKey,
+        executing: Executing,
+        receiving: Receiving,
+    ) -> Self {
+        let (room, under_way) = (Arc::new(Semaphore::new(EXECUTIONS_MAX)), TaskTracker::new());
+        Self { adapters, master_key, executing, receiving, room, under_way }
+    }
+
+    /// Waits for the executions that are under way. There are no new ones once the process drains.
+    pub(crate) async fn drain(&self) {
+        self.under_way.close();
+        self.under_way.wait().await;
+    }
+}
+
+/// One answer for everything that does not exist. That an account does, whoever knows its id may learn: a signature that does
+/// not hold is said to be one, or nobody could set a vendor up.
+const UNKNOWN: ApiError = ApiError::NotFound("webhook address");
+
+/// What a chat vendor delivers: what people wrote, and what became of replies. It brings no API key; the vendor's signature is its
+/// key.
+#[utoipa::path(
+    post,
+    path = "/channels/{provider}/{account}/webhook",
+    operation_id = "receive_channel_webhook",
+    tag = "channels",
+    security(()),
+    params(
+        ("provider" = String, Path, description = "Which vendor, such as `slack`"),
+        ("account" = String, Path, description = "The account's id"),
+    ),
+    request_body(content = String, description = "As the vendor sends it", content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "It was believed, and nothing more is needed; or the vendor's question is answered",
+         content((ReceivedMessages = "application/json"), (String = "text/plain"))),
+        (status = 400, description = "It cannot be read"),
+        (status = 403, description = "The signature does not hold"),
+        (status = 404, description = "There is no such webhook address"),
+        (status = 413, description = "It is too large"),
+        (status = 415, description = "It is compressed"),
+        (status = 422, description = "It can be read, and cannot be kept"),
+        (status = 500, description = "A message was not executed, or its reply not put into the outbox; deliver it again"),
+        (status = 503, description = "There is no room, nothing executes the account's messages, the database does not answer, or the process has no master key; deliver it again later"),
+        (status = 504, description = "It took too long to wait for; it goes on, and may be delivered again"),
+    ),
+)]
+pub(crate) async fn receive(
+    State(app): State<App>,
+    Path((provider, account)): Path<(String, String)>,
+    OriginalUri(uri): OriginalUri,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let ingress = ready(&app)?;
+    refuse_encoded(request.headers())?;
+    let (id, account) = known(&app, ingress, &provider, &account).await?;
+    let headers = request.headers().clone();
+    let body = Bytes::from_request(request, &app).await.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge(BODY_BYTES_MAX),
+        _ => ApiError::BadRequest("the body ended before it was complete".to_owned()),
+    })?;
+    match read(ingress, id, &account, false, &uri, &headers, &body)? {
+        Received::Challenge(answer) => Ok(answer.into_response()),
+        Received::Happened { messages, reports } => {
+            record(&app, id, &account, &reports).await?;
+            let delivery =
+                Delivery { pool: app.pool.clone(), tenant: account.tenant_id, account: id, provider };
+            Ok(Json(ingress.execute(delivery, messages).await?).into_response())
+        }
+    }
+}
+
+/// Answers a chat vendor that wants to know whether the address is ours.
+#[utoipa::path(
+    get,
+    path = "/channels/{provider}/{account}/webhook",
+    operation_id = "verify_channel_webhook",
+    tag = "channels",
+    security(()),
+    params(
+        ("provider" = String, Path, description = "Which vendor, such as `whatsapp`"),
+        ("account" = String, Path, description = "The account's id"),
+    ),
+    responses(
+        (status = 200, description = "It is", body = String, content_type = "text/plain"),
+        (status = 400, description = "It cannot be read"),
+        (status = 403, description = "The vendor does not know the account's secret"),
+        (status = 404, description = "There is no such webhook address, or the vendor asks nothing"),
+        (status = 503, description = "The database does not answer, or the process has no master key; try again later"),
+        (status = 504, description = "It took too long and was given up"),
+    ),
+)]
+pub(crate) async fn verify(
+    State(app): State<App>,
+    Path((provider, account)): Path<(String, String)>,
+    OriginalUri(uri): OriginalUri,
+    headers: HeaderMap,
+) -> Result<String, ApiError> {
+    let ingress = ready(&app)?;
+    let (id, account) = known(&app, ingress, &provider, &account).await?;
+    match read(ingress, id, &account, true, &uri, &headers, &[])? {
+        Received::Challenge(answer) => Ok(answer),
+        Received::Happened { .. } => Err(UNKNOWN),
+    }
+}
+
+/// Who is about to stop begins nothing that takes long.
+fn ready(app: &App) -> Result<&Ingress, ApiError> {
+    let not_ready = |why: &str| ApiError::NotReady(why.to_owned());
+    if app.draining.is_cancelled() {
+        return Err(not_ready("the process is shutting down; deliver it again"));
+    }
+    app.ingress
+        .as_ref()
+        .ok_or_else(|| not_ready("this process has no master key, so it cannot verify webhooks"))
+}
+
+/// A signature is over the bytes as they came, and a small body must not unpack into a large one.
+fn refuse_encoded(headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.get_all(header::CONTENT_ENCODING).iter().all(|encoding| encoding == "identity") {
+        return Ok(());
+    }
+    Err(ApiError::UnsupportedMediaType("send the body as it is, without a `Content-Encoding`".to_owned()))
+}
+
+/// The account of an address.
+async fn known(
+    app: &App,
+    ingress: &Ingress,
+    provider: &str,
+    account: &str,
+) -> Result<(ProviderAccountId, CallbackAccount), ApiError> {
+    let id = account.parse::<Uuid>().map(ProviderAccountId).map_err(|_| UNKNOWN)?;
+    let mut transaction = pool::begin(&app.pool).await?;
+    let account = callbacks::account(&mut transaction, &ingress.master_key, id).await?;
+    pool::commit(transaction).await?;
+    let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
+    Ok((id, account))
+}
+
+/// Verifies a webhook, and reads it.
+fn read(
+    ingress: &Ingress,
+    id: ProviderAccountId,
+    account: &CallbackAccount,
+    is_get: bool,
+    uri: &Uri,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Received, ApiError> {
+    let adapter = ingress.adapters.get(&account.provider).ok_or(UNKNOWN)?;
+    // A header that is no text still counts: two of a name are a forgery.
+    let headers: Vec<(String, String)> = headers
+        .iter()
+        .map(|(name, value)| {
+            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        })
+        .collect();
+    let query = uri.query().unwrap_or_default();
+    let webhook = InboundWebhook { is_get, query, headers: &headers, body, now: Timestamp::now() };
+    let opened = Account { id, settings: &account.settings, secret: &account.secret };
+    adapter.receive(&opened, &webhook).map_err(|refused| match refused {
+        CallbackRefused::NotTaken => UNKNOWN,
+        CallbackRefused::Forged(why) => {
+            tracing::warn!(account.id = %id, provider = account.provider, "a webhook was refused: {why}");
+            ApiError::Forbidden(why)
+        }
+        CallbackRefused::Malformed(why) => ApiError::BadRequest(why),
+    })
+}
+
+/// Writes down what became of replies.
+async fn record(
+    app: &App,
+    id: ProviderAccountId,
+    account: &CallbackAccount,
+    reports: &[DeliveryReport],
+) -> Result<(), ApiError> {
+    if reports.is_empty() {
+        return Ok(());
+    }
+    let mut transaction = pool::begin_as(&app.pool, account.tenant_id).await?;
+    for report in reports {
+        let known = postrider_store::messages::record_delivery(&mut transaction, id, report).await?;
+        tracing::debug!(account.id = %id, provider = account.provider, known, status = report.status, "a delivery was reported");
+    }
+    pool::commit(transaction).await?;
+    Ok(())
+}

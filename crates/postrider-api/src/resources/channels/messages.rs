@@ -1,0 +1,181 @@
+//! What people wrote, and what became of it.
+
+use axum::{Json, extract::State};
+use jiff::Timestamp;
+use postrider_model::{chat::MessageStatus, ids::ChannelMessageId};
+use postrider_store::{
+    messages::{self, ChannelMessage, MessageFilter},
+    pool,
+    replies::{self, ReplyFilter},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::{
+    super::words,
+    listed_account,
+    outbox::{ReplyBody, ReplyPayload},
+};
+use crate::{
+    App,
+    auth::Viewer,
+    body::{Path, Query},
+    docs,
+    error::{ApiError, ApiResult},
+    paging::{self, Page},
+};
+
+/// What somebody wrote.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChannelMessage)]
+pub(crate) struct MessageBody {
+    id: Uuid,
+    account_id: Uuid,
+    /// Which vendor, such as `slack`.
+    provider: String,
+    /// The vendor's name for it, by which it is known when it is delivered again.
+    provider_message_id: String,
+    /// Who wrote it, in the vendor's words.
+    sender_id: String,
+    /// Where a reply goes.
+    recipient_id: String,
+    /// The part of the conversation.
+    thread: Option<String>,
+    text: String,
+    #[schema(value_type = words::MessageStatus)]
+    status: MessageStatus,
+    /// Who wrote it, in the product's words.
+    user_id: Option<String>,
+    /// What that user may do.
+    #[schema(value_type = Option<docs::Role>)]
+    role: Option<String>,
+    /// Why it was denied, or what failed.
+    last_error: Option<String>,
+    /// A reply that could not be put into the outbox yet.
+    #[schema(value_type = Option<ReplyPayload>)]
+    kept_reply: Option<Value>,
+    /// Its reply in the outbox.
+    reply_id: Option<Uuid>,
+    /// How often it was delivered.
+    deliveries: i32,
+    /// How often it was executed.
+    executions: i32,
+    /// What ties everything about it together in logs.
+    correlation_id: Uuid,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl From<ChannelMessage> for MessageBody {
+    fn from(message: ChannelMessage) -> Self {
+        Self {
+            id: message.id.0,
+            account_id: message.account_id.0,
+            provider: message.provider,
+            provider_message_id: message.provider_message_id,
+            sender_id: message.sender_id,
+            recipient_id: message.recipient_id,
+            thread: message.thread,
+            text: message.text,
+            status: message.status,
+            user_id: message.user_id,
+            role: message.role,
+            last_error: message.last_error,
+            kept_reply: message.reply,
+            reply_id: message.reply_id.map(|id| id.0),
+            deliveries: message.deliveries,
+            executions: message.executions,
+            correlation_id: message.correlation_id,
+            created_at: message.created_at,
+            updated_at: message.updated_at,
+        }
+    }
+}
+
+/// What somebody wrote, and the reply.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChannelMessageWithReply)]
+pub(crate) struct WholeMessage {
+    #[serde(flatten)]
+    message: MessageBody,
+    /// Its reply, once there is one.
+    reply: Option<ReplyBody>,
+}
+
+/// Which messages to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MessageQuery {
+    /// Only those that stand so.
+    #[param(value_type = Option<words::MessageStatus>)]
+    status: Option<MessageStatus>,
+    /// Only at this account, by name or id.
+    account: Option<String>,
+    /// Only of this sender.
+    sender_id: Option<String>,
+    /// Most items of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
+    cursor: Option<String>,
+}
+
+/// The tenant's messages, newest first.
+#[utoipa::path(
+    get,
+    path = "/channels/messages",
+    operation_id = "list_channel_messages",
+    tag = "channels",
+    params(MessageQuery),
+    responses((status = 200, description = "A page of messages", body = Page<MessageBody>)),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Query(query): Query<MessageQuery>,
+) -> ApiResult<Json<Page<MessageBody>>> {
+    let size = paging::size(query.limit)?;
+    let below: Option<ChannelMessageId> = paging::decode(query.cursor.as_deref())?;
+    let tenant = caller.tenant_id;
+    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
+    let account = listed_account(&mut transaction, tenant, query.account.as_deref()).await?;
+    let filter =
+        MessageFilter { id: None, status: query.status, account, sender: query.sender_id.as_deref() };
+    let rows = messages::page(&mut transaction, tenant, filter, below, size + 1).await?;
+    pool::commit(transaction).await?;
+    Ok(Json(Page::of(rows, size, |message| message.id, MessageBody::from)))
+}
+
+/// One message, with its reply.
+#[utoipa::path(
+    get,
+    path = "/channels/messages/{id}",
+    operation_id = "get_channel_message",
+    tag = "channels",
+    params(("id" = Uuid, Path, description = "The message's id")),
+    responses((status = 200, description = "The message", body = WholeMessage)),
+)]
+pub(crate) async fn get(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(id): Path<ChannelMessageId>,
+) -> ApiResult<Json<WholeMessage>> {
+    let tenant = caller.tenant_id;
+    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
+    let only = MessageFilter { id: Some(id), ..MessageFilter::default() };
+    let message = messages::page(&mut transaction, tenant, only, None, 1).await?.pop();
+    let message = message.ok_or(ApiError::NotFound("message"))?;
+    let reply = match message.reply_id {
+        Some(reply) => {
+            let only = ReplyFilter { id: Some(reply), ..ReplyFilter::default() };
+            replies::page(&mut transaction, tenant, only, None, 1).await?.pop()
+        }
+        None => None,
+    };
+    pool::commit(transaction).await?;
+    Ok(Json(WholeMessage { message: message.into(), reply: reply.map(ReplyBody::from) }))
+}

@@ -1,0 +1,260 @@
+//! The dispatcher: claims replies, sends them, and records what became of each. At least once.
+//!
+//! ```text
+//! claim ──▶ attempt (proven? asked? called) ──▶ decide ──▶ settle
+//!   ▲ account by account in turns; each has a lane
+//! sweep: locks that are too old, messages whose process died, replies that were kept
+//! ```
+
+mod attempt;
+mod decide;
+mod hints;
+mod lane;
+mod settle;
+mod sweep;
+
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use postrider_model::{
+    chat::RetrySchedule,
+    ids::{ProviderAccountId, TenantId},
+    seal::MasterKey,
+};
+use postrider_providers::Adapters;
+use postrider_store::{
+    Pool, StoreError, pool,
+    replies::{self, ClaimedReply, Room},
+    wakeups::Wakeups,
+};
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    attempt::Accounts,
+    lane::{Lane, Went},
+    settle::{Settled, Settler},
+};
+pub use self::{hints::ReplyHints, sweep::Sweep};
+
+/// What can be set.
+#[derive(Debug, Clone)]
+pub struct DispatcherSettings {
+    /// Most replies taken by one claim.
+    pub batch_size: usize,
+    /// Most attempts at a time.
+    pub concurrency: usize,
+    /// Most of them with one account.
+    pub account_concurrency: usize,
+    /// How long one attempt may take.
+    pub call_timeout: Duration,
+    /// A reply that is held for longer is taken from its dispatcher.
+    pub lock_timeout: Duration,
+    /// When what failed is tried again.
+    pub retries: RetrySchedule,
+    /// How often to look without a hint.
+    pub poll_interval: Duration,
+}
+
+/// One dispatcher.
+pub struct Dispatcher {
+    shared: Arc<Shared>,
+    wakeups: Wakeups,
+}
+
+struct Shared {
+    pool: Pool,
+    /// New at every start, so that nobody is taken for the process that died under the same name.
+    name: String,
+    accounts: Accounts,
+    settings: DispatcherSettings,
+}
+
+/// How often the backlog is measured for the metrics.
+const MEASURE_EVERY: Duration = Duration::from_secs(15);
+
+impl Dispatcher {
+    /// A dispatcher for the replies of these vendors.
+    #[must_use]
+    pub fn new(
+        pool: Pool,
+        wakeups: Wakeups,
+        adapters: Adapters,
+        master_key: MasterKey,
+        settings: DispatcherSettings,
+    ) -> Self {
+        let name = format!("dispatcher-{}", uuid::Uuid::now_v7());
+        let accounts = Accounts::new(pool.clone(), adapters, master_key);
+        Self { shared: Arc::new(Shared { pool, name, accounts, settings }), wakeups }
+    }
+
+    /// Sends until shutdown; then finishes the attempts that are under way.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let shared = Arc::clone(&self.shared);
+        tracing::info!(dispatcher = shared.name, "the dispatcher is running");
+        let (results, receiver) = mpsc::channel(shared.settings.concurrency);
+        let settler = tokio::spawn(Settler::new(&shared).run(receiver));
+        let measuring = tokio::spawn(measure(shared.pool.clone(), shutdown.clone()));
+        let mut work = Work::new(Arc::clone(&shared), results);
+
+        while !shutdown.is_cancelled() {
+            // Before the claim, so that a hint during the claim is not lost.
+            self.wakeups.mark_unchanged();
+            work.take_ends();
+            let room = work.room();
+            let is_full = match room.limit {
+                0 => false,
+                limit => match replies::claim(&shared.pool, &shared.name, &room).await {
+                    Ok(claimed) => {
+                        let is_full = claimed.len() >= limit;
+                        claimed.into_iter().for_each(|reply| work.begin(reply));
+                        is_full
+                    }
+                    Err(error) => {
+                        tracing::error!(error = ?error, "no replies were claimed: {error}");
+                        false
+                    }
+                },
+            };
+            // A full claim means that there is more.
+            if is_full {
+                continue;
+            }
+            let opens_in = work.opens_in().unwrap_or(shared.settings.poll_interval);
+            // A notification is a hint; the poll is the guarantee.
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                changed = self.wakeups.changed() => if changed.is_err() {
+                    tokio::time::sleep(shared.settings.poll_interval).await;
+                },
+                () = work.next_end() => {}
+                () = tokio::time::sleep(opens_in.min(shared.settings.poll_interval)) => {}
+            }
+        }
+
+        tracing::info!(in_flight = work.attempts.len(), "the dispatcher finishes what it holds");
+        work.finish().await;
+        let _ = settler.await;
+        let _ = measuring.await;
+        tracing::info!(dispatcher = shared.name, "the dispatcher has stopped");
+    }
+}
+
+/// What is under way.
+struct Work {
+    shared: Arc<Shared>,
+    attempts: JoinSet<(ProviderAccountId, Went)>,
+    lanes: HashMap<ProviderAccountId, Lane>,
+    served_last: Option<(TenantId, ProviderAccountId)>,
+    results: mpsc::Sender<Settled>,
+}
+
+impl Work {
+    fn new(shared: Arc<Shared>, results: mpsc::Sender<Settled>) -> Self {
+        Self { shared, attempts: JoinSet::new(), lanes: HashMap::new(), served_last: None, results }
+    }
+
+    /// What there is room for.
+    fn room(&self) -> Room {
+        let (settings, now) = (&self.shared.settings, Instant::now());
+        let free = settings.concurrency.saturating_sub(self.attempts.len());
+        Room {
+            limit: free.min(settings.batch_size),
+            per_account: settings.account_concurrency,
+            accounts: self
+                .lanes
+                .iter()
+                .map(|(account, lane)| (*account, lane.room(settings.account_concurrency, now)))
+                .collect(),
+            after: self.served_last,
+        }
+    }
+
+    fn begin(&mut self, reply: ClaimedReply) {
+        let account = reply.account;
+        self.served_last = Some((account.tenant, account.id));
+        self.lanes.entry(account.id).or_default().begin();
+        let (shared, results) = (Arc::clone(&self.shared), self.results.clone());
+        self.attempts.spawn(async move {
+            match AssertUnwindSafe(attempt::attempt(&shared, reply)).catch_unwind().await {
+                Ok((settled, went)) => {
+                    // The settler outlives every attempt.
+                    let _ = results.send(settled).await;
+                    (account.id, went)
+                }
+                Err(_) => {
+                    tracing::error!("an attempt panicked; its reply comes again when its lock is too old");
+                    (account.id, Went::Badly { patience: None })
+                }
+            }
+        });
+    }
+
+    /// Waits for the end of an attempt; for ever if there is none.
+    async fn next_end(&mut self) {
+        match self.attempts.join_next().await {
+            Some(ended) => ended.into_iter().for_each(|ended| self.end(ended)),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes the ends of all attempts that have ended.
+    fn take_ends(&mut self) {
+        while let Some(ended) = self.attempts.try_join_next() {
+            ended.into_iter().for_each(|ended| self.end(ended));
+        }
+        let now = Instant::now();
+        self.lanes.retain(|_, lane| !lane.is_idle(now));
+    }
+
+    fn end(&mut self, (account, went): (ProviderAccountId, Went)) {
+        if let Some(lane) = self.lanes.get_mut(&account) {
+            lane.end(went, Instant::now());
+        }
+    }
+
+    /// How long until a closed lane opens.
+    fn opens_in(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let next = self.lanes.values().filter_map(Lane::opens_at).filter(|at| *at > now).min();
+        next.map(|at| at - now)
+    }
+
+    async fn finish(mut self) {
+        while self.attempts.join_next().await.is_some() {}
+    }
+}
+
+async fn measure(pool: Pool, shutdown: CancellationToken) {
+    loop {
+        if let Err(error) = measure_once(&pool).await {
+            tracing::debug!(?error, "the replies could not be measured");
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(MEASURE_EVERY) => {}
+        }
+    }
+}
+
+async fn measure_once(pool: &Pool) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let standing = replies::measure(&mut transaction).await?;
+    pool::commit(transaction).await?;
+    let by_age = [
+        ("0", standing.pending + standing.sending),
+        ("60", standing.over_a_minute),
+        ("600", standing.over_ten_minutes),
+        ("3600", standing.over_an_hour),
+    ];
+    for (seconds, count) in by_age {
+        metrics::gauge!("postrider_replies_pending", "older_than_seconds" => seconds).set(count as f64);
+    }
+    metrics::gauge!("postrider_replies_due").set(standing.due as f64);
+    metrics::gauge!("postrider_replies_retrying").set(standing.tried_before as f64);
+    metrics::gauge!("postrider_replies_in_doubt").set(standing.in_doubt as f64);
+    metrics::gauge!("postrider_replies_dead").set(standing.dead as f64);
+    metrics::gauge!("postrider_replies_oldest_seconds").set(standing.oldest_seconds);
+    metrics::gauge!("postrider_messages_unfinished").set(standing.unfinished_messages as f64);
+    Ok(())
+}

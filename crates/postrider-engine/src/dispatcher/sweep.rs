@@ -1,0 +1,103 @@
+//! Takes up what dead processes left: locks that are too old, messages whose execution was not ended, replies that were kept.
+
+use std::time::Duration;
+
+use postrider_store::{Pool, StoreError, messages, replies};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::ReplyHints;
+use crate::executor::Executing;
+
+/// Rows taken in one transaction.
+const BATCH: usize = 100;
+
+/// What it takes to go on with what others began.
+pub struct Sweep {
+    /// Connections of the worker.
+    pub pool: Pool,
+    /// What executes messages.
+    pub executing: Executing,
+    /// To say that there are replies.
+    pub hints: ReplyHints,
+    /// A reply that is held for longer is taken from its dispatcher.
+    pub lock_timeout: Duration,
+    /// How long an execution may take.
+    pub lease: Duration,
+    /// How often a reply may be tried.
+    pub max_attempts: i32,
+    /// How often to look.
+    pub every: Duration,
+}
+
+impl Sweep {
+    /// Looks now and then until shutdown; then waits for the executions that are under way.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let executions = TaskTracker::new();
+        while !shutdown.is_cancelled() {
+            tell("replies whose dispatcher went away", self.reclaim().await);
+            tell("kept replies", self.enqueue_kept().await);
+            tell("messages whose execution was not ended", self.take_up(&executions).await);
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = tokio::time::sleep(self.every) => {}
+            }
+        }
+        executions.close();
+        executions.wait().await;
+    }
+
+    async fn reclaim(&self) -> Result<usize, StoreError> {
+        let limit = i32::try_from(BATCH).unwrap_or(i32::MAX);
+        let mut count = 0;
+        loop {
+            let reclaimed = replies::reclaim(&self.pool, self.lock_timeout, limit).await?;
+            for reply in &reclaimed {
+                tracing::warn!(correlation_id = %reply.correlation_id, channel_message_id = %reply.message_id.0, outbox_id = %reply.id.0, worker = reply.worker, "a reply was taken from a dispatcher that held it for too long");
+            }
+            metrics::counter!("postrider_replies_reclaimed_total").increment(reclaimed.len() as u64);
+            count += reclaimed.len();
+            if reclaimed.len() < BATCH {
+                break;
+            }
+        }
+        if count > 0 {
+            self.hints.send();
+        }
+        Ok(count)
+    }
+
+    async fn enqueue_kept(&self) -> Result<usize, StoreError> {
+        let count = messages::enqueue_kept(&self.pool, BATCH, self.max_attempts).await?;
+        if count > 0 {
+            self.hints.send();
+        }
+        Ok(usize::try_from(count).unwrap_or_default())
+    }
+
+    async fn take_up(&self, executions: &TaskTracker) -> Result<usize, StoreError> {
+        // Not more at a time: what comes in has the right of way.
+        let free = BATCH.saturating_sub(executions.len());
+        if free == 0 {
+            return Ok(0);
+        }
+        let taken =
+            messages::claim_unfinished(&self.pool, i32::try_from(free).unwrap_or(i32::MAX), self.lease);
+        let taken = taken.await?;
+        let count = taken.len();
+        for execution in taken {
+            let executing = self.executing.clone();
+            executions.spawn(async move {
+                executing.run(execution).await;
+            });
+        }
+        Ok(count)
+    }
+}
+
+fn tell(what: &str, swept: Result<usize, StoreError>) {
+    match swept {
+        Ok(0) => {}
+        Ok(count) => tracing::warn!(count, "took up {count} {what}"),
+        Err(error) => tracing::warn!(?error, "{what} wait for the next round: {error}"),
+    }
+}

@@ -1,0 +1,218 @@
+//! `postrider channels`: who writes, what executes, what came in, and the replies on their way.
+
+mod executors;
+mod links;
+mod messages;
+mod outbox;
+
+use std::{collections::HashMap, process::ExitCode};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use postrider_model::{
+    chat::{MessageStatus, ReplyStatus},
+    ids::{LinkId, ProviderAccountId, TenantId},
+    tenancy::Role,
+};
+use postrider_store::{PgConnection, accounts};
+
+use self::{executors::ExecutorCommand, messages::Either, outbox::RequeueArgs};
+use super::{ForTenant, with_installation};
+use crate::{config::Config, installation::Installation};
+
+#[derive(Subcommand)]
+pub enum ChannelsCommand {
+    /// List replies that were given up, newest first
+    Dead {
+        #[command(flatten)]
+        of: ForTenant,
+        #[command(flatten)]
+        through: Through,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Queue dead replies again, with all their attempts: one, those that match, or all
+    Requeue(RequeueArgs),
+    /// List replies, newest first
+    Outbox {
+        #[command(flatten)]
+        of: ForTenant,
+        /// Only those that stand so: pending, sending, sent or dead
+        #[arg(long)]
+        status: Option<ReplyStatus>,
+        #[command(flatten)]
+        through: Through,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// List messages that came in, newest first
+    Messages {
+        #[command(flatten)]
+        of: ForTenant,
+        /// Only those that stand so, such as `denied_unlinked` or `dispatch_failed`
+        #[arg(long)]
+        status: Option<MessageStatus>,
+        /// Only at this account, by name or id
+        #[arg(long, value_name = "ACCOUNT")]
+        account: Option<String>,
+        /// Only of this sender
+        #[arg(long, value_name = "SENDER")]
+        sender: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Show the whole story of a message or a reply
+    Show {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The id of a message or a reply
+        id: Either,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say who a sender is; prints the link's id
+    Link {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The account, by name or id
+        account: String,
+        /// The provider's name for the sender, as `channels messages` shows it
+        sender: String,
+        /// The product's name for the user
+        #[arg(long, value_name = "USER")]
+        user: String,
+        /// What the user may do: viewer, operator or admin
+        #[arg(long)]
+        role: Role,
+    },
+    /// List who the senders are, newest first
+    Links {
+        #[command(flatten)]
+        of: ForTenant,
+        /// Only at this account, by name or id
+        #[arg(long, value_name = "ACCOUNT")]
+        account: Option<String>,
+        /// Only of this sender
+        #[arg(long, value_name = "SENDER")]
+        sender: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Forget who a sender is: further messages are denied
+    Unlink {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The link, as `channels links` shows it
+        id: LinkId,
+    },
+    /// Say what executes messages
+    #[command(subcommand)]
+    Executor(ExecutorCommand),
+    /// List what executes messages, without secrets
+    Executors {
+        #[command(flatten)]
+        of: ForTenant,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Which replies.
+#[derive(Args)]
+pub struct Through {
+    /// Only through this account, by name or id
+    #[arg(long, value_name = "ACCOUNT")]
+    account: Option<String>,
+    /// Only through this provider, such as `slack`
+    #[arg(long, value_name = "PROVIDER")]
+    provider: Option<String>,
+}
+
+/// How a list is shown.
+#[derive(Args)]
+pub struct Listing {
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
+    limit: i64,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(command: ChannelsCommand, config: &Config) -> anyhow::Result<ExitCode> {
+    match command {
+        ChannelsCommand::Executor(command) => executors::run(command, config).await?,
+        command => with_installation(config, async |installation| act(command, installation).await).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn act(command: ChannelsCommand, installation: &Installation) -> anyhow::Result<()> {
+    match command {
+        ChannelsCommand::Dead { of, through, listing } => {
+            outbox::dead(&of, &through, &listing, installation).await
+        }
+        ChannelsCommand::Requeue(args) => outbox::requeue(&args, installation).await,
+        ChannelsCommand::Outbox { of, status, through, listing } => {
+            outbox::list(&of, status, &through, &listing, installation).await
+        }
+        ChannelsCommand::Messages { of, status, account, sender, listing } => {
+            let which = messages::Which { status, account, sender };
+            messages::list(&of, &which, &listing, installation).await
+        }
+        ChannelsCommand::Show { of, id, json } => messages::show(&of, id, json, installation).await,
+        ChannelsCommand::Link { of, account, sender, user, role } => {
+            links::link(&of, &account, &sender, &user, role, installation).await
+        }
+        ChannelsCommand::Links { of, account, sender, listing } => {
+            links::list(&of, account.as_deref(), sender.as_deref(), &listing, installation).await
+        }
+        ChannelsCommand::Unlink { of, id } => links::unlink(&of, id, installation).await,
+        ChannelsCommand::Executors { of, json } => executors::list(&of, json, installation).await,
+        // Done before anything was opened.
+        ChannelsCommand::Executor(_) => Ok(()),
+    }
+}
+
+/// The account that is meant, by name or id.
+async fn account(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    wanted: &str,
+) -> anyhow::Result<ProviderAccountId> {
+    let found = accounts::named(connection, tenant, wanted).await?;
+    anyhow::ensure!(
+        found.len() < 2,
+        "several workspaces have an account `{wanted}`; give its id, `postrider accounts list` shows it"
+    );
+    let found = found.first().copied();
+    found.with_context(|| format!("there is no account `{wanted}`; `postrider accounts list` shows them"))
+}
+
+/// The same where one may be meant.
+async fn maybe_account(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    wanted: Option<&str>,
+) -> anyhow::Result<Option<ProviderAccountId>> {
+    match wanted {
+        Some(wanted) => account(connection, tenant, wanted).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// What accounts are called; one that was removed goes by its id.
+struct Names(HashMap<ProviderAccountId, String>);
+
+impl Names {
+    async fn read(connection: &mut PgConnection, tenant: TenantId) -> anyhow::Result<Self> {
+        let accounts = accounts::list(connection, tenant).await?;
+        Ok(Self(accounts.into_iter().map(|account| (account.id, account.name)).collect()))
+    }
+
+    fn of(&self, account: ProviderAccountId) -> String {
+        self.0.get(&account).cloned().unwrap_or_else(|| account.0.to_string())
+    }
+}

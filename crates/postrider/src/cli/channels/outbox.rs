@@ -1,0 +1,234 @@
+//! Replies on their way, and those that were given up.
+
+use std::str::FromStr;
+
+use anyhow::Context;
+use clap::Args;
+use jiff::Timestamp;
+use postrider_model::{
+    chat::ReplyStatus,
+    ids::{OutboxId, ProviderAccountId},
+};
+use postrider_store::{
+    pool,
+    replies::{self, ReplyFilter, ReplyState, Requeue},
+};
+
+use super::{
+    super::{ForTenant, actor, output},
+    Listing, Names, Through, maybe_account,
+};
+use crate::installation::Installation;
+
+/// A reply, as people see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplyId(pub OutboxId);
+
+impl std::fmt::Display for ReplyId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "reply_{}", self.0.0)
+    }
+}
+
+impl FromStr for ReplyId {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Self, String> {
+        let bare = given.strip_prefix("reply_").unwrap_or(given);
+        bare.parse().map(|id| Self(OutboxId(id))).map_err(|_: uuid::Error| {
+            format!("`{given}` is not a reply id; expected a UUID, with or without the prefix `reply_`")
+        })
+    }
+}
+
+#[derive(Args)]
+pub struct RequeueArgs {
+    #[command(flatten)]
+    of: ForTenant,
+    #[command(flatten)]
+    which: Which,
+    /// At most so many, the longest dead first
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(i32).range(1..=10_000))]
+    limit: i32,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything that is given must hold; nothing at all is refused, so that nobody requeues everything by mistake.
+#[derive(Args)]
+#[group(required = true, multiple = true)]
+struct Which {
+    /// The reply, as `channels dead` shows it
+    #[arg(conflicts_with_all = ["all", "account", "provider", "error_contains", "since", "before"])]
+    id: Option<ReplyId>,
+    /// Every one that is dead
+    #[arg(long, conflicts_with_all = ["account", "provider", "error_contains", "since", "before"])]
+    all: bool,
+    /// Those through this account, by name or id
+    #[arg(long, value_name = "ACCOUNT")]
+    account: Option<String>,
+    /// Those through this provider, such as `slack`
+    #[arg(long, value_name = "PROVIDER")]
+    provider: Option<String>,
+    /// Those whose last error says this, in any case
+    #[arg(long, value_name = "TEXT")]
+    error_contains: Option<String>,
+    /// Those that died then or later, such as 2026-02-03T04:05:06Z
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    since: Option<Timestamp>,
+    /// Those that died before
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    before: Option<Timestamp>,
+}
+
+fn time(given: &str) -> Result<Timestamp, String> {
+    let at: Option<Timestamp> = given.parse().ok();
+    // The database knows no time long before that.
+    at.filter(|at| *at >= Timestamp::UNIX_EPOCH)
+        .ok_or_else(|| format!("`{given}` is not a time; write it like 2026-02-03T04:05:06Z"))
+}
+
+pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow::Result<()> {
+    let which = &args.which;
+    let part = which.error_contains.as_deref();
+    anyhow::ensure!(part != Some(""), "--error-contains is empty; --all means every reply that is dead");
+    let pool = installation.admin_pool().await?;
+    let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
+    let requeue = Requeue {
+        id: which.id.map(|ReplyId(id)| id),
+        account: maybe_account(&mut transaction, tenant.id, which.account.as_deref()).await?,
+        provider: which.provider.as_deref(),
+        error_contains: part,
+        dead_before: which.before,
+        dead_since: which.since,
+    };
+    let requeued = replies::requeue(&mut transaction, requeue, args.limit, &actor()).await?.len();
+    if let (Some(id), 0) = (which.id, requeued) {
+        let only = ReplyFilter { id: Some(id.0), ..ReplyFilter::default() };
+        let reply = replies::page(&mut transaction, tenant.id, only, None, 1).await?.pop();
+        let reply = reply.with_context(|| {
+            format!(
+                "tenant `{}` has no reply {}; `postrider channels dead` lists what can be queued again",
+                tenant.name, id.0.0
+            )
+        })?;
+        anyhow::bail!(
+            "{id} is {}, and only what is dead is queued again; `postrider channels show {id}` tells its story",
+            reply.status
+        );
+    }
+    pool::commit(transaction).await?;
+    let mut hinting = pool::begin(&pool).await?;
+    replies::hint(&mut hinting).await?;
+    pool::commit(hinting).await?;
+    if args.json {
+        return output::json(&serde_json::json!({ "requeued": requeued }));
+    }
+    match requeued {
+        0 => eprintln!("nothing that is dead matches; `postrider channels dead` shows what is dead"),
+        1 => eprintln!("1 reply is on its way again"),
+        count => eprintln!("{count} replies are on their way again"),
+    }
+    if usize::try_from(args.limit).is_ok_and(|limit| requeued == limit) && which.id.is_none() {
+        eprintln!("there may be more: run it again");
+    }
+    Ok(())
+}
+
+pub async fn dead(
+    of: &ForTenant,
+    through: &Through,
+    listing: &Listing,
+    installation: &Installation,
+) -> anyhow::Result<()> {
+    let Some((replies, names)) = read(of, Some(ReplyStatus::Dead), through, listing, installation).await?
+    else {
+        return Ok(());
+    };
+    let rows: Vec<_> = replies
+        .iter()
+        .map(|reply| {
+            [
+                ReplyId(reply.id).to_string(),
+                names.of(reply.account_id),
+                reply.provider.clone(),
+                reply.recipient_id.clone(),
+                attempts(reply),
+                output::time(reply.updated_at),
+                error(reply),
+            ]
+        })
+        .collect();
+    let is_empty = rows.is_empty();
+    let header = ["reply", "account", "provider", "to", "attempts", "died", "last error"];
+    output::table(header, rows, "nothing is dead")?;
+    if !is_empty {
+        eprintln!("`postrider channels requeue ID` sends one again, --all or a filter sends many");
+    }
+    Ok(())
+}
+
+pub async fn list(
+    of: &ForTenant,
+    status: Option<ReplyStatus>,
+    through: &Through,
+    listing: &Listing,
+    installation: &Installation,
+) -> anyhow::Result<()> {
+    let Some((replies, names)) = read(of, status, through, listing, installation).await? else {
+        return Ok(());
+    };
+    let rows = replies
+        .iter()
+        .map(|reply| {
+            let next = (reply.status == ReplyStatus::Pending).then_some(reply.next_attempt_at);
+            [
+                ReplyId(reply.id).to_string(),
+                reply.status.to_string(),
+                names.of(reply.account_id),
+                reply.provider.clone(),
+                reply.recipient_id.clone(),
+                attempts(reply),
+                output::time_or_dash(next),
+                output::time_or_dash(reply.sent_at),
+                error(reply),
+            ]
+        })
+        .collect();
+    let header = ["reply", "status", "account", "provider", "to", "failures", "next", "sent", "last error"];
+    output::table(header, rows, "no such replies")
+}
+
+/// The replies and the names of their accounts; `None` when they were shown as JSON.
+async fn read(
+    of: &ForTenant,
+    status: Option<ReplyStatus>,
+    through: &Through,
+    listing: &Listing,
+    installation: &Installation,
+) -> anyhow::Result<Option<(Vec<ReplyState>, Names)>> {
+    let pool = installation.admin_pool().await?;
+    let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+    let account: Option<ProviderAccountId> =
+        maybe_account(&mut transaction, tenant.id, through.account.as_deref()).await?;
+    let filter = ReplyFilter { id: None, status, account, provider: through.provider.as_deref() };
+    let replies = replies::page(&mut transaction, tenant.id, filter, None, listing.limit).await?;
+    if listing.json {
+        output::json(&replies)?;
+        return Ok(None);
+    }
+    Ok(Some((replies, Names::read(&mut transaction, tenant.id).await?)))
+}
+
+fn attempts(reply: &ReplyState) -> String {
+    format!("{} of {}", reply.attempt_count, reply.max_attempts)
+}
+
+fn error(reply: &ReplyState) -> String {
+    let error = reply.last_error.clone().unwrap_or_else(|| "-".to_owned());
+    match reply.in_doubt_since {
+        Some(_) => format!("{error}; it may have arrived"),
+        None => error,
+    }
+}
