@@ -10,6 +10,7 @@
 //! | [`drain`] | claim + complete: batch sizes, two connections, many processed rows, a held snapshot |
 //! | [`relay`] | the relay into a sink that does nothing, and its memory with many events waiting |
 //! | [`campaigns`] | deploying; whole campaigns: one and two processes, limits, many finished items, a held snapshot, memory |
+//! | [`replies`] | replies to a provider that does nothing, and how soon one is picked up |
 //! | [`stream`] | readers of a campaign's history: memory of many, and how long after its commit an event is read |
 
 mod campaigns;
@@ -19,6 +20,7 @@ mod machine;
 mod place;
 mod publish;
 mod relay;
+mod replies;
 mod report;
 mod server;
 mod stream;
@@ -48,6 +50,8 @@ pub(crate) struct Scale {
     pub(crate) audience: i64,
     /// Finished items that lie beside.
     pub(crate) finished: i64,
+    /// Replies that are sent.
+    pub(crate) replies: i64,
     /// How long a snapshot is held.
     pub(crate) hold: Duration,
 }
@@ -63,6 +67,8 @@ pub enum Part {
     Campaigns,
     /// Controls and snapshots while a campaign is sending.
     Controls,
+    /// Replies in chats.
+    Replies,
     /// Readers of what happens to campaigns.
     Stream,
 }
@@ -77,6 +83,7 @@ impl Scale {
         items: 200_000,
         audience: 1_000_000,
         finished: 5_000_000,
+        replies: 50_000,
         hold: Duration::from_secs(40),
     };
     const QUICK: Self = Self {
@@ -88,6 +95,7 @@ impl Scale {
         items: 40_000,
         audience: 200_000,
         finished: 200_000,
+        replies: 10_000,
         hold: Duration::from_secs(5),
     };
 }
@@ -126,6 +134,9 @@ async fn measure(place: &Place, scale: Scale, part: Part, report: &mut Report) -
     }
     if matches!(part, Part::All | Part::Controls) {
         campaigns::measure_controls(place, scale, report).await?;
+    }
+    if matches!(part, Part::All | Part::Replies) {
+        replies::measure(place, scale, report).await?;
     }
     if matches!(part, Part::All | Part::Stream) {
         stream::measure(place, report).await?;
