@@ -95,26 +95,44 @@ fn the_readme_names_only_commands_that_exist() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The arrows of the first diagram below a text, in order.
+fn drawn(page: &str, above: &str) -> Vec<String> {
+    let section = page.split(above).nth(1).unwrap_or_default();
+    let diagram =
+        section.split("```mermaid").nth(1).unwrap_or_default().split("```").next().unwrap_or_default();
+    let arrows = diagram.lines().filter(|line| line.contains("-->") && !line.contains("[*]"));
+    let mut arrows: Vec<String> =
+        arrows.map(|line| line.split(':').next().unwrap_or_default().trim().to_owned()).collect();
+    arrows.sort();
+    arrows
+}
+
+/// The arrows of a table, in order.
+fn told<S: std::fmt::Display>(table: &[(S, S)]) -> Vec<String> {
+    let mut arrows: Vec<String> = table.iter().map(|(from, to)| format!("{from} --> {to}")).collect();
+    arrows.sort();
+    arrows
+}
+
+#[test]
+fn the_diagrams_of_channels_are_the_model_s_tables() -> anyhow::Result<()> {
+    use postrider_model::chat::{MESSAGE_MACHINE, REPLY_MACHINE};
+
+    let lifecycle = read("docs/lifecycle.md")?;
+    assert_eq!(drawn(&lifecycle, "\n## A message\n"), told(MESSAGE_MACHINE));
+    assert_eq!(drawn(&lifecycle, "\n## A reply\n"), told(REPLY_MACHINE));
+    let channels = read("docs/channels.md")?;
+    assert_eq!(drawn(&channels, "\nA message:\n"), told(MESSAGE_MACHINE));
+    assert_eq!(drawn(&channels, "\nA reply:\n"), told(REPLY_MACHINE));
+    Ok(())
+}
+
 #[test]
 fn the_diagrams_of_campaigns_are_the_model_s_tables() -> anyhow::Result<()> {
     use postrider_model::campaign::{ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_MACHINE, RUN_TRANSITIONS};
 
     let page = read("docs/lifecycle.md")?;
-    let drawn = |heading: &str| -> Vec<String> {
-        let section = page.split(&format!("\n## {heading}\n")).nth(1).unwrap_or_default();
-        let diagram =
-            section.split("```mermaid").nth(1).unwrap_or_default().split("```").next().unwrap_or_default();
-        let arrows = diagram.lines().filter(|line| line.contains("-->") && !line.contains("[*]"));
-        let mut arrows: Vec<String> =
-            arrows.map(|line| line.split(':').next().unwrap_or_default().trim().to_owned()).collect();
-        arrows.sort();
-        arrows
-    };
-    fn told<S: std::fmt::Display>(table: &[(S, S)]) -> Vec<String> {
-        let mut arrows: Vec<String> = table.iter().map(|(from, to)| format!("{from} --> {to}")).collect();
-        arrows.sort();
-        arrows
-    }
+    let drawn = |heading: &str| drawn(&page, &format!("\n## {heading}\n"));
     assert_eq!(drawn("An item"), told(ITEM_TRANSITIONS));
     assert_eq!(drawn("A job"), told(JOB_TRANSITIONS));
     assert_eq!(drawn("A run"), told(RUN_TRANSITIONS));

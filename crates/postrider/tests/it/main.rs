@@ -6,6 +6,7 @@ mod adapters;
 mod api;
 mod campaigns;
 mod catalogue;
+mod channels;
 mod cli;
 mod contract;
 mod crash;

@@ -352,6 +352,7 @@ async fn retention_removes_old_processed_events_and_nothing_else() -> anyhow::Re
     let retention = Retention {
         events: Some(Duration::from_secs(30 * 24 * 3600)),
         history: None,
+        messages: None,
         every: Duration::from_secs(3600),
     };
     let removed =

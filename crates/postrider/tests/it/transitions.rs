@@ -26,6 +26,8 @@ pub struct StateSql<S> {
     pub name: &'static str,
     /// Columns and values of a new row in this state.
     pub insert: String,
+    /// Statements that bring the new row there, where no insert alone can.
+    pub then: String,
     /// What follows `set` in the update that leads here.
     pub set: &'static str,
 }
@@ -59,9 +61,10 @@ async fn try_pair<S>(
 ) -> anyhow::Result<bool> {
     let Machine { table, state, .. } = machine;
     let mut transaction = admin.begin().await?;
-    let insert = format!("insert into {table} {} returning ctid::text, {state}", from.insert);
+    execute(&mut *transaction, format!("insert into {table} {}; {}", from.insert, from.then)).await?;
+    let made = format!("select ctid::text, {state} from {table} where xmin = pg_current_xact_id()::xid");
     let (at, begun): (String, String) =
-        sqlx::query_as(AssertSqlSafe(insert)).fetch_one(&mut *transaction).await?;
+        sqlx::query_as(AssertSqlSafe(made)).fetch_one(&mut *transaction).await?;
     anyhow::ensure!(begun == from.name, "{table}: the row begins as {begun}, not as {}", from.name);
 
     let update = format!("update {table} set {} where ctid = '{at}' returning {state}", to.set);
@@ -95,18 +98,21 @@ fn outbox() -> Machine<EventState> {
                 state: EventState::Pending,
                 name: "pending",
                 insert: row("", ""),
+                then: String::new(),
                 set: "processed_at = null, claimed_at = null, claimed_by = null",
             },
             StateSql {
                 state: EventState::Claimed,
                 name: "claimed",
                 insert: row(", claimed_at, claimed_by", ", now(), 'p'"),
+                then: String::new(),
                 set: "processed_at = null, claimed_at = now(), claimed_by = 'q'",
             },
             StateSql {
                 state: EventState::Processed,
                 name: "processed",
                 insert: row(", claimed_at, claimed_by, processed_at", ", now(), 'p', now()"),
+                then: String::new(),
                 set: "processed_at = now()",
             },
         ],
@@ -148,12 +154,14 @@ async fn an_api_key_once_revoked_never_changes_again() -> anyhow::Result<()> {
                 state: KeyState::Active,
                 name: "active",
                 insert: row("null"),
+                then: String::new(),
                 set: "revoked_at = null, last_used_at = now()",
             },
             StateSql {
                 state: KeyState::Revoked,
                 name: "revoked",
                 insert: row("now()"),
+                then: String::new(),
                 set: "revoked_at = now()",
             },
         ],

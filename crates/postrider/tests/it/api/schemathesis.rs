@@ -31,7 +31,8 @@ expected-statuses = ["2xx", "404", "409", "422"]
 # A cursor is what a page said before, which no schema can describe.
 [[operations]]
 include-operation-id = ["list_assets", "list_audit", "list_campaigns", "list_events", "list_in_doubt", "list_keys", "list_leads",
-                        "list_provider_accounts", "list_runs", "list_run_items"]
+                        "list_provider_accounts", "list_runs", "list_run_items", "list_channel_links", "list_channel_executors",
+                        "list_channel_messages", "list_channel_replies"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404"]
 # CSV is a text with rules of its own. Two imports of a tenant at a time are enough.
 [[operations]]
@@ -73,6 +74,10 @@ fn dictionaries(stage: &Stage, things: &Things) -> anyhow::Result<String> {
         ("keys", json!(keys), "keys/\\\\{id"),
         ("leads", json!([things.lead]), "leads/\\\\{id"),
         ("runs", json!([things.run]), "runs/\\\\{id"),
+        ("links", json!([things.link]), "channels/links/\\\\{id"),
+        ("executors", json!([things.executor]), "channels/executors/\\\\{id"),
+        ("messages", json!([things.channel_message]), "channels/messages/\\\\{id"),
+        ("replies", json!([things.dead_reply]), "channels/outbox/\\\\{id"),
     ] {
         let parameter = if name == "items" { "outbox_id" } else { "id" };
         let phase = if name == "campaigns" {

@@ -22,7 +22,7 @@ async fn every_table_refuses_every_way_to_write_to_it_or_around_its_guards() -> 
     let admin = world.client("postgres").await?;
     let own = Tenant::create(&admin, "own").await?.id;
     let ours = "select oid::regclass::text from pg_class where relkind in ('r', 'p') \
-                   and relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution')";
+                   and relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels')";
     for role in ROLES {
         let client = world.client(role).await?;
         for table in texts(&admin, ours).await? {
@@ -95,6 +95,8 @@ async fn no_role_can_make_itself_more_than_it_is() -> anyhow::Result<()> {
             "create table m10_recovery.t ()",
             "create table execution.t ()",
             "create function execution.claim_queued_jobs(text) returns int language sql as 'select 1'",
+            "create table channels.t ()",
+            "create function channels.claim_replies(text) returns int language sql as 'select 1'",
             "select pg_read_file('/etc/passwd')", // 25
             "select lo_import('/etc/passwd')",    // 27
             "create extension dblink",            // 36
@@ -136,6 +138,9 @@ async fn hashes_and_sealed_secrets_are_not_read_by_those_who_serve() -> anyhow::
         ("postrider_read", "tenancy.api_keys", "key_hash"),
         ("postrider_app", "tenancy.provider_accounts", "sealed_secret"),
         ("postrider_read", "tenancy.provider_accounts", "sealed_secret"),
+        ("postrider_app", "channels.channel_executors", "sealed_secret"),
+        ("postrider_worker", "channels.channel_executors", "sealed_secret"),
+        ("postrider_read", "channels.channel_executors", "sealed_secret"),
     ] {
         let client = world.client(role).await?;
         for attack in [
@@ -170,7 +175,7 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
     let before = texts(&admin, &everything).await?;
 
     let calls = |target: &Tenant| {
-        let Tenant { workspace, lead, campaign, run, item, .. } = target;
+        let Tenant { workspace, lead, campaign, run, item, account, message, reply, .. } = target;
         [
             format!("select tenancy.revoke_api_key('{}', 'me')::text", target.key),
             format!("select tenancy.rotate_provider_account('{}', 'mine', 'me')::text", target.account),
@@ -199,6 +204,34 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             format!("select execution.verify_launch('{run}')::text"),
             format!(
                 "select coalesce(max(run_id::text), 'none') from execution.run_progress(array['{run}']::uuid[])"
+            ),
+            format!(
+                "select verdict from channels.receive_message('{account}', gen_random_uuid(), gen_random_uuid(), 'theirs', 'ann',
+                                                              'room', null, 'hi', gen_random_uuid(), '1 minute', 5)"
+            ),
+            format!("select channels.recent_messages('{account}', 'ann')::text"),
+            format!("select channels.finish_message('{message}', 1, gen_random_uuid(), '{{}}', 5)::text"),
+            format!("select channels.deny_message('{message}', 1, 'why')::text"),
+            format!("select channels.fail_message('{message}', 1, null, 'why')::text"),
+            format!("select channels.fail_message('{message}', 1, '{{}}', 'why')::text"),
+            format!(
+                "select channels.record_delivery('{account}', '{reply}', 'mine', 'read', true, null, null)::text"
+            ),
+            format!(
+                "select channels.link_sender(gen_random_uuid(), '{account}', 'ann', 'me', 'admin', 'me')::text"
+            ),
+            format!("select channels.unlink_sender('{}', 'me')::text", target.link),
+            format!(
+                "select channels.put_executor(gen_random_uuid(), '{account}', 'echo', null, 1, null, 'viewer', '{{}}', 'me')::text"
+            ),
+            format!("select channels.remove_executor('{}', 'me')::text", target.executor),
+            // What the tenant has for all accounts, whoever's this one is.
+            format!("select count(*)::text || min(id::text) from channels.executor_of('{account}')"),
+            format!(
+                "select count(*)::text from channels.requeue_replies('{reply}', null, null, null, null, null, 10, 'me')"
+            ),
+            format!(
+                "select count(*)::text from channels.requeue_replies(null, '{account}', null, null, null, null, 10, 'me')"
             ),
         ]
     };
@@ -238,12 +271,41 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
         if answer.starts_with("23503") || answer.starts_with("P0002") {
             answer.truncate(5);
         }
+        *answer = answer.replace(&own.executor.to_string(), " of ours");
     }
     assert_eq!(
         answers,
         [
-            "false", "false", "false", "23503", "unknown", "unknown", "false", "23503", "23503", "23503",
-            "P0002", "P0002", "P0002", "P0002", "P0002", "none",
+            "false",
+            "false",
+            "false",
+            "23503",
+            "unknown",
+            "unknown",
+            "false",
+            "23503",
+            "23503",
+            "23503",
+            "P0002",
+            "P0002",
+            "P0002",
+            "P0002",
+            "P0002",
+            "none",
+            "P0002",
+            "0",
+            "false",
+            "false",
+            "false",
+            "false",
+            "false",
+            "23503",
+            "false",
+            "23503",
+            "false",
+            "1 of ours",
+            "0",
+            "0",
         ]
     );
     assert_eq!(texts(&admin, &everything).await?, before);
@@ -262,7 +324,7 @@ async fn no_role_can_call_a_function_that_it_was_not_given() -> anyhow::Result<(
                            (select string_agg('null::' || format_type(type, null), ', ' order by at) \
                               from unnest(proargtypes) with ordinality as argument (type, at))) \
                from pg_proc \
-              where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution') \
+              where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels') \
                 and prorettype <> 'trigger'::regtype and not has_function_privilege('{role}', oid, 'execute')"
         );
         for call in texts(&admin, foreign).await? {

@@ -7,12 +7,31 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
     let admin = World::new().await?.client("postgres").await?;
     let granted = "select oid::regprocedure || ': ' || string_agg(right(role, -10), ' ' order by role) \
           from pg_proc, unnest(array['postrider_app', 'postrider_worker', 'postrider_read']) as role \
-         where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution') \
+         where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels') \
            and has_function_privilege(role, oid, 'execute') \
          group by oid order by oid::regprocedure::text collate \"C\"";
     assert_eq!(
         texts(&admin, granted).await?,
         [
+            "channels.claim_replies(text,integer,integer,uuid[],integer[],uuid,uuid): worker",
+            "channels.claim_unfinished_messages(integer,interval): worker",
+            "channels.deny_message(uuid,integer,text): app worker",
+            "channels.enqueue_kept_replies(uuid[],integer): worker",
+            "channels.executor_of(uuid): app worker",
+            "channels.fail_message(uuid,integer,jsonb,text): app worker",
+            "channels.finish_message(uuid,integer,uuid,jsonb,integer): app worker",
+            "channels.link_sender(uuid,uuid,text,text,text,text): app",
+            "channels.measure_replies(): worker",
+            "channels.prune_messages(interval,integer): worker",
+            "channels.put_executor(uuid,uuid,text,text,integer,bytea,text,jsonb,text): app",
+            "channels.receive_message(uuid,uuid,uuid,text,text,text,text,text,uuid,interval,integer): app",
+            "channels.recent_messages(uuid,text): app worker",
+            "channels.reclaim_replies(interval,integer): worker",
+            "channels.record_delivery(uuid,uuid,text,text,boolean,timestamp with time zone,text): app",
+            "channels.remove_executor(uuid,text): app",
+            "channels.requeue_replies(uuid,uuid,text,text,timestamp with time zone,timestamp with time zone,integer,text): app",
+            "channels.settle_replies(text,uuid[],integer[],text[],text[],text[],interval[],boolean[]): worker",
+            "channels.unlink_sender(uuid,text): app",
             "execution.await_reservations(uuid,text): app",
             "execution.begin_outbox_items(text,uuid[],integer[],integer[],integer[],uuid[],text[],bytea[],text[],text[]): worker",
             "execution.claim_doubts(text,text[],integer,interval,uuid[]): worker",
@@ -96,12 +115,16 @@ async fn each_role_may_read_these_tables_and_not_the_secrets() -> anyhow::Result
                lateral (select string_agg(attname, ' ' order by attnum) as hidden from pg_attribute \
                          where attrelid = class.oid and attnum > 0 and not attisdropped \
                            and not has_column_privilege(role, class.oid, attnum, 'select')) as columns \
-         where relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution') and relkind = 'r' \
+         where relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels') and relkind = 'r' \
            and has_any_column_privilege(role, class.oid, 'select') \
          group by class.oid order by class.oid::regclass::text collate \"C\"";
     assert_eq!(
         texts(&admin, granted).await?,
         [
+            "channels.channel_executors: app without sealed_secret, read without sealed_secret, worker without sealed_secret",
+            "channels.channel_links: app, read, worker",
+            "channels.channel_messages: app, read, worker",
+            "channels.channel_outbox: app, read, worker",
             "execution.account_states: app, read, worker",
             "execution.assets: app, read, worker",
             "execution.campaign_audit_log: app, read, worker",

@@ -22,13 +22,33 @@ pub struct Tenant {
     pub campaign: Uuid,
     pub run: Uuid,
     pub item: Uuid,
+    /// What is said in chat: a message that is being executed, and a reply that is dead.
+    pub message: Uuid,
+    pub reply: Uuid,
+    pub link: Uuid,
+    pub executor: Uuid,
 }
 
 impl Tenant {
     /// A tenant of whose rows none exists.
     pub fn unknown(id: Uuid) -> Self {
         let [workspace, key, account, lead, campaign, run, item] = std::array::from_fn(|_| Uuid::now_v7());
-        Self { id, workspace, key, account, event: 999, lead, campaign, run, item }
+        let [message, reply, link, executor] = std::array::from_fn(|_| Uuid::now_v7());
+        Self {
+            id,
+            workspace,
+            key,
+            account,
+            event: 999,
+            lead,
+            campaign,
+            run,
+            item,
+            message,
+            reply,
+            link,
+            executor,
+        }
     }
 
     pub async fn create(admin: &PgPool, name: &str) -> anyhow::Result<Self> {
@@ -73,7 +93,44 @@ impl Tenant {
              commit"
         );
         execute(admin, rows).await?;
-        Ok(Self { id, workspace, key, account, event, lead, campaign, run, item })
+        let [message, reply, link, executor] = Self::chat(admin, id, account).await?;
+        Ok(Self {
+            id,
+            workspace,
+            key,
+            account,
+            event,
+            lead,
+            campaign,
+            run,
+            item,
+            message,
+            reply,
+            link,
+            executor,
+        })
+    }
+
+    /// A row in each table of chat.
+    async fn chat(admin: &PgPool, id: Uuid, account: Uuid) -> anyhow::Result<[Uuid; 4]> {
+        let [message, reply, link, executor, answered] = std::array::from_fn(|_| Uuid::now_v7());
+        let rows = format!(
+            "insert into channels.channel_links (id, tenant_id, account_id, sender_id, user_id, role)
+             values ('{link}', '{id}', '{account}', 'ann', 'Ann', 'admin');
+             insert into channels.channel_executors (id, tenant_id, kind, timeout_seconds, sealed_secret, required_role)
+             values ('{executor}', '{id}', 'echo', 30, 'sealed', 'viewer');
+             insert into channels.channel_messages
+                    (id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, text, correlation_id,
+                     executions, leased_until)
+             values ('{message}', '{id}', '{account}', 'smtp', 'theirs', 'ann', 'room', 'hi', gen_random_uuid(), 1, 'infinity'),
+                    ('{answered}', '{id}', '{account}', 'smtp', 'answered', 'ann', 'room', 'hi', gen_random_uuid(), 1, null);
+             insert into channels.channel_outbox
+                    (id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, status, correlation_id)
+             values ('{reply}', '{id}', '{answered}', '{account}', 'smtp', 'room', '{{}}', 'dead', gen_random_uuid());
+             update channels.channel_messages set status = 'executed' where id = '{answered}'"
+        );
+        execute(admin, rows).await?;
+        Ok([message, reply, link, executor])
     }
 }
 

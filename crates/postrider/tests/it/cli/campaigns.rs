@@ -343,7 +343,7 @@ async fn a_bad_file_is_refused_in_one_line_and_writes_nothing() -> anyhow::Resul
         (spring("provider_account = \"mailer\"", ""), "phase `mail`: `provider_account` is missing"),
         (
             spring("\"mailer\"", "\"fax\""),
-            "phase `mail`: account `fax` is at `fax`, which this version cannot call; it can call bluesky, mastodon, resend, sim, smtp, twilio, webhook",
+            "phase `mail`: account `fax` is at `fax`, which this version cannot call; it can call bluesky, mastodon, resend, sim, slack, smtp, telegram, twilio, webhook, whatsapp",
         ),
         (
             voice.replace("'mailer'", "'post'").replace("'voice'\n[[", "'new'\n[["),

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod campaigns;
+mod channels;
 mod commands;
 mod configuration;
 mod doctor;

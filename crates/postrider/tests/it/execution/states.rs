@@ -45,6 +45,7 @@ impl Place {
                 "campaign_id, position, phase, kind, status",
                 &format!("'{}', 2, 'second', 'external', '{state}'", self.campaign),
             ),
+            then: String::new(),
             set,
         };
         Machine {
@@ -74,6 +75,7 @@ impl Place {
                     self.campaign, self.phase
                 ),
             ),
+            then: String::new(),
             set,
         }
         };
@@ -101,6 +103,7 @@ impl Place {
                     self.run
                 ),
             ),
+            then: String::new(),
             set,
         };
         Machine {
@@ -150,6 +153,7 @@ impl Place {
                     if in_doubt { "now()" } else { "null" }
                 ),
             ),
+            then: String::new(),
             set,
         };
         Machine {

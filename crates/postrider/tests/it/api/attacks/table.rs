@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::{
     Stage, Tenant,
+    conversations::Conversation,
     material::{id, leads, one_phase, run, take_all},
 };
 use crate::execution::calls::finalize;
@@ -41,10 +42,17 @@ pub enum Names {
     Account,
     Asset,
     Campaign,
+    /// A message that somebody wrote.
+    ChannelMessage,
+    /// A reply that was given up.
+    DeadReply,
     Event,
+    /// That of the spare account.
+    Executor,
     Item,
     Key,
     Lead,
+    Link,
     Run,
     /// An account that nothing uses.
     SpareAccount,
@@ -74,6 +82,9 @@ pub const ATTACKS: &[Attack] = &[
     attack("metrics", Needs::Nothing, Names::Nothing, Sent::Nothing, 200),
     // The simulated provider takes no callbacks.
     attack("receive_callback", Needs::Signature, Names::Account, Sent::Bytes(b"Status=delivered"), 404),
+    // Nor does anybody chat there.
+    attack("receive_channel_webhook", Needs::Signature, Names::Account, Sent::Bytes(b"{}"), 404),
+    attack("verify_channel_webhook", Needs::Signature, Names::Account, Sent::Nothing, 404),
     attack("whoami", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_keys", ADMIN, Names::Nothing, Sent::Nothing, 200),
     attack("list_provider_accounts", VIEWER, Names::Nothing, Sent::Nothing, 200),
@@ -84,6 +95,10 @@ pub const ATTACKS: &[Attack] = &[
     attack("list_campaigns", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_runs", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_in_doubt", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_channel_links", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_channel_executors", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_channel_messages", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_channel_replies", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_run_items", VIEWER, Names::Run, Sent::Nothing, 200),
     attack("get_provider_account", VIEWER, Names::Account, Sent::Nothing, 200),
     attack("get_lead", VIEWER, Names::Lead, Sent::Nothing, 200),
@@ -95,6 +110,8 @@ pub const ATTACKS: &[Attack] = &[
     attack("get_run", VIEWER, Names::Run, Sent::Nothing, 200),
     attack("get_run_launch", VIEWER, Names::Run, Sent::Nothing, 200),
     attack("get_run_trace", VIEWER, Names::Run, Sent::Nothing, 200),
+    attack("get_channel_message", VIEWER, Names::ChannelMessage, Sent::Nothing, 200),
+    attack("get_channel_reply", VIEWER, Names::DeadReply, Sent::Nothing, 200),
     attack("publish_event", OPERATOR, Names::Nothing, Sent::Json(|_| json!({ "aggregate_type": "order", "aggregate_id": "1", "event_type": "order.placed", "payload": {} })), 201),
     attack("retry_event", OPERATOR, Names::Event, Sent::Nothing, 204),
     Attack { query: "?list=imported", ..attack("import_leads", OPERATOR, Names::Nothing, Sent::Csv, 200) },
@@ -104,6 +121,12 @@ pub const ATTACKS: &[Attack] = &[
     attack("control_phase", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "expected_state": "not_started" })), 200),
     attack("report_progress", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "progressPercentage": 50 })), 200),
     attack("resolve_in_doubt", OPERATOR, Names::Item, Sent::Json(|_| json!({ "as": "sent", "note": "their log has it" })), 200),
+    attack("link_channel_sender", OPERATOR, Names::Nothing, Sent::Json(|things| json!({ "account": things.account, "sender_id": "new", "user_id": "new", "role": "viewer" })), 201),
+    attack("requeue_channel_reply", OPERATOR, Names::DeadReply, Sent::Nothing, 200),
+    attack("requeue_channel_replies", OPERATOR, Names::Nothing, Sent::Json(|_| json!({ "all": true })), 200),
+    attack("unlink_channel_sender", OPERATOR, Names::Link, Sent::Nothing, 204),
+    attack("put_channel_executor", ADMIN, Names::Nothing, Sent::Json(|things| json!({ "account": things.account, "kind": "echo", "sentinel": { "blocked_words": ["refund"] } })), 200),
+    attack("remove_channel_executor", ADMIN, Names::Executor, Sent::Nothing, 204),
     attack("create_key", ADMIN, Names::Nothing, Sent::Json(|_| json!({ "name": "new", "role": "viewer" })), 201),
     attack("revoke_key", ADMIN, Names::Key, Sent::Nothing, 204),
     attack("create_provider_account", ADMIN, Names::Nothing, Sent::Json(|_| account("new")), 201),
@@ -114,6 +137,11 @@ pub const ATTACKS: &[Attack] = &[
 
 fn account(name: &str) -> Value {
     json!({ "name": name, "provider": "sim", "settings": { "url": "https://sim.example" }, "secret": "s" })
+}
+
+/// Somebody writes at an account that is there, and `echo` executes it.
+async fn conversation(stage: &Stage, tenant: &Tenant, account: &str) -> anyhow::Result<Conversation> {
+    Conversation::at(&stage.admin, tenant.id, account.parse()?, "sim").await
 }
 
 fn asset(name: &str) -> Value {
@@ -130,12 +158,16 @@ pub struct Things {
     pub account: String,
     pub spare_account: String,
     pub asset: String,
+    pub channel_message: String,
+    pub dead_reply: String,
     /// With a phase that another service does.
     pub campaign: String,
     pub event: String,
+    pub executor: String,
     pub item: String,
     pub key: String,
     pub lead: String,
+    pub link: String,
     pub run: String,
     /// The campaign of that run.
     pub delivery: String,
@@ -170,6 +202,19 @@ impl Things {
             finalize(&worker, "w", &doubted).await?;
             items.extend(reserved);
         }
+        // Two accounts at which people write; two messages, and their replies are dead.
+        let spare = conversation(stage, &tenant, &spare_account).await?;
+        let conversation = conversation(stage, &tenant, &account_id).await?;
+        let mut links = Vec::new();
+        for n in 0..2 {
+            let sender = format!("{mark}-sender-{n}");
+            links.push(conversation.link(&sender, &format!("{mark}-user"), Role::Operator).await?);
+            conversation.die(&format!("{mark}-message-{n}"), &sender, &format!("{mark}-error")).await?;
+        }
+        let messages = stage.get(&tenant.viewer, "/channels/messages")?.expect(200)?;
+        let executors = stage.get(&tenant.viewer, "/channels/executors")?.expect(200)?;
+        let of_spare = |executor: &&Value| executor["account_id"] == json!(spare.account);
+        let executor = executors["items"].as_array().into_iter().flatten().find(of_spare);
         let found = stage.get(&tenant.viewer, &format!("/leads?list={list}"))?.expect(200)?;
         let (delivery, run) = runs.remove(0);
         Ok(Self {
@@ -180,10 +225,14 @@ impl Things {
             spare_account,
             asset: asset_id,
             campaign,
+            channel_message: id(&messages["items"][0])?,
+            dead_reply: messages["items"][0]["reply_id"].as_str().unwrap_or_default().to_owned(),
             event: events.remove(0),
+            executor: id(executor.unwrap_or(&Value::Null))?,
             item: items[0].to_string(),
             key,
             lead: id(&found["items"][0])?,
+            link: links[0].0.to_string(),
             run,
             delivery,
             tenant,
@@ -197,10 +246,14 @@ impl Things {
             Names::Account => &self.account,
             Names::Asset => &self.asset,
             Names::Campaign => &self.campaign,
+            Names::ChannelMessage => &self.channel_message,
+            Names::DeadReply => &self.dead_reply,
             Names::Event => &self.event,
+            Names::Executor => &self.executor,
             Names::Item => &self.item,
             Names::Key => &self.key,
             Names::Lead => &self.lead,
+            Names::Link => &self.link,
             Names::Run => &self.run,
             Names::SpareAccount => &self.spare_account,
         }
@@ -223,9 +276,11 @@ impl Things {
     /// What nobody else may ever be shown.
     pub fn marks(&self) -> Vec<String> {
         let Self { account, spare_account, asset, campaign, item, key, lead, run, delivery, .. } = self;
-        let ids = [account, spare_account, asset, campaign, item, key, lead, run, delivery].map(Clone::clone);
+        let Self { channel_message, dead_reply, executor, link, .. } = self;
+        let ids = [account, spare_account, asset, campaign, item, key, lead, run, delivery];
+        let ids = ids.into_iter().chain([channel_message, dead_reply, executor, link]).cloned();
         let tenant =
             [self.tenant.id.0.to_string(), self.tenant.workspace_id.0.to_string(), format!("{}-", self.mark)];
-        ids.into_iter().chain(tenant).collect()
+        ids.chain(tenant).collect()
     }
 }

@@ -14,6 +14,7 @@ mod torment;
 mod twins;
 
 pub use outside::send;
+pub use plan::Dice;
 use plan::Plan;
 use rig::Rig;
 use torment::Outcome;

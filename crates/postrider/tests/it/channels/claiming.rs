@@ -1,0 +1,182 @@
+//! Claiming and reclaiming replies.
+
+use uuid::Uuid;
+
+use super::rows::{NOTHING, RETRY, Room, Rows, SENT, claim, reclaim, settle};
+use crate::sql::{execute, refusal, texts};
+
+/// The ids of a claim of up to so many.
+async fn taken(rows: &Rows, limit: i32) -> Result<Vec<Uuid>, sqlx::Error> {
+    Ok(claim(&rows.worker, "w", &Room::of(limit)).await?.iter().map(|reply| reply.id).collect())
+}
+
+/// Moves the time of a reply.
+async fn due(rows: &Rows, reply: Uuid, at: &str) -> Result<(), sqlx::Error> {
+    let sql = format!("update channels.channel_outbox set next_attempt_at = {at} where id = '{reply}'");
+    execute(&rows.admin, sql).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_takes_what_is_due_and_marks_it() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let reply = rows.reply(rows.own).await?;
+    let claimed = claim(&rows.worker, "w", &Room::of(10)).await?;
+    assert_eq!(claimed.len(), 1);
+    assert_eq!((claimed[0].id, claimed[0].claims, claimed[0].attempt_count), (reply, 1, 0));
+    assert!(!claimed[0].is_in_doubt);
+    let row = "concat_ws(' ', status, locked_by, claims, attempt_count, locked_at <= now())";
+    assert_eq!(rows.look(row, "channel_outbox", reply).await?, "sending w 1 0 t");
+    assert_eq!(taken(&rows, 10).await?, NOTHING);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_claims_knows_what_to_send_and_which_account_it_was() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    rows.reply(rows.own).await?;
+    let all = "select concat_ws(' ', claimed.tenant_id, claimed.account_id, claimed.provider, claimed.recipient_id, payload->>'text', max_attempts,
+                                message.correlation_id = claimed.correlation_id, account_version = account.updated_at)
+                 from channels.claim_replies('w', 1, 1, '{}', '{}', null, null) as claimed
+                 left join channels.channel_messages as message on message.id = claimed.channel_message_id
+                 left join tenancy.provider_accounts as account on account.id = claimed.account_id";
+    let mut transaction = super::rows::acting_for(&rows.worker, rows.own).await?;
+    assert_eq!(
+        texts(&mut *transaction, all).await?,
+        [format!("{} {} sim room you said hi 5 t t", rows.own.tenant, rows.own.account)]
+    );
+    transaction.rollback().await?;
+
+    // A removed account has no version; the reply is claimed all the same, to be ended.
+    let removed = format!("select tenancy.remove_provider_account('{}', 'me')", rows.own.account);
+    assert!(rows.ask::<bool>(rows.own, removed).await?);
+    let version = "select coalesce(account_version::text, 'none') from channels.claim_replies('w', 1, 1, '{}', '{}', null, null)";
+    assert_eq!(texts(&rows.worker, version).await?, ["none"]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_is_pending_and_due_is_claimed_and_the_longest_due_first() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let sent = rows.held(rows.own, "v").await?;
+    assert_eq!(settle(&rows.worker, "v", &[(&sent, SENT)]).await?, ["sent"]);
+    rows.dead(rows.own).await?;
+    rows.held(rows.own, "v").await?;
+    let mut replies = Vec::new();
+    for age in ["1 minute", "3 minutes", "2 minutes", "0"] {
+        let reply = rows.reply(rows.own).await?;
+        due(&rows, reply, &format!("now() - interval '{age}'")).await?;
+        replies.push(reply);
+    }
+    let later = rows.reply(rows.own).await?;
+    due(&rows, later, "now() + interval '1 minute'").await?;
+    for at in [1, 2, 0, 3] {
+        assert_eq!(taken(&rows, 1).await?, [replies[at]]);
+    }
+    assert_eq!(taken(&rows, 10).await?, NOTHING);
+    due(&rows, later, "now()").await?;
+    assert_eq!(taken(&rows, 10).await?, [later]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_due_together_goes_by_its_id_and_a_claim_takes_as_many_as_it_may() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    rows.fill(rows.own, 10, "next_attempt_at", "now() - interval '1 hour'").await?;
+    let ids = "select id::text from channels.channel_outbox order by id";
+    let ids: Vec<Uuid> =
+        texts(&rows.admin, ids).await?.iter().map(|id| id.parse()).collect::<Result<_, _>>()?;
+    for (limit, range) in [(3, 0..3), (1, 3..4), (0, 4..4), (5, 4..9), (100, 9..10)] {
+        let mut taken = taken(&rows, limit).await?;
+        taken.sort_unstable();
+        assert_eq!(taken, ids[range], "{limit}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_somebody_else_holds_is_skipped_and_not_waited_for() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let (first, second) = (rows.reply(rows.own).await?, rows.reply(rows.own).await?);
+    let mut other = rows.worker.begin().await?;
+    let theirs = claim(&mut *other, "v", &Room::of(1)).await?;
+    assert_eq!(theirs[0].id, first);
+    // Their claim is not committed, and ours comes at once.
+    assert_eq!(taken(&rows, 10).await?, [second]);
+    other.rollback().await?;
+    assert_eq!(taken(&rows, 10).await?, [first]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatcher_must_name_itself() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    rows.reply(rows.own).await?;
+    for name in ["", " "] {
+        assert_eq!(refusal(claim(&rows.worker, name, &Room::of(1)).await)?.code, "22023");
+    }
+    let nobody =
+        execute(&rows.worker, "select channels.claim_replies(null, 1, 1, '{}', '{}', null, null)").await;
+    assert_eq!(refusal(nobody)?.code, "22023");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dispatcher_held_for_too_long_is_pending_again_and_in_doubt_and_no_attempt_is_counted()
+-> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let (stale, fresh) = (rows.held(rows.own, "gone").await?, rows.held(rows.own, "there").await?);
+    rows.age_lock(stale.id, "61 seconds").await?;
+    rows.age_lock(fresh.id, "59 seconds").await?;
+    assert_eq!(reclaim(&rows.worker, "1 minute").await?, [stale.id]);
+    let row = "concat_ws(' ', status, attempt_count, in_doubt_since is not null, locked_by, locked_at, claims, next_attempt_at <= now(), last_error)";
+    assert_eq!(
+        rows.look(row, "channel_outbox", stale.id).await?,
+        "pending 0 t 1 t the dispatcher that was sending it went away"
+    );
+    assert_eq!(
+        rows.look("concat_ws(' ', status, locked_by)", "channel_outbox", fresh.id).await?,
+        "sending there"
+    );
+    assert_eq!(reclaim(&rows.worker, "1 minute").await?, NOTHING);
+
+    let again = claim(&rows.worker, "heir", &Room::of(10)).await?;
+    assert_eq!((again[0].id, again[0].claims, again[0].attempt_count), (stale.id, 2, 0));
+    assert!(again[0].is_in_doubt, "what was being sent may have arrived");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doubt_keeps_its_first_moment_and_a_reclaim_says_who_was_gone() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let held = rows.held(rows.own, "gone").await?;
+    let since = "update channels.channel_outbox set in_doubt_since = '2020-01-01', locked_at = now() - interval '1 hour'";
+    execute(&rows.admin, since).await?;
+    let told = "select concat_ws(' ', id, worker, channel_message_id is not null, correlation_id is not null)
+                  from channels.reclaim_replies('1 minute', 10)";
+    assert_eq!(texts(&rows.worker, told).await?, [format!("{} gone t t", held.id)]);
+    assert_eq!(rows.look("in_doubt_since::date", "channel_outbox", held.id).await?, "2020-01-01");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reclaim_takes_the_oldest_locks_as_many_as_it_may_and_skips_what_is_being_settled()
+-> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let mut held = Vec::new();
+    for minutes in [2, 4, 3] {
+        let reply = rows.held(rows.own, "gone").await?;
+        rows.age_lock(reply.id, &format!("{minutes} minutes")).await?;
+        held.push(reply);
+    }
+    let one = "select id::text from channels.reclaim_replies('1 minute', 1)";
+    assert_eq!(texts(&rows.worker, one).await?, [held[1].id.to_string()]);
+    // A result comes in at this moment: it is not taken away any more.
+    let mut settling = rows.worker.begin().await?;
+    assert_eq!(settle(&mut *settling, "gone", &[(&held[2], RETRY)]).await?, ["pending"]);
+    assert_eq!(reclaim(&rows.worker, "1 minute").await?, [held[0].id]);
+    settling.commit().await?;
+    assert_eq!(reclaim(&rows.worker, "1 minute").await?, NOTHING);
+    let row = "concat_ws(' ', attempt_count, in_doubt_since)";
+    assert_eq!(rows.look(row, "channel_outbox", held[2].id).await?, "1");
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! A dispatcher that stood still for too long: what it has to say afterwards changes nothing.
+
+use serde_json::json;
+
+use crate::{
+    channels::{
+        bots::{Bots, OFTEN, Serving, acted, control, received, snapshot},
+        ingress::vendors::Vendor,
+    },
+    world::{PATIENCE, Sim, eventually},
+};
+
+/// Time enough to stop somebody in the middle of a call.
+const HELD_MS: u64 = 4000;
+const LATE: (&str, &str) = ("postrider_replies_total", "as=\"late\"");
+
+/// The first call is held, and ends well or badly; all others go well.
+fn hold(sim: &Sim, vendor: Vendor, calls: &[(&str, u64)]) -> anyhow::Result<()> {
+    let rules: Vec<_> = calls
+        .iter()
+        .map(|(fault, delay)| {
+            let mut rule = json!({ "provider": vendor.name(), "fault": fault, "times": 1, "on": "send" });
+            if *fault == "latency" {
+                rule["delay_ms"] = json!(delay);
+            }
+            rule
+        })
+        .collect();
+    control(sim, "/faults/rules", &json!(rules))
+}
+
+fn is_frozen(serving: &Serving) -> anyhow::Result<bool> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", serving.process.child.id()))?;
+    for task in tasks {
+        let stat = std::fs::read_to_string(task?.path().join("stat"))?;
+        if !stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_late_result_of_a_stale_dispatcher_changes_nothing() -> anyhow::Result<()> {
+    // It hears that all went well, or that nobody knows; and its successor has called again, or has only asked.
+    for (vendor, fault, acts) in [(Vendor::Telegram, "latency", 2), (Vendor::Slack, "stall", 1)] {
+        let sim = Sim::start(&["--stall-seconds", &(HELD_MS / 1000).to_string()])?;
+        let bots = Bots::new(&sim.http_url).await?;
+        hold(&sim, vendor, &[(fault, HELD_MS)])?;
+        let stale = Serving::start(&bots.world, "dispatcher", OFTEN)?;
+        let reply = bots.reply(vendor, 1).await?;
+        eventually("the call is held", async || Ok(received(&sim, vendor, 1)?.len() == 1)).await?;
+        stale.process.signal("STOP")?;
+        eventually("it stands still", async || is_frozen(&stale)).await?;
+        let held = bots.row(reply).await?;
+        assert_eq!(
+            (held.status.as_str(), held.claims),
+            ("sending", 1),
+            "void: it was over before it was stopped"
+        );
+
+        bots.age().await?;
+        let fresh = Serving::start(&bots.world, "dispatcher", OFTEN)?;
+        let sent = bots.ends(reply, "sent").await?;
+        assert_eq!((sent.claims, acted(&sim, vendor, 1)?), (2, acts), "{sent:?}");
+        fresh.stop()?;
+        let before = snapshot(&bots.admin, "channels.channel_outbox").await?;
+        stale.process.signal("CONT")?;
+        eventually("it tells what it knows", async || Ok(stale.metric(LATE.0, &[LATE.1])? == Some(1.0)))
+            .await?;
+        let after = snapshot(&bots.admin, "channels.channel_outbox").await?;
+        assert_eq!(before, after, "{vendor:?}");
+        bots.told(&stale, "the result of an attempt came too late", &sent)?;
+        stale.stop()?;
+        assert_eq!(acted(&sim, vendor, 1)?, acts);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_counts_for_its_own_claim_and_not_for_the_next_one() -> anyhow::Result<()> {
+    // The same dispatcher takes the reply up again while its first call is still under way.
+    let sim = Sim::start(&[])?;
+    let bots = Bots::new(&sim.http_url).await?;
+    let longer = 2 * u64::try_from(PATIENCE.as_millis())?;
+    hold(&sim, Vendor::Telegram, &[("latency", 2 * HELD_MS), ("latency", longer)])?;
+    let settings = format!("{OFTEN}call_timeout_seconds = 120\nlock_timeout_seconds = 250\n");
+    let dispatcher = Serving::start(&bots.world, "dispatcher", &settings)?;
+    let reply = bots.reply(Vendor::Telegram, 1).await?;
+    eventually("the first call is held", async || Ok(received(&sim, Vendor::Telegram, 1)?.len() == 1))
+        .await?;
+    bots.age().await?;
+    eventually("the second call is held", async || Ok(received(&sim, Vendor::Telegram, 1)?.len() == 2))
+        .await?;
+    let held = bots.row(reply).await?;
+    assert_eq!((held.status.as_str(), held.claims), ("sending", 2), "{held:?}");
+    eventually("the first call ends", async || Ok(dispatcher.metric(LATE.0, &[LATE.1])? == Some(1.0)))
+        .await?;
+    assert_eq!(bots.row(reply).await?, held, "the second is still under way");
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! What people write comes in, is executed, and has its reply in the outbox: through a server as vendors meet it, with an agent that
+//! keeps its own receipts.
+
+mod agent;
+mod believed;
+mod enqueueing;
+mod executing;
+mod stage;
+mod stopping;
+pub mod vendors;

@@ -1,0 +1,173 @@
+//! A process dies at every place that a message passes on its way in and a reply on its way out, alone, and the next process finishes
+//! what it left.
+#![cfg(debug_assertions)]
+
+use std::{os::unix::process::ExitStatusExt, sync::Arc};
+
+use postrider_store::crash::{RECEIVING_POINTS, REPLY_POINTS};
+use tokio::{sync::Semaphore, task::JoinSet};
+use uuid::Uuid;
+
+use super::{
+    bots::{Bots, OFTEN, Serving, acted, deliver, launch},
+    ingress::vendors::Vendor::{self, Slack, Telegram, Whatsapp},
+};
+use crate::world::{Process, Sim, eventually};
+
+/// Where whoever receives dies, and how often the message is executed.
+const RECEIVING: &[(&str, i64)] = &[
+    ("receive.before", 1),
+    ("receive.after_statement", 1),
+    // It was written down, and its time runs.
+    ("receive.after_commit", 2),
+    ("enqueue.before", 2),
+    ("enqueue.after_statement", 2),
+    // The reply is in the outbox, and only the answer was lost.
+    ("enqueue.after_commit", 1),
+];
+
+/// Where the dispatcher dies, how often it claims, and how often each vendor acts. Only between the call and the commit of what became
+/// of it is there anything to be called twice: Slack is asked, WhatsApp tells, and Telegram can do neither.
+const REPLYING: &[(&str, i32, [(Vendor, usize); 3])] = &[
+    ("reply.before_claim", 1, [(Slack, 1), (Telegram, 1), (Whatsapp, 1)]),
+    ("reply.claimed", 1, [(Slack, 1), (Telegram, 1), (Whatsapp, 1)]),
+    ("reply.after_claim", 2, [(Slack, 1), (Telegram, 1), (Whatsapp, 1)]),
+    ("reply.before_call", 2, [(Slack, 1), (Telegram, 1), (Whatsapp, 1)]),
+    ("reply.after_call", 2, [(Slack, 1), (Telegram, 2), (Whatsapp, 1)]),
+    ("reply.before_settling", 2, [(Slack, 1), (Telegram, 2), (Whatsapp, 1)]),
+    ("reply.settled", 2, [(Slack, 1), (Telegram, 2), (Whatsapp, 1)]),
+    ("reply.after_settling", 1, [(Slack, 1), (Telegram, 1), (Whatsapp, 1)]),
+];
+
+/// So many cases at a time: two cores are busy with starting processes.
+const AT_ONCE: usize = 4;
+
+fn all_are_tried(points: &[&str], cases: impl Iterator<Item = &'static str>) {
+    let cases: Vec<&str> = cases.collect();
+    assert_eq!(points, cases, "every place is tried, in order");
+}
+
+/// Runs cases side by side; the first that fails is the result.
+async fn all<C: Future<Output = anyhow::Result<()>> + Send + 'static>(
+    cases: impl Iterator<Item = (String, C)>,
+) -> anyhow::Result<()> {
+    let (mut running, turns) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
+    for (name, case) in cases {
+        let turns = Arc::clone(&turns);
+        running.spawn(async move {
+            let _turn = turns.acquire().await?;
+            case.await.map_err(|error| error.context(name))
+        });
+    }
+    while let Some(case) = running.join_next().await {
+        case??;
+    }
+    Ok(())
+}
+
+fn died(process: &mut Process) -> anyhow::Result<()> {
+    let status = tokio::task::block_in_place(|| process.wait())?;
+    anyhow::ensure!(
+        status.signal() == Some(9),
+        "it did not die by itself: {status}\n{}",
+        process.lines().join("\n")
+    );
+    Ok(())
+}
+
+/// The only reply there is.
+async fn reply_of(bots: &Bots) -> anyhow::Result<Uuid> {
+    Ok(sqlx::query_scalar("select id from channels.channel_outbox").fetch_one(&bots.admin).await?)
+}
+
+/// What must be true in the end, whoever died.
+async fn check(bots: &Bots) -> anyhow::Result<()> {
+    let message =
+        "select count(*) from channels.channel_messages where status = 'executed' and leased_until is null";
+    anyhow::ensure!(bots.count(message).await? == 1, "the message is not executed");
+    anyhow::ensure!(bots.count("select count(*) from channels.channel_messages").await? == 1);
+    anyhow::ensure!(bots.count("select count(*) from channels.channel_outbox").await? == 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_message_is_executed_and_answered_wherever_its_receiver_dies() -> anyhow::Result<()> {
+    all_are_tried(RECEIVING_POINTS, RECEIVING.iter().map(|(point, _)| *point));
+    let cases = RECEIVING.iter().flat_map(|(point, executions)| {
+        // The vendor delivers it again, or has better things to do; what was not written down was not promised.
+        let is_known = !["receive.before", "receive.after_statement"].contains(point);
+        [Some(true), is_known.then_some(false)].into_iter().flatten().map(move |comes_again| {
+            (format!("{point}, again: {comes_again}"), receiver_dies(point, *executions, comes_again))
+        })
+    });
+    all(cases).await
+}
+
+async fn receiver_dies(point: &'static str, executions: i64, comes_again: bool) -> anyhow::Result<()> {
+    let sim = Sim::start(&[])?;
+    let bots = Bots::new(&sim.http_url).await?;
+    let (victim, config) = launch(&bots.world, "api", OFTEN, &[("CRASH_AT", point)])?;
+    let mut victim = Serving::serving(victim, config)?;
+    anyhow::ensure!(deliver(&bots, &victim.http_url, Slack, 1).is_none(), "it was answered");
+    died(&mut victim.process)?;
+
+    let next = Serving::start(&bots.world, "api,dispatcher", OFTEN)?;
+    if comes_again {
+        anyhow::ensure!(deliver(&bots, &next.http_url, Slack, 1) == Some(200));
+    }
+    bots.age().await?;
+    eventually("there is a reply", async || {
+        Ok(bots.count("select count(*) from channels.channel_outbox").await? == 1)
+    })
+    .await?;
+    bots.ends(reply_of(&bots).await?, "sent").await?;
+    check(&bots).await?;
+    anyhow::ensure!(deliver(&bots, &next.http_url, Slack, 1) == Some(200), "it is known");
+    let counted = bots.count("select executions::bigint from channels.channel_messages").await?;
+    anyhow::ensure!(counted == executions, "executed {counted} times, expected {executions}");
+    next.stop()?;
+    anyhow::ensure!(acted(&sim, Slack, 1)? == 1);
+    check(&bots).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_reply_is_sent_wherever_its_dispatcher_dies() -> anyhow::Result<()> {
+    all_are_tried(REPLY_POINTS, REPLYING.iter().map(|(point, ..)| *point));
+    let cases = REPLYING.iter().flat_map(|(point, claims, acts)| {
+        acts.iter().map(move |(vendor, acts)| {
+            (format!("{point}, {vendor:?}"), dispatcher_dies(point, *vendor, *claims, *acts))
+        })
+    });
+    all(cases).await
+}
+
+async fn dispatcher_dies(
+    point: &'static str,
+    vendor: Vendor,
+    claims: i32,
+    acts: usize,
+) -> anyhow::Result<()> {
+    let sim = Sim::start(&[])?;
+    let bots = Bots::new(&sim.http_url).await?;
+    let ear = if vendor == Whatsapp { Some(Serving::start(&bots.world, "api", OFTEN)?) } else { None };
+    if let Some(ear) = &ear {
+        bots.report_to(&sim, &ear.http_url)?;
+    }
+    let reply = bots.reply(vendor, 1).await?;
+    let (mut victim, _config) = launch(&bots.world, "dispatcher", OFTEN, &[("CRASH_AT", point)])?;
+    died(&mut victim)?;
+    bots.nobody_dispatches().await?;
+    let called = acted(&sim, vendor, 1)?;
+    if ear.is_some() && called > 0 {
+        bots.until(reply, "WhatsApp tells", |row| row.delivery_status.as_deref() == Some("delivered"))
+            .await?;
+    }
+    bots.age().await?;
+    let next = Serving::start(&bots.world, "dispatcher", OFTEN)?;
+    let row = bots.ends(reply, "sent").await?;
+    anyhow::ensure!(row.claims == claims && !row.is_in_doubt, "{row:?}, expected {claims} claims");
+    next.stop()?;
+    let acted = acted(&sim, vendor, 1)?;
+    anyhow::ensure!(acted == acts, "{vendor:?} acted {acted} times, expected {acts}");
+    check(&bots).await
+}
