@@ -264,6 +264,17 @@ begin
          limit p_limit
            for update skip locked
     loop
+        if not exists (select from tenancy.provider_accounts as account
+                        where account.tenant_id = v_message.tenant_id and account.id = v_message.account_id) then
+            update channels.channel_messages as message
+               set status = 'dispatch_failed',
+                   last_error = 'its account was removed',
+                   is_executing = false,
+                   leased_until = null,
+                   updated_at = now()
+             where message.id = v_message.id;
+            continue;
+        end if;
         -- An account whose executor was taken away waits for another one.
         if not exists (select from channels.channel_executors as executor
                         where executor.tenant_id = v_message.tenant_id
@@ -280,6 +291,35 @@ begin
                    admitted.user_id, admitted.role, v_message.correlation_id
               from channels.admit_message(v_message, p_lease) as admitted;
     end loop;
+end
+$$;
+
+-- Has a message that failed taken up again now, for a person. False when the context's tenant has no such message that failed, or it is
+-- being executed.
+create function channels.retry_message(p_id uuid, p_actor text)
+returns boolean
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+as $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update channels.channel_messages as message
+       set is_executing = false,
+           leased_until = now(),
+           updated_at = now()
+     where message.tenant_id = v_tenant_id
+       and message.id = p_id
+       and message.status = 'dispatch_failed'
+       and not (message.is_executing and message.leased_until > now());
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'message.retried', 'message:' || p_id);
+    return true;
 end
 $$;
 
@@ -461,6 +501,7 @@ revoke all on all functions in schema channels from public;
 grant execute on function
     channels.receive_message(uuid, uuid, uuid, text, text, text, text, text, uuid, interval, integer),
     channels.record_delivery(uuid, uuid, text, text, boolean, timestamptz, text),
+    channels.retry_message(uuid, text),
     channels.link_sender(uuid, uuid, text, text, text, text),
     channels.unlink_sender(uuid, text),
     channels.put_executor(uuid, uuid, text, text, integer, bytea, text, jsonb, text),

@@ -102,6 +102,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set lock_timeout = '10s'
 as $$
 begin
     return query

@@ -90,6 +90,7 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(executors::remove))
         .routes(routes!(messages::list))
         .routes(routes!(messages::get))
+        .routes(routes!(messages::retry))
         .routes(routes!(outbox::list))
         .routes(routes!(outbox::requeue_all))
         .routes(routes!(outbox::get))

@@ -98,9 +98,8 @@ pub struct DeliveryReport {
     pub error: Option<String>,
 }
 
-/// A reply, whatever the provider calls the parts: `channel_outbox.payload`.
+/// A reply, whatever the provider calls the parts: `channel_outbox.payload`. A newer version may have written more into it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Reply {
     /// The words.
     pub text: String,
@@ -127,6 +126,8 @@ pub struct Sentinel {
 impl Sentinel {
     /// Most words and phrases.
     pub const WORDS_MAX: usize = 1000;
+    /// The highest rate: more messages of a minute are not counted.
+    pub const RATE_MAX: u32 = 999;
 
     /// What is wrong with these rules, and what to do about it.
     #[must_use]
@@ -139,8 +140,12 @@ impl Sentinel {
                 "`{word}` is no word that could be blocked: it needs letters, and at most 255 bytes"
             ));
         }
-        (self.messages_per_minute == Some(0))
-            .then(|| "messages_per_minute must be at least 1; leave it out for no limit".to_owned())
+        self.messages_per_minute.filter(|most| !(1..=Self::RATE_MAX).contains(most)).map(|_| {
+            format!(
+                "messages_per_minute must lie between 1 and {}; leave it out for no limit",
+                Self::RATE_MAX
+            )
+        })
     }
 
     /// Why a message must not be executed, if its rules say so. `recent` counts the sender's messages of the last minute, this one
@@ -247,7 +252,10 @@ mod tests {
     fn a_sentinel_counts_the_message_that_is_asked_about() {
         let slow = Sentinel { messages_per_minute: Some(2), ..Sentinel::default() };
         assert_eq!([1, 2, 3].map(|recent| slow.objection("hi", recent).is_some()), [false, false, true]);
-        assert!(Sentinel { messages_per_minute: Some(0), ..Sentinel::default() }.problem().is_some());
+        for (rate, is_fine) in [(0, false), (1, true), (999, true), (1000, false)] {
+            let sentinel = Sentinel { messages_per_minute: Some(rate), ..Sentinel::default() };
+            assert_eq!(sentinel.problem().is_none(), is_fine, "{rate}");
+        }
     }
 
     #[test]

@@ -281,6 +281,19 @@ pub async fn enqueue_kept(pool: &Pool, limit: usize, max_attempts: i32) -> Resul
     Ok(count)
 }
 
+/// Has a message of the transaction's tenant that failed taken up again now. False when there is none that failed, or it is being
+/// executed.
+pub async fn retry(
+    connection: &mut PgConnection,
+    id: ChannelMessageId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select channels.retry_message($1, $2) as "is_due!""#, id.0, actor)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("taking the message up again"))
+}
+
 /// Writes down what a provider told about a reply, in the tenant of the transaction. False when the account has no such reply.
 pub async fn record_delivery(
     connection: &mut PgConnection,

@@ -118,10 +118,12 @@ pub enum Verdict {
         /// Why.
         error: String,
     },
-    /// It was not tried: somebody else may, at once or after a pause. Nothing is counted.
+    /// It was not tried, or the provider asks for patience: again after a pause. Nothing is counted.
     Release {
         /// How long to wait.
         pause: Duration,
+        /// Why, where that is worth knowing.
+        reason: Option<String>,
     },
 }
 
@@ -310,7 +312,7 @@ impl Columns {
             Verdict::Sent { message_id } => ("sent", Some(message_id), None, Duration::ZERO, false),
             Verdict::Retry { error, pause, in_doubt } => ("retry", None, Some(error), *pause, *in_doubt),
             Verdict::Dead { error } => ("dead", None, Some(error), Duration::ZERO, false),
-            Verdict::Release { pause } => ("release", None, None, *pause, false),
+            Verdict::Release { pause, reason } => ("release", None, reason.as_ref(), *pause, false),
         };
         let storable = |text: &String| storable(text).into_owned();
         self.ids.push(reply.id.0);
@@ -362,13 +364,14 @@ pub async fn reclaim(pool: &Pool, lock_timeout: Duration, limit: i32) -> Result<
         .collect())
 }
 
-/// Says that there are replies. After the commit, and at most a few times a second.
-pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
+/// Says that there are replies. After the commit that made them, and at most a few times a second.
+pub async fn hint(pool: &Pool) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
     sqlx::query!("select pg_notify($1, '')", HINT_CHANNEL)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unnamed(&mut transaction))
         .await
         .map_err(StoreError::on("sending the hint"))?;
-    Ok(())
+    pool::commit(transaction).await
 }
 
 /// How replies stand, over all tenants.

@@ -68,10 +68,19 @@ pub fn outbound(config: &Config) -> Policy {
 
 /// Every vendor that this binary can call.
 pub fn adapters(config: &Config) -> anyhow::Result<Adapters> {
-    let policy = outbound(config);
-    let timeout = Duration::from_secs(config.campaigns.call_timeout_seconds);
-    // The client gives up first: it knows how far the call had come, and the worker does not.
-    let client = GuardedClient::new(policy, Limits { total: timeout.mul_f64(0.9), ..Limits::default() })?;
+    adapters_within(config, Duration::from_secs(config.campaigns.call_timeout_seconds))
+}
+
+/// The same, with the time that an attempt at a reply may take.
+pub fn reply_adapters(config: &Config) -> anyhow::Result<Adapters> {
+    adapters_within(config, Duration::from_secs(config.channels.outbox.call_timeout_seconds))
+}
+
+fn adapters_within(config: &Config, timeout: Duration) -> anyhow::Result<Adapters> {
+    // The client gives up first: it knows how far the call had come, and who waits for it does not.
+    let total = timeout.mul_f64(0.9);
+    let connect = Limits::default().connect.min(total / 2);
+    let client = GuardedClient::new(outbound(config), Limits { total, connect })?;
     Ok(Adapters::standard(&client))
 }
 

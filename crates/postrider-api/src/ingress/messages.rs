@@ -1,7 +1,5 @@
 //! From the messages of a webhook to what became of each.
 
-use std::sync::Arc;
-
 use futures::{StreamExt, stream};
 use postrider_engine::Ended;
 use postrider_model::{
@@ -80,9 +78,7 @@ impl Ingress {
             return Ok(ReceivedMessages { messages: Vec::new() });
         }
         let at_once = messages.len().min(EXECUTIONS_PER_WEBHOOK_MAX);
-        let places =
-            Arc::clone(&self.room).try_acquire_many_owned(u32::try_from(at_once).unwrap_or(u32::MAX));
-        let places = places.map_err(|_| ApiError::NoRoom {
+        let places = self.room.take(delivery.account, at_once).ok_or(ApiError::NoRoom {
             detail: "too many messages are being executed",
             is_full: true,
             retry_after: RETRY_AFTER,

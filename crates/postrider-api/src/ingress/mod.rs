@@ -9,8 +9,7 @@
 //! to deliver again, which is harmless.
 
 mod messages;
-
-use std::sync::Arc;
+mod room;
 
 use axum::{
     Json,
@@ -28,15 +27,15 @@ use postrider_store::{
     messages::Receiving,
     pool,
 };
-use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use self::messages::{Delivery, ReceivedMessages};
+use self::{
+    messages::{Delivery, ReceivedMessages},
+    room::Room,
+};
 use crate::{App, body::BODY_BYTES_MAX, error::ApiError};
 
-/// Most executions of a process at a time.
-const EXECUTIONS_MAX: usize = 256;
 /// Most executions for one webhook at a time.
 const EXECUTIONS_PER_WEBHOOK_MAX: usize = 8;
 /// When to deliver again if there was no room, in seconds.
@@ -50,7 +49,7 @@ pub struct Ingress {
     executing: Executing,
     receiving: Receiving,
     /// Room for executions.
-    room: Arc<Semaphore>,
+    room: Room,
     /// Executions go on when who delivered has gone away.
     under_way: TaskTracker,
 }
@@ -64,7 +63,7 @@ impl Ingress {
         executing: Executing,
         receiving: Receiving,
     ) -> Self {
-        let (room, under_way) = (Arc::new(Semaphore::new(EXECUTIONS_MAX)), TaskTracker::new());
+        let (room, under_way) = (Room::default(), TaskTracker::new());
         Self { adapters, master_key, executing, receiving, room, under_way }
     }
 

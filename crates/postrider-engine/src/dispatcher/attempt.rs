@@ -19,9 +19,10 @@ use postrider_store::{
 
 use super::{
     Shared,
-    decide::{Pausing, after_call, after_look_up},
+    decide::{CALLBACK_WITHIN, Pausing, after_call, after_look_up},
     lane::Went,
     settle::{About, Settled},
+    within,
 };
 
 /// A reply of a vendor that this process does not know is left to others for so long.
@@ -58,12 +59,25 @@ async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, Went) {
         }
         Err(NotOpen::NotHere) => {
             tracing::warn!(provider = reply.provider, "this process does not know the provider; others may");
-            return (Verdict::Release { pause: LEAVE_ALONE }, Went::Well);
+            return (Verdict::Release { pause: LEAVE_ALONE, reason: None }, Went::Well);
+        }
+        // Not the provider's fault, nor the reply's: another process may have the key, or the database answers later.
+        Err(NotOpen::NotNow(reason)) => {
+            tracing::warn!(account.id = %reply.account.id, reason, "an account could not be read");
+            return (Verdict::Release { pause: LEAVE_ALONE, reason: Some(reason) }, Went::Well);
         }
         Err(NotOpen::Unfit(reason)) => {
             return after_call(Outcome::NotSent { reason, retry_after: None }, DoubtClass::Person, &pausing);
         }
     };
+    // A dispatcher died while it was sending: the provider's callback may be on its way.
+    let doubted_for =
+        reply.doubt().map(|doubt| Timestamp::now().duration_since(doubt.doubted_since()).unsigned_abs());
+    if let Some(wait) =
+        doubted_for.and_then(|age| CALLBACK_WITHIN.checked_sub(age)).filter(|_| class == DoubtClass::Echo)
+    {
+        return (Verdict::Release { pause: wait, reason: None }, Went::Well);
+    }
     if let Some(doubt) = reply.doubt().filter(|_| class == DoubtClass::Lookup) {
         let looking = AssertUnwindSafe(provider.look_up(doubt, Some(&reply.message))).catch_unwind();
         let finding = match tokio::time::timeout(settings.call_timeout, looking).await {
@@ -77,7 +91,7 @@ async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, Went) {
     }
     // A process that stood still must not call: the reply may be somebody else's by now.
     if reply.age() + settings.call_timeout >= settings.lock_timeout {
-        return (Verdict::Release { pause: Duration::ZERO }, Went::Well);
+        return (Verdict::Release { pause: Duration::ZERO, reason: None }, Went::Well);
     }
     crash_point!("reply.before_call");
     let calling = AssertUnwindSafe(provider.call(reply.reservation(), &reply.message)).catch_unwind();
@@ -101,6 +115,7 @@ fn random() -> f64 {
 enum NotOpen {
     Removed,
     NotHere,
+    NotNow(String),
     Unfit(String),
 }
 
@@ -129,9 +144,9 @@ impl Accounts {
         if let Some(opened) = known {
             return Ok(opened);
         }
-        let read = replies::account(&self.pool, &self.master_key, account).await;
+        let read = within(replies::account(&self.pool, &self.master_key, account)).await;
         let (settings, secret) =
-            read.map_err(|error| NotOpen::Unfit(error.to_string()))?.ok_or(NotOpen::Removed)?;
+            read.map_err(|error| NotOpen::NotNow(error.to_string()))?.ok_or(NotOpen::Removed)?;
         let opened = adapter
             .open(&Account { id: account.id, settings: &settings, secret: &secret })
             .map_err(|error| NotOpen::Unfit(error.to_string()))?;

@@ -5,14 +5,15 @@
 //! |---|---|---|
 //! | delivered | sent | well |
 //! | rejected | dead | well |
-//! | not sent | again after the pause, or after the provider's own if that is longer | badly |
+//! | not sent | again after the pause | badly |
+//! | not sent, and the provider says when to come again | then, and it counts as no failure | patience |
 //! | unknown | again after the pause, in doubt; after a minute at least where the provider calls back | badly |
 //!
 //! | what a look-up found | verdict |
 //! |---|---|
 //! | done | sent, without a call |
 //! | absent, or the provider cannot tell | called |
-//! | unclear | again after the pause, in doubt |
+//! | unclear | again after the pause, in doubt; called when it stays so |
 
 use std::time::Duration;
 
@@ -22,9 +23,12 @@ use postrider_store::replies::Verdict;
 use super::lane::Went;
 
 /// How long a provider that calls back is given for it.
-const CALLBACK_WITHIN: Duration = Duration::from_secs(60);
+pub(super) const CALLBACK_WITHIN: Duration = Duration::from_secs(60);
 /// The longest that one reply waits because its provider asked for it.
 const PATIENCE_MAX: Duration = Duration::from_secs(3600);
+
+/// After so many failures nothing more is expected of look-ups.
+const UNCLEAR_MAX: i32 = 2;
 
 /// How long to wait after so many failures.
 pub(super) struct Pausing<'a> {
@@ -48,14 +52,23 @@ pub(super) fn after_call(outcome: Outcome, class: DoubtClass, pausing: &Pausing<
         Outcome::Delivered { message_id } => (Verdict::Sent { message_id }, Went::Well),
         Outcome::Rejected { reason } => (Verdict::Dead { error: reason }, Went::Well),
         Outcome::NotSent { reason, retry_after } => {
-            let patience = retry_after.unwrap_or_default().min(PATIENCE_MAX);
-            let pause = pausing.pause().max(patience);
-            (Verdict::Retry { error: reason, pause, in_doubt: false }, Went::Badly { patience: retry_after })
+            match retry_after {
+                Some(patience) => {
+                    // Those that it turned away together must not come again together.
+                    let spread = pausing.schedule.base.mul_f64(pausing.random);
+                    let pause = patience.min(PATIENCE_MAX) + spread;
+                    (Verdict::Release { pause, reason: Some(reason) }, Went::Patience(patience))
+                }
+                None => {
+                    let pause = pausing.pause();
+                    (Verdict::Retry { error: reason, pause, in_doubt: false }, Went::Badly)
+                }
+            }
         }
         Outcome::Unknown { reason } => {
             let least = if class == DoubtClass::Echo { CALLBACK_WITHIN } else { Duration::ZERO };
             let pause = pausing.pause().max(least);
-            (Verdict::Retry { error: reason, pause, in_doubt: true }, Went::Badly { patience: None })
+            (Verdict::Retry { error: reason, pause, in_doubt: true }, Went::Badly)
         }
     }
 }
@@ -65,10 +78,12 @@ pub(super) fn after_look_up(finding: Finding, pausing: &Pausing<'_>) -> Option<(
     match finding {
         Finding::Done { message_id, .. } => Some((Verdict::Sent { message_id }, Went::Well)),
         Finding::Absent { .. } | Finding::CannotTell { .. } => None,
+        // At least once: an answer that does not come must not keep the reply from its reader.
+        Finding::Unclear { .. } if pausing.attempt_count >= UNCLEAR_MAX => None,
         Finding::Unclear { reason } => {
             let error = format!("whether it arrived cannot be found out yet: {reason}");
             let pause = pausing.pause();
-            Some((Verdict::Retry { error, pause, in_doubt: true }, Went::Badly { patience: None }))
+            Some((Verdict::Retry { error, pause, in_doubt: true }, Went::Badly))
         }
     }
 }
@@ -99,7 +114,7 @@ mod tests {
         let unknown = || Outcome::Unknown { reason: "no".to_owned() };
         let again =
             |pause, in_doubt| Verdict::Retry { error: "no".to_owned(), pause: seconds(pause), in_doubt };
-        let badly = |wait| Went::Badly { patience: wait };
+        let later = |pause| Verdict::Release { pause: seconds(pause), reason: Some("no".to_owned()) };
         let sent = Outcome::Delivered { message_id: "m".to_owned() };
         let table = [
             (sent, Person, 0, Verdict::Sent { message_id: "m".to_owned() }, Went::Well),
@@ -110,16 +125,16 @@ mod tests {
                 Verdict::Dead { error: "no".to_owned() },
                 Went::Well,
             ),
-            (not_sent(None), Person, 0, again(10, false), badly(None)),
-            (not_sent(None), Person, 2, again(40, false), badly(None)),
-            (not_sent(Some(seconds(5))), Person, 0, again(10, false), badly(Some(seconds(5)))),
-            (not_sent(Some(seconds(60))), Person, 0, again(60, false), badly(Some(seconds(60)))),
-            (not_sent(Some(seconds(9999))), Person, 0, again(3600, false), badly(Some(seconds(9999)))),
-            (unknown(), Person, 0, again(10, true), badly(None)),
-            (unknown(), Key, 1, again(20, true), badly(None)),
-            (unknown(), Lookup, 0, again(10, true), badly(None)),
-            (unknown(), Echo, 0, again(60, true), badly(None)),
-            (unknown(), Echo, 4, again(160, true), badly(None)),
+            (not_sent(None), Person, 0, again(10, false), Went::Badly),
+            (not_sent(None), Person, 2, again(40, false), Went::Badly),
+            (not_sent(Some(seconds(5))), Person, 4, later(10), Went::Patience(seconds(5))),
+            (not_sent(Some(seconds(60))), Person, 0, later(65), Went::Patience(seconds(60))),
+            (not_sent(Some(seconds(9999))), Person, 0, later(3605), Went::Patience(seconds(9999))),
+            (unknown(), Person, 0, again(10, true), Went::Badly),
+            (unknown(), Key, 1, again(20, true), Went::Badly),
+            (unknown(), Lookup, 0, again(10, true), Went::Badly),
+            (unknown(), Echo, 0, again(60, true), Went::Badly),
+            (unknown(), Echo, 4, again(160, true), Went::Badly),
         ];
         for (outcome, class, attempts, verdict, went) in table {
             let said = format!("{outcome:?} {class:?} {attempts}");
@@ -135,7 +150,10 @@ mod tests {
         assert_eq!(after_look_up(done, &after(0)), Some((sent, Went::Well)));
         assert_eq!(after_look_up(Finding::Absent { evidence: evidence() }, &after(0)), None);
         assert_eq!(after_look_up(Finding::CannotTell { reason: evidence() }, &after(0)), None);
-        let unclear = after_look_up(Finding::Unclear { reason: evidence() }, &after(0));
-        assert!(matches!(unclear, Some((Verdict::Retry { in_doubt: true, .. }, Went::Badly { .. }))));
+        let unclear = |attempts| after_look_up(Finding::Unclear { reason: evidence() }, &after(attempts));
+        for attempts in [0, 1] {
+            assert!(matches!(unclear(attempts), Some((Verdict::Retry { in_doubt: true, .. }, Went::Badly))));
+        }
+        assert_eq!(unclear(2), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use postrider_store::{Pool, StoreError, pool, replies};
+use postrider_store::{Pool, replies};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -24,16 +24,10 @@ impl ReplyHints {
     /// Passes hints on until shutdown.
     pub async fn run(self, pool: Pool, shutdown: CancellationToken) {
         while shutdown.run_until_cancelled(self.wanted.notified()).await.is_some() {
-            if let Err(error) = notify(&pool).await {
+            if let Err(error) = replies::hint(&pool).await {
                 tracing::debug!(?error, "a hint was lost; the poll finds the replies: {error}");
             }
             tokio::time::sleep(APART).await;
         }
     }
-}
-
-async fn notify(pool: &Pool) -> Result<(), StoreError> {
-    let mut transaction = pool::begin(pool).await?;
-    replies::hint(&mut transaction).await?;
-    pool::commit(transaction).await
 }

@@ -23,7 +23,7 @@ use postrider_model::{
 };
 use postrider_providers::Adapters;
 use postrider_store::{
-    Pool, StoreError, pool,
+    Pool, StoreError,
     replies::{self, ClaimedReply, Room},
     wakeups::Wakeups,
 };
@@ -70,9 +70,6 @@ struct Shared {
     settings: DispatcherSettings,
 }
 
-/// How often the backlog is measured for the metrics.
-const MEASURE_EVERY: Duration = Duration::from_secs(15);
-
 impl Dispatcher {
     /// A dispatcher for the replies of these vendors.
     #[must_use]
@@ -94,7 +91,6 @@ impl Dispatcher {
         tracing::info!(dispatcher = shared.name, "the dispatcher is running");
         let (results, receiver) = mpsc::channel(shared.settings.concurrency);
         let settler = tokio::spawn(Settler::new(&shared).run(receiver));
-        let measuring = tokio::spawn(measure(shared.pool.clone(), shutdown.clone()));
         let mut work = Work::new(Arc::clone(&shared), results);
 
         while !shutdown.is_cancelled() {
@@ -104,9 +100,10 @@ impl Dispatcher {
             let room = work.room();
             let is_full = match room.limit {
                 0 => false,
-                limit => match replies::claim(&shared.pool, &shared.name, &room).await {
+                limit => match within(replies::claim(&shared.pool, &shared.name, &room)).await {
                     Ok(claimed) => {
                         let is_full = claimed.len() >= limit;
+                        work.note_turns(&claimed);
                         claimed.into_iter().for_each(|reply| work.begin(reply));
                         is_full
                     }
@@ -135,7 +132,6 @@ impl Dispatcher {
         tracing::info!(in_flight = work.attempts.len(), "the dispatcher finishes what it holds");
         work.finish().await;
         let _ = settler.await;
-        let _ = measuring.await;
         tracing::info!(dispatcher = shared.name, "the dispatcher has stopped");
     }
 }
@@ -170,9 +166,15 @@ impl Work {
         }
     }
 
+    /// Remembers which account was served last: the one that is farthest on the way around from where the claim began.
+    fn note_turns(&mut self, claimed: &[ClaimedReply]) {
+        let began = self.served_last;
+        let accounts = claimed.iter().map(|reply| (reply.account.tenant, reply.account.id));
+        self.served_last = accounts.max_by_key(|account| (Some(*account) <= began, *account)).or(began);
+    }
+
     fn begin(&mut self, reply: ClaimedReply) {
         let account = reply.account;
-        self.served_last = Some((account.tenant, account.id));
         self.lanes.entry(account.id).or_default().begin();
         let (shared, results) = (Arc::clone(&self.shared), self.results.clone());
         self.attempts.spawn(async move {
@@ -184,7 +186,7 @@ impl Work {
                 }
                 Err(_) => {
                     tracing::error!("an attempt panicked; its reply comes again when its lock is too old");
-                    (account.id, Went::Badly { patience: None })
+                    (account.id, Went::Badly)
                 }
             }
         });
@@ -209,7 +211,7 @@ impl Work {
 
     fn end(&mut self, (account, went): (ProviderAccountId, Went)) {
         if let Some(lane) = self.lanes.get_mut(&account) {
-            lane.end(went, Instant::now());
+            lane.end(went, self.shared.settings.account_concurrency, Instant::now());
         }
     }
 
@@ -225,36 +227,11 @@ impl Work {
     }
 }
 
-async fn measure(pool: Pool, shutdown: CancellationToken) {
-    loop {
-        if let Err(error) = measure_once(&pool).await {
-            tracing::debug!(?error, "the replies could not be measured");
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(MEASURE_EVERY) => {}
-        }
-    }
-}
+/// How long the database may take for one step: a connection that died silently must not stop everything.
+const STEP_WITHIN: Duration = Duration::from_secs(30);
 
-async fn measure_once(pool: &Pool) -> Result<(), StoreError> {
-    let mut transaction = pool::begin(pool).await?;
-    let standing = replies::measure(&mut transaction).await?;
-    pool::commit(transaction).await?;
-    let by_age = [
-        ("0", standing.pending + standing.sending),
-        ("60", standing.over_a_minute),
-        ("600", standing.over_ten_minutes),
-        ("3600", standing.over_an_hour),
-    ];
-    for (seconds, count) in by_age {
-        metrics::gauge!("postrider_replies_pending", "older_than_seconds" => seconds).set(count as f64);
-    }
-    metrics::gauge!("postrider_replies_due").set(standing.due as f64);
-    metrics::gauge!("postrider_replies_retrying").set(standing.tried_before as f64);
-    metrics::gauge!("postrider_replies_in_doubt").set(standing.in_doubt as f64);
-    metrics::gauge!("postrider_replies_dead").set(standing.dead as f64);
-    metrics::gauge!("postrider_replies_oldest_seconds").set(standing.oldest_seconds);
-    metrics::gauge!("postrider_messages_unfinished").set(standing.unfinished_messages as f64);
-    Ok(())
+/// Gives up what takes too long. It may have been done all the same; then it is found by the sweep.
+async fn within<T>(step: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let took_too_long = || StoreError::Unfit(format!("the database has not answered within {STEP_WITHIN:?}"));
+    tokio::time::timeout(STEP_WITHIN, step).await.unwrap_or_else(|_| Err(took_too_long()))
 }

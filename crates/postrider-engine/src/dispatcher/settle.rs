@@ -7,13 +7,13 @@ use postrider_model::{
     ids::{ChannelMessageId, OutboxId},
 };
 use postrider_store::{
-    Pool,
+    Pool, StoreError,
     replies::{self, ClaimedReply, SettledReply, Verdict},
 };
-use tokio::{sync::mpsc, time::Instant};
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::Shared;
+use super::{Shared, within};
 
 const BATCH_MAX: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -49,17 +49,11 @@ pub(super) struct Settled {
 pub(super) struct Settler {
     pool: Pool,
     dispatcher: String,
-    /// After this long the locks are too old, and the replies are somebody else's.
-    give_up_after: Duration,
 }
 
 impl Settler {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        Self {
-            pool: shared.pool.clone(),
-            dispatcher: shared.name.clone(),
-            give_up_after: shared.settings.lock_timeout,
-        }
+        Self { pool: shared.pool.clone(), dispatcher: shared.name.clone() }
     }
 
     /// Works until the last attempt has handed in its result.
@@ -72,22 +66,29 @@ impl Settler {
         }
     }
 
-    /// A result is never dropped because the database is away for a moment.
+    /// A result is never dropped because the database is away. How many wait is bounded by how many are under way.
     async fn record_for_sure(&self, settled: &[SettledReply], about: &[About]) {
-        let (started, mut pause) = (Instant::now(), PAUSE);
+        let mut pause = PAUSE;
         loop {
-            match replies::settle(&self.pool, &self.dispatcher, settled).await {
+            match within(replies::settle(&self.pool, &self.dispatcher, settled)).await {
                 Ok(states) => {
                     for (reply, about) in settled.iter().zip(about) {
                         tell(reply.verdict(), about, states.get(&about.id).copied());
                     }
                     return;
                 }
-                Err(error) if started.elapsed() > self.give_up_after => {
+                // One of them spoils the statement for all: find it by telling them one by one.
+                Err(StoreError::Refused { .. }) if settled.len() > 1 => {
+                    for (reply, about) in settled.iter().zip(about) {
+                        let alone = (std::slice::from_ref(reply), std::slice::from_ref(about));
+                        Box::pin(self.record_for_sure(alone.0, alone.1)).await;
+                    }
+                    return;
+                }
+                Err(error @ StoreError::Refused { .. }) => {
                     tracing::error!(
                         ?error,
-                        count = settled.len(),
-                        "results could not be recorded; the replies will be tried again"
+                        "a result is refused by the database, and its reply is tried again: {error}"
                     );
                     return;
                 }
@@ -134,9 +135,10 @@ fn tell(verdict: &Verdict, about: &About, state: Option<ReplyStatus>) {
             count("retry");
             tracing::warn!(%correlation_id, channel_message_id = %message_id, outbox_id = %id, provider, attempt, in_doubt, reason = error, "a reply failed and is tried again in {pause:.1?}");
         }
-        (Verdict::Dead { .. } | Verdict::Release { .. }, _) => {
+        (Verdict::Dead { .. }, _) => {}
+        (Verdict::Release { pause, reason }, _) => {
             count("released");
-            tracing::info!(%correlation_id, channel_message_id = %message_id, outbox_id = %id, provider, "a reply was given back untried");
+            tracing::info!(%correlation_id, channel_message_id = %message_id, outbox_id = %id, provider, reason, "a reply waits for {pause:.1?}, and nothing is counted");
         }
     }
 }

@@ -1,15 +1,19 @@
-//! Takes up what dead processes left: locks that are too old, messages whose execution was not ended, replies that were kept.
+//! Takes up what dead processes left: locks that are too old, messages whose execution was not ended, replies that were kept. And tells
+//! how replies stand, also while none are sent.
 
 use std::time::Duration;
 
-use postrider_store::{Pool, StoreError, messages, replies};
+use postrider_store::{Pool, StoreError, messages, pool, replies};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::ReplyHints;
+use super::{ReplyHints, within};
 use crate::executor::Executing;
 
 /// Rows taken in one transaction.
 const BATCH: usize = 100;
+
+/// How often the backlog is measured for the metrics.
+const MEASURE_EVERY: Duration = Duration::from_secs(15);
 
 /// What it takes to go on with what others began.
 pub struct Sweep {
@@ -33,6 +37,7 @@ impl Sweep {
     /// Looks now and then until shutdown; then waits for the executions that are under way.
     pub async fn run(self, shutdown: CancellationToken) {
         let executions = TaskTracker::new();
+        let measuring = tokio::spawn(measure(self.pool.clone(), shutdown.clone()));
         while !shutdown.is_cancelled() {
             tell("replies whose dispatcher went away", self.reclaim().await);
             tell("kept replies", self.enqueue_kept().await);
@@ -44,13 +49,14 @@ impl Sweep {
         }
         executions.close();
         executions.wait().await;
+        let _ = measuring.await;
     }
 
     async fn reclaim(&self) -> Result<usize, StoreError> {
         let limit = i32::try_from(BATCH).unwrap_or(i32::MAX);
         let mut count = 0;
         loop {
-            let reclaimed = replies::reclaim(&self.pool, self.lock_timeout, limit).await?;
+            let reclaimed = within(replies::reclaim(&self.pool, self.lock_timeout, limit)).await?;
             for reply in &reclaimed {
                 tracing::warn!(correlation_id = %reply.correlation_id, channel_message_id = %reply.message_id.0, outbox_id = %reply.id.0, worker = reply.worker, "a reply was taken from a dispatcher that held it for too long");
             }
@@ -67,7 +73,7 @@ impl Sweep {
     }
 
     async fn enqueue_kept(&self) -> Result<usize, StoreError> {
-        let count = messages::enqueue_kept(&self.pool, BATCH, self.max_attempts).await?;
+        let count = within(messages::enqueue_kept(&self.pool, BATCH, self.max_attempts)).await?;
         if count > 0 {
             self.hints.send();
         }
@@ -82,7 +88,7 @@ impl Sweep {
         }
         let taken =
             messages::claim_unfinished(&self.pool, i32::try_from(free).unwrap_or(i32::MAX), self.lease);
-        let taken = taken.await?;
+        let taken = within(taken).await?;
         let count = taken.len();
         for execution in taken {
             let executing = self.executing.clone();
@@ -100,4 +106,38 @@ fn tell(what: &str, swept: Result<usize, StoreError>) {
         Ok(count) => tracing::warn!(count, "took up {count} {what}"),
         Err(error) => tracing::warn!(?error, "{what} wait for the next round: {error}"),
     }
+}
+
+async fn measure(pool: Pool, shutdown: CancellationToken) {
+    loop {
+        if let Err(error) = within(measure_once(&pool)).await {
+            tracing::debug!(?error, "the replies could not be measured");
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(MEASURE_EVERY) => {}
+        }
+    }
+}
+
+async fn measure_once(pool: &Pool) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let standing = replies::measure(&mut transaction).await?;
+    pool::commit(transaction).await?;
+    let by_age = [
+        ("0", standing.pending + standing.sending),
+        ("60", standing.over_a_minute),
+        ("600", standing.over_ten_minutes),
+        ("3600", standing.over_an_hour),
+    ];
+    for (seconds, count) in by_age {
+        metrics::gauge!("postrider_replies_pending", "older_than_seconds" => seconds).set(count as f64);
+    }
+    metrics::gauge!("postrider_replies_due").set(standing.due as f64);
+    metrics::gauge!("postrider_replies_retrying").set(standing.tried_before as f64);
+    metrics::gauge!("postrider_replies_in_doubt").set(standing.in_doubt as f64);
+    metrics::gauge!("postrider_replies_dead").set(standing.dead as f64);
+    metrics::gauge!("postrider_replies_oldest_seconds").set(standing.oldest_seconds);
+    metrics::gauge!("postrider_messages_unfinished").set(standing.unfinished_messages as f64);
+    Ok(())
 }

@@ -401,6 +401,16 @@ impl Posted {
     }
 }
 
+/// Why a conversation cannot be read by this bot, now or later.
+const UNREADABLE: &[&str] = &[
+    "missing_scope",
+    "no_permission",
+    "not_in_channel",
+    "channel_not_found",
+    "thread_not_found",
+    "method_not_supported_for_channel_type",
+];
+
 /// A page that is whole and that Slack was willing to give.
 fn listed(answer: &Answer) -> Result<Page, Finding> {
     #[derive(Deserialize)]
@@ -413,6 +423,10 @@ fn listed(answer: &Answer) -> Result<Page, Finding> {
         Some(Said { ok: true, .. }) => {
             http::json(answer).ok_or_else(|| unclear("the list of messages is not what Slack documents"))
         }
+        // Asking again would not help.
+        Some(Said { error: Some(error), .. }) if UNREADABLE.contains(&&*error) => Err(Finding::CannotTell {
+            reason: text::excerpt(&format!("the conversation cannot be read: Slack says `{error}`")),
+        }),
         Some(Said { error: Some(error), .. }) => {
             Err(unclear(&text::excerpt(&format!("the messages cannot be listed: Slack says `{error}`"))))
         }

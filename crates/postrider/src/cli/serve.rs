@@ -98,18 +98,22 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         }
         let reply_hints = ReplyHints::default();
         loops.spawn(reply_hints.clone().run(app_pool.clone(), draining.clone()));
-        let dispatches = roles.contains(&ServeRole::Dispatcher) && config.channels.outbox.enabled;
-        if let Some(master_key) = master_key.clone().filter(|_| dispatches) {
+        if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Dispatcher)) {
             let pool = checked(installation.worker_pool(connections).await?, DISPATCHER).await?;
             let executing = wire::executing(config, &pool, &master_key, &reply_hints)?;
             let sweep = wire::sweep(config, &pool, executing, &reply_hints);
             loops.spawn(sweep.run(draining.clone()));
-            let (hints, listening) =
-                wakeups::listen(installation.listen_url(), replies::HINT_CHANNEL, draining.clone())?;
-            loops.spawn(listening);
-            let settings = wire::dispatcher_settings(config);
-            let dispatcher = Dispatcher::new(pool, hints, adapters.clone(), master_key, settings);
-            loops.spawn(dispatcher.run(draining.clone()));
+            if config.channels.outbox.enabled {
+                let (hints, listening) =
+                    wakeups::listen(installation.listen_url(), replies::HINT_CHANNEL, draining.clone())?;
+                loops.spawn(listening);
+                let settings = wire::dispatcher_settings(config);
+                let adapters = wire::reply_adapters(config)?;
+                let dispatcher = Dispatcher::new(pool, hints, adapters, master_key, settings);
+                loops.spawn(dispatcher.run(draining.clone()));
+            } else {
+                tracing::warn!("channels.outbox.enabled is false, so replies wait");
+            }
         }
         let serves_api = roles.contains(&ServeRole::Api);
         let import_pool = if serves_api { installation.import_pool().await? } else { app_pool.clone() };

@@ -14,6 +14,8 @@ pub struct Channels {
     pub retention_days: u32,
 }
 
+const RETENTION_DAYS_MIN: u32 = 8;
+
 impl Default for Channels {
     fn default() -> Self {
         Self { outbox: ChannelOutbox::default(), execution_lease_seconds: 120, retention_days: 90 }
@@ -81,6 +83,11 @@ impl Channels {
             ("retention_days", u64::from(self.retention_days), 0..=100_000, ""),
         ];
         within("channels", bounds)?;
+        // What is forgotten cannot be recognised when it is delivered again.
+        anyhow::ensure!(
+            self.retention_days == 0 || self.retention_days >= RETENTION_DAYS_MIN,
+            "channels.retention_days must be at least {RETENTION_DAYS_MIN}, or 0: providers deliver a message again for up to a week"
+        );
         let bounds: [Bounded; 7] = [
             ("claim_batch_size", outbox.claim_batch_size as u64, 1..=10_000, ""),
             ("lock_timeout_seconds", outbox.lock_timeout_seconds, 1..=3600, ""),

@@ -1,6 +1,6 @@
 //! What people wrote, and what became of it.
 
-use axum::{Json, extract::State};
+use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
 use postrider_model::{chat::MessageStatus, ids::ChannelMessageId};
 use postrider_store::{
@@ -20,11 +20,12 @@ use super::{
 };
 use crate::{
     App,
-    auth::Viewer,
-    body::{Path, Query},
+    auth::{Operator, Viewer},
+    body::{Fingerprint, Path, Query},
     docs,
     error::{ApiError, ApiResult},
     paging::{self, Page},
+    requests::{Begun, Repeatable, Writing},
 };
 
 /// What somebody wrote.
@@ -178,4 +179,42 @@ pub(crate) async fn get(
     };
     pool::commit(transaction).await?;
     Ok(Json(WholeMessage { message: message.into(), reply: reply.map(ReplyBody::from) }))
+}
+
+/// Has a message that could not be executed taken up again, by a process with the role `dispatcher`. A reply that was kept is put into the
+/// outbox without executing again.
+#[utoipa::path(
+    post,
+    path = "/channels/messages/{id}/retry",
+    operation_id = "retry_channel_message",
+    tag = "channels",
+    params(("id" = Uuid, Path, description = "The message's id"), Repeatable),
+    responses(
+        (status = 202, description = "It is taken up in a moment", body = MessageBody),
+        (status = 409, description = "It has not failed, or is being executed; `current_state` says how it stands"),
+    ),
+)]
+pub(crate) async fn retry(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Path(id): Path<ChannelMessageId>,
+    fingerprint: Fingerprint,
+) -> ApiResult<Response> {
+    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
+        Begun::Replay(response) => return Ok(response),
+        Begun::Fresh(writing) => writing,
+    };
+    let connection = writing.connection();
+    let is_due = messages::retry(connection, id, &caller.actor()).await?;
+    let only = MessageFilter { id: Some(id), ..MessageFilter::default() };
+    let message = messages::page(connection, caller.tenant_id, only, None, 1).await?.pop();
+    let message = message.ok_or(ApiError::NotFound("message"))?;
+    if !is_due {
+        let why = match message.status {
+            MessageStatus::Accepted | MessageStatus::DispatchFailed => "the message is being executed",
+            _ => "the message has not failed",
+        };
+        return Err(ApiError::conflict(why).with("current_state", message.status));
+    }
+    writing.answer(StatusCode::ACCEPTED, &MessageBody::from(message)).await
 }

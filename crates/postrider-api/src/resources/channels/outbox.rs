@@ -4,7 +4,7 @@ use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
 use postrider_model::{chat::ReplyStatus, ids::OutboxId};
 use postrider_store::{
-    StoreError, pool,
+    pool,
     replies::{self, ReplyFilter, ReplyState, Requeue},
 };
 use serde::{Deserialize, Serialize};
@@ -347,13 +347,7 @@ impl RequeueBody {
 
 /// Wakes the dispatchers. What was written is written, so a hint that fails is no failure.
 async fn hint(app: &App) {
-    let hinted = async {
-        let mut transaction = pool::begin(&app.pool).await?;
-        replies::hint(&mut transaction).await?;
-        pool::commit(transaction).await?;
-        Ok::<(), StoreError>(())
-    };
-    if let Err(error) = hinted.await {
+    if let Err(error) = replies::hint(&app.pool).await {
         tracing::warn!(?error, "no hint was sent; the next poll finds the replies: {error}");
     }
 }

@@ -228,8 +228,7 @@ async fn a_list_that_is_not_whole_proves_nothing() {
     without_cursor.1["has_more"] = json!(true);
     for answer in [
         without_cursor,
-        (200, json!({ "ok": false, "error": "missing_scope" })),
-        (200, json!({ "ok": false, "error": "thread_not_found" })),
+        (200, json!({ "ok": false, "error": "internal_error" })),
         (200, json!({ "ok": true, "messages": "none" })),
         (200, json!({})),
         (429, json!({ "ok": false, "error": "ratelimited" })),
@@ -237,6 +236,10 @@ async fn a_list_that_is_not_whole_proves_nothing() {
     ] {
         let (found, _) = search(None, vec![answer.clone()]).await;
         assert!(matches!(found, Err(Finding::Unclear { .. })), "{answer:?}: {found:?}");
+    }
+    for error in UNREADABLE {
+        let (found, _) = search(None, vec![(200, json!({ "ok": false, "error": error }))]).await;
+        assert!(matches!(found, Err(Finding::CannotTell { .. })), "{error}: {found:?}");
     }
 }
 

@@ -11,13 +11,14 @@ use postrider_store::{
     PgConnection,
     audit::{self, Entry},
     messages::{self, ChannelMessage, MessageFilter},
+    pool,
     replies::{self, ReplyFilter, ReplyState},
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    super::{ForTenant, output},
+    super::{ForTenant, actor, output},
     Listing, Names, maybe_account,
     outbox::ReplyId,
 };
@@ -237,4 +238,28 @@ fn times(count: i32) -> String {
         1 => "once".to_owned(),
         count => format!("{count} times"),
     }
+}
+
+/// Has a message that failed taken up again.
+pub async fn retry(of: &ForTenant, id: ChannelMessageId, installation: &Installation) -> anyhow::Result<()> {
+    let pool = installation.admin_pool().await?;
+    let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+    if !messages::retry(&mut transaction, id, &actor()).await? {
+        let only = MessageFilter { id: Some(id), ..MessageFilter::default() };
+        match messages::page(&mut transaction, tenant.id, only, None, 1).await?.pop() {
+            None => anyhow::bail!(
+                "tenant `{}` has no message {}; `postrider channels messages --status dispatch_failed` lists what failed",
+                tenant.name,
+                id.0
+            ),
+            Some(message) => anyhow::bail!(
+                "message {} is {}, or is being executed at this moment; only what failed is taken up again",
+                id.0,
+                message.status
+            ),
+        }
+    }
+    pool::commit(transaction).await?;
+    eprintln!("a process with the role `dispatcher` takes it up in a moment");
+    Ok(())
 }

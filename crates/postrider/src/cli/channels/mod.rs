@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use postrider_model::{
     chat::{MessageStatus, ReplyStatus},
-    ids::{LinkId, ProviderAccountId, TenantId},
+    ids::{ChannelMessageId, LinkId, ProviderAccountId, TenantId},
     tenancy::Role,
 };
 use postrider_store::{PgConnection, accounts};
@@ -70,6 +70,13 @@ pub enum ChannelsCommand {
         /// As JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Have a message that could not be executed taken up again
+    Retry {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The message, as `channels messages --status dispatch_failed` shows it
+        id: ChannelMessageId,
     },
     /// Say who a sender is; prints the link's id
     Link {
@@ -163,6 +170,7 @@ async fn act(command: ChannelsCommand, installation: &Installation) -> anyhow::R
             messages::list(&of, &which, &listing, installation).await
         }
         ChannelsCommand::Show { of, id, json } => messages::show(&of, id, json, installation).await,
+        ChannelsCommand::Retry { of, id } => messages::retry(&of, id, installation).await,
         ChannelsCommand::Link { of, account, sender, user, role } => {
             links::link(&of, &account, &sender, &user, role, installation).await
         }

@@ -119,9 +119,7 @@ pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow:
         );
     }
     pool::commit(transaction).await?;
-    let mut hinting = pool::begin(&pool).await?;
-    replies::hint(&mut hinting).await?;
-    pool::commit(hinting).await?;
+    replies::hint(&pool).await?;
     if args.json {
         return output::json(&serde_json::json!({ "requeued": requeued }));
     }

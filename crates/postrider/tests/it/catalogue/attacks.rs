@@ -214,6 +214,7 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             format!("select channels.deny_message('{message}', 1, 'why')::text"),
             format!("select channels.fail_message('{message}', 1, null, 'why')::text"),
             format!("select channels.fail_message('{message}', 1, '{{}}', 'why')::text"),
+            format!("select channels.retry_message('{message}', 'me')::text"),
             format!(
                 "select channels.record_delivery('{account}', '{reply}', 'mine', 'read', true, null, null)::text"
             ),

@@ -30,6 +30,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "channels.record_delivery(uuid,uuid,text,text,boolean,timestamp with time zone,text): app",
             "channels.remove_executor(uuid,text): app",
             "channels.requeue_replies(uuid,uuid,text,text,timestamp with time zone,timestamp with time zone,integer,text): app",
+            "channels.retry_message(uuid,text): app",
             "channels.settle_replies(text,uuid[],integer[],text[],text[],text[],interval[],boolean[]): worker",
             "channels.unlink_sender(uuid,text): app",
             "execution.await_reservations(uuid,text): app",

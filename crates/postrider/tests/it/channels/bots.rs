@@ -172,9 +172,11 @@ impl Bots {
         Ok(number(&self.admin, sql).await?)
     }
 
-    /// Makes what waits due, as if its time had come.
+    /// Makes what waits due, as if its time had come; also the time to tell about what is in doubt.
     pub async fn make_due(&self) -> anyhow::Result<()> {
-        let sql = "update channels.channel_outbox set next_attempt_at = now() where status = 'pending'";
+        let sql = "update channels.channel_outbox
+                      set next_attempt_at = now(), in_doubt_since = in_doubt_since - interval '5 minutes'
+                    where status = 'pending'";
         Ok(execute(&self.admin, sql).await?)
     }
 
@@ -216,8 +218,8 @@ impl Bots {
     /// What the log must have said about a reply, under this message.
     pub fn told(&self, serving: &Serving, message: &str, row: &Row) -> anyhow::Result<Value> {
         let lines = serving.process.lines();
-        let of_the_reply = lines.iter().filter(|line| line.contains(&row.id.to_string()));
-        let line = of_the_reply.filter(|line| line.contains(message)).next_back();
+        let mut of_the_reply = lines.iter().filter(|line| line.contains(&row.id.to_string()));
+        let line = of_the_reply.rfind(|line| line.contains(message));
         let line: Value =
             serde_json::from_str(line.with_context(|| format!("nothing like `{message}` about {row:?}"))?)?;
         for (field, expected) in [
@@ -247,17 +249,17 @@ impl Serving {
     /// With these settings of the outbox.
     pub fn start(world: &World, roles: &str, settings: &str) -> anyhow::Result<Self> {
         let (process, config) = launch(world, roles, settings, &[])?;
-        Self::serving(process, config)
+        Self::of(process, config)
     }
 
     /// With these settings in its environment.
     pub fn with(world: &World, roles: &str, environment: &[(&str, &str)]) -> anyhow::Result<Self> {
         let (process, config) = launch(world, roles, OFTEN, environment)?;
-        Self::serving(process, config)
+        Self::of(process, config)
     }
 
     /// Waits until a process serves.
-    pub fn serving(process: Process, config: tempfile::NamedTempFile) -> anyhow::Result<Self> {
+    pub fn of(process: Process, config: tempfile::NamedTempFile) -> anyhow::Result<Self> {
         let line: Value = serde_json::from_str(&process.wait_for_line("postrider is serving at ")?)?;
         let http_url = line["message"].as_str().and_then(|message| message.split(' ').next_back());
         let http_url = http_url.context("no address")?.to_owned();

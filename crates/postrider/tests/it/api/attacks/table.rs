@@ -122,6 +122,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("report_progress", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "progressPercentage": 50 })), 200),
     attack("resolve_in_doubt", OPERATOR, Names::Item, Sent::Json(|_| json!({ "as": "sent", "note": "their log has it" })), 200),
     attack("link_channel_sender", OPERATOR, Names::Nothing, Sent::Json(|things| json!({ "account": things.account, "sender_id": "new", "user_id": "new", "role": "viewer" })), 201),
+    attack("retry_channel_message", OPERATOR, Names::ChannelMessage, Sent::Nothing, 409),
     attack("requeue_channel_reply", OPERATOR, Names::DeadReply, Sent::Nothing, 200),
     attack("requeue_channel_replies", OPERATOR, Names::Nothing, Sent::Json(|_| json!({ "all": true })), 200),
     attack("unlink_channel_sender", OPERATOR, Names::Link, Sent::Nothing, 204),

@@ -7,6 +7,12 @@ use std::{
 
 use uuid::Uuid;
 
+/// Vendors that are asked before they are called again.
+const ASKED: &[&str] = &["slack"];
+/// One that gives no answer to that, twice, is called all the same. So a reply that came twice was claimed for a call, for a question, and
+/// for a call, at least.
+const CLAIMS_UNTIL_UNASKED: usize = 3;
+
 /// A message, as the vendor that delivered it knows it.
 #[derive(Debug, Clone)]
 pub struct Said {
@@ -79,6 +85,8 @@ pub struct Report {
     pub from_nowhere: Vec<String>,
     /// More requests than claims: somebody called who did not hold the reply.
     pub unclaimed: Vec<String>,
+    /// More than once at a vendor that can be asked, and was not asked.
+    pub unasked: Vec<String>,
     /// What the row says about its claims is not what happened.
     pub miscounted: Vec<String>,
     /// Replies that the vendor has more than once, by vendor.
@@ -90,7 +98,7 @@ pub struct Report {
 }
 
 impl Report {
-    fn lists(&self) -> [(&'static str, &Vec<String>); 11] {
+    fn lists(&self) -> [(&'static str, &Vec<String>); 12] {
         [
             ("taken and lost", &self.lost),
             ("taken and not executed", &self.unexecuted),
@@ -102,6 +110,7 @@ impl Report {
             ("dead without a reason", &self.dead_without_reason),
             ("receipts without a reply", &self.from_nowhere),
             ("requests without a claim", &self.unclaimed),
+            ("twice without a question", &self.unasked),
             ("claims not counted", &self.miscounted),
         ]
     }
@@ -195,6 +204,9 @@ fn compare_replies(facts: &Facts, report: &mut Report) {
         }
         report.claimed_again += usize::from(claims > 1);
         if acted.len() > 1 {
+            if ASKED.contains(&reply.provider.as_str()) && claims < CLAIMS_UNTIL_UNASKED {
+                report.unasked.push(format!("{}: {claims} claims", reply.text));
+            }
             *report.duplicates.entry(reply.provider.clone()).or_default() += 1;
         }
     }

@@ -158,6 +158,22 @@ fn what_comes_twice_must_have_been_claimed_twice() {
 }
 
 #[test]
+fn slack_is_asked_before_it_is_called_again() {
+    let twice = |claims| {
+        broken(|facts| {
+            facts.receipts.push(facts.receipts[0].clone());
+            facts.replies[0].claims = claims;
+            facts.claims.insert(facts.replies[0].id, claims);
+        })
+    };
+    assert_eq!(twice(2).unasked, one("text 1: 2 claims"));
+    assert!(!twice(2).is_clean());
+    // It gave no answer.
+    assert!(twice(3).is_clean());
+    assert_eq!(twice(3).duplicates["slack"], 1);
+}
+
+#[test]
 fn nothing_may_be_sent_that_nobody_replied() {
     let report = broken(|facts| {
         let receipt = Receipt { text: "buy now".to_owned(), ..facts.receipts[0].clone() };

@@ -229,7 +229,8 @@ impl Rig {
                     where id in (select id from channels.channel_messages
                                   where leased_until > now() and updated_at < now() - interval '5 seconds'
                                     for update skip locked);
-                   update channels.channel_outbox set next_attempt_at = now()
+                   update channels.channel_outbox
+                      set next_attempt_at = now(), in_doubt_since = in_doubt_since - interval '5 minutes'
                     where id in (select id from channels.channel_outbox
                                   where status = 'pending' and provider = 'whatsapp'
                                     and next_attempt_at > now() + interval '5 seconds'
