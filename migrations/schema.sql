@@ -201,6 +201,17 @@ begin
          limit p_limit
            for update skip locked
     loop
+        if not exists (select from tenancy.provider_accounts as account
+                        where account.tenant_id = v_message.tenant_id and account.id = v_message.account_id) then
+            update channels.channel_messages as message
+               set status = 'dispatch_failed',
+                   last_error = 'its account was removed',
+                   is_executing = false,
+                   leased_until = null,
+                   updated_at = now()
+             where message.id = v_message.id;
+            continue;
+        end if;
         -- An account whose executor was taken away waits for another one.
         if not exists (select from channels.channel_executors as executor
                         where executor.tenant_id = v_message.tenant_id
@@ -639,12 +650,38 @@ begin
 end
 $$;
 
+CREATE FUNCTION channels.retry_message(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update channels.channel_messages as message
+       set is_executing = false,
+           leased_until = now(),
+           updated_at = now()
+     where message.tenant_id = v_tenant_id
+       and message.id = p_id
+       and message.status = 'dispatch_failed'
+       and not (message.is_executing and message.leased_until > now());
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'message.retried', 'message:' || p_id);
+    return true;
+end
+$$;
+
 CREATE FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '10s'
     AS $$
 begin
     return query
@@ -5606,6 +5643,9 @@ REVOKE ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_
 GRANT ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION channels.require_reply() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
