@@ -329,7 +329,7 @@ mod tests {
             assert_eq!(status.as_str().parse(), Ok(*status));
         }
         let error = "fax".parse::<Channel>().unwrap_err();
-        assert_eq!(error.to_string(), "`fax` is not a channel; known are email, voice, social");
+        assert_eq!(error.to_string(), "`fax` is not a channel; known are email, voice, social, chat");
     }
 
     #[test]

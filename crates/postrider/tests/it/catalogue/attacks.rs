@@ -300,6 +300,7 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             "false",
             "false",
             "false",
+            "false",
             "23503",
             "false",
             "23503",

@@ -43,12 +43,12 @@ impl Plan {
     pub fn short() -> Self {
         Self {
             seed: 20_261_115,
-            messages: 2100,
+            messages: 1800,
             clients: 8,
             receivers: 2,
             dispatchers: 3,
-            receiver_kills: 28,
-            dispatcher_kills: 42,
+            receiver_kills: 24,
+            dispatcher_kills: 36,
             time: Duration::ZERO,
             faults: FAULTS,
             strikes_min: 5,

@@ -64,7 +64,8 @@ async fn a_server_that_is_told_to_stop_ends_what_it_executes_and_begins_nothing(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn there_are_no_more_executions_at_a_time_than_there_is_room_for() -> anyhow::Result<()> {
-    const ROOM: u32 = 256;
+    // For one account.
+    const ROOM: u32 = 64;
     const PER_WEBHOOK: u32 = 8;
     let stage = Stage::new().await?;
     let bot = stage.bot(Vendor::Whatsapp).await?;
@@ -83,7 +84,12 @@ async fn there_are_no_more_executions_at_a_time_than_there_is_room_for() -> anyh
     refused.problem(503)?;
     let retry_after = refused.header("retry-after").and_then(|seconds| seconds.parse().ok());
     assert!(retry_after.is_some_and(|seconds: u64| seconds > 0), "{:?}", refused.headers);
+    // One slow agent does not take the room from other accounts.
+    let other = stage.bot(Vendor::Slack).await?;
+    let elsewhere = stage.delivering(&other, &other.vendor.message(1, "hello"));
+    stage.agent.wait_for("/agent", ROOM as usize + 1)?;
     stage.agent.release();
+    elsewhere.answer()?.expect(200)?;
     for delivery in full {
         let answer = delivery.answer()?.expect(200)?;
         let messages = answer["messages"].as_array().unwrap();
@@ -91,7 +97,7 @@ async fn there_are_no_more_executions_at_a_time_than_there_is_room_for() -> anyh
         assert!(all && messages.iter().all(|it| it["status"] == "executed"), "{answer}");
     }
     // What was refused left nothing, and comes again.
-    assert_eq!(stage.statuses().await?.len(), ROOM as usize);
+    assert_eq!(stage.statuses().await?.len(), ROOM as usize + 1);
     assert_eq!(stage.say(&bot, ROOM, "hello")?, "executed");
     stage.check().await
 }
