@@ -107,12 +107,12 @@ pub async fn show(of: &ForTenant, id: Either, json: bool, installation: &Install
             tenant.name
         )
     })?;
-    let log = match &reply {
-        Some(reply) => {
-            audit::about(&mut transaction, tenant.id, &format!("reply:{}", reply.id.0), LOG_LINES).await?
-        }
-        None => Vec::new(),
-    };
+    let mut log =
+        audit::about(&mut transaction, tenant.id, &format!("message:{}", message.id.0), LOG_LINES).await?;
+    if let Some(reply) = &reply {
+        let subject = format!("reply:{}", reply.id.0);
+        log.extend(audit::about(&mut transaction, tenant.id, &subject, LOG_LINES).await?);
+    }
     if json {
         let log: Vec<Value> = log.iter().map(about_line).collect();
         return output::json(&json!({ "message": message, "reply": reply, "log": log }));

@@ -373,6 +373,34 @@ async fn a_dead_reply_is_queued_again_once_audited_and_hinted() -> anyhow::Resul
 }
 
 #[tokio::test]
+async fn a_message_that_failed_is_taken_up_again_by_hand() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let team = stage.conversation("team", "slack").await?;
+    team.link("ada", "ada@example.com", Role::Operator).await?;
+    let execution = team.accept("m-1", "ada", "hello").await?;
+    let id = execution.message_id.0;
+    let operator = &stage.acme.operator;
+    let path = format!("/channels/messages/{id}/retry");
+    let refused = |state: &str| {
+        let problem = stage.call("POST", &path).key(operator).send()?.problem(409)?;
+        assert_eq!(problem["current_state"], state, "{problem}");
+        anyhow::Ok(())
+    };
+    refused("accepted")?;
+    messages::fail(&stage.admin, execution, None, "the agent is away").await?;
+    stage.call("POST", &path).key(&stage.acme.viewer).send()?.problem(403)?;
+    let taken = stage.call("POST", &path).key(operator).send()?.expect(202)?;
+    assert_eq!((&taken["id"], &taken["status"]), (&json!(id), &json!("dispatch_failed")));
+    let audited = stage.audited(&format!("message:{id}"))?;
+    assert_eq!(audited, [("message.retried".to_owned(), stage.actor(operator)?)]);
+    let again = messages::claim_unfinished(&stage.admin, 10, std::time::Duration::from_secs(60)).await?;
+    assert_eq!(again.iter().map(|execution| execution.message_id.0).collect::<Vec<_>>(), [id]);
+    let unknown = format!("/channels/messages/{}/retry", uuid::Uuid::now_v7());
+    stage.call("POST", &unknown).key(operator).send()?.problem(404)?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn many_dead_replies_are_queued_again_by_a_filter_and_all_only_when_asked() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let team = stage.conversation("team", "slack").await?;

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    bots::{Bots, MARK, OFTEN, Serving, VENDORS, acted, control, deliver, lookups, received, strike, text},
+    bots::{
+        Bots, MARK, OFTEN, Row, Serving, VENDORS, acted, control, deliver, lookups, received, strike, text,
+    },
     ingress::vendors::Vendor,
 };
 use crate::{
@@ -323,6 +325,24 @@ async fn a_wrong_secret_is_tried_again_and_the_right_one_is_used_at_once() -> an
         dispatcher.stop()?;
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatcher_with_another_master_key_spends_nobodys_attempts() -> anyhow::Result<()> {
+    let (sim, bots) = stage(&[]).await?;
+    let other = ("POSTRIDER_MASTER_KEY", "bm90IHRoZSBrZXkgb2YgdGhlIG90aGVycywgYnV0IDM=");
+    let stranger = Serving::with(&bots.world, "dispatcher", &[other])?;
+    let reply = bots.reply(Vendor::Telegram, 1).await?;
+    let is_back = |row: &Row| row.claims > 0 && row.status == "pending";
+    let row = bots.until(reply, "it was given back", is_back).await?;
+    assert_eq!((row.attempt_count, row.is_in_doubt), (0, false), "{row:?}");
+    assert!(row.last_error.is_some(), "{row:?}");
+    stranger.stop()?;
+    bots.make_due().await?;
+    let right = Serving::start(&bots.world, "dispatcher", SOON)?;
+    bots.ends(reply, "sent").await?;
+    assert_eq!(acted(&sim, Vendor::Telegram, 1)?, 1);
+    right.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]

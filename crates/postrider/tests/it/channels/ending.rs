@@ -307,3 +307,37 @@ async fn a_kept_reply_that_the_outbox_refuses_is_not_in_the_way_of_the_others() 
     );
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_is_taken_up_again_when_somebody_says_so() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let other = Bot::create(&rows.admin, "other").await?;
+    let received = rows.receive(rows.own, "one").await?;
+    let retry = format!("select channels.retry_message('{}', 'me')", received.message_id);
+    assert!(!rows.ask::<bool>(rows.own, &*retry).await?, "it is being executed");
+    assert!(rows.fail(rows.own, received.message_id, 1, None).await?);
+    assert!(!rows.ask::<bool>(other, &*retry).await?, "it is somebody else's");
+    assert_eq!(take_up(&rows, 10).await?.len(), 0, "its time has not come");
+    assert!(rows.ask::<bool>(rows.own, &*retry).await?);
+    assert_eq!(rows.log_of(format!("message:{}", received.message_id)).await?, ["message.retried by me"]);
+    let taken = take_up(&rows, 10).await?;
+    assert_eq!((taken.len(), taken[0].message_id, taken[0].execution), (1, received.message_id, 2));
+    assert!(!rows.ask::<bool>(rows.own, &*retry).await?, "it is being executed again");
+    assert!(rows.finish(rows.own, received.message_id, 2).await?);
+    assert!(!rows.ask::<bool>(rows.own, &*retry).await?, "it was executed");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_whose_account_is_gone_is_over() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let received = rows.receive(rows.own, "one").await?;
+    execute(&rows.admin, format!("delete from tenancy.provider_accounts where id = '{}'", rows.own.account))
+        .await?;
+    rows.end_lease(received.message_id).await?;
+    assert_eq!(take_up(&rows, 10).await?.len(), 0);
+    let ended = "concat_ws(': ', status, last_error, leased_until)";
+    let ended = rows.look(ended, "channel_messages", received.message_id).await?;
+    assert_eq!(ended, "dispatch_failed: its account was removed");
+    Ok(())
+}

@@ -240,7 +240,17 @@ async fn messages_and_replies_are_listed_and_each_tells_its_whole_story() -> any
     let kept = stage.json(&["channels", "messages", "--status", "dispatch_failed"])?;
     let kept = stage.stdout(&["channels", "show", kept[0]["id"].as_str().unwrap_or_default()])?;
     assert!(kept.contains("└─ a reply that could not be put into the outbox yet\n   > kept\n"), "{kept}");
+    let failed = stage.json(&["channels", "messages", "--status", "dispatch_failed"])?;
+    let failed = failed[0]["id"].as_str().unwrap_or_default().to_owned();
+    let taken = succeeded(stage.run(&["channels", "retry", &failed])?)?;
+    assert_eq!(taken.stderr, "a process with the role `dispatcher` takes it up in a moment\n");
+    assert!(stage.stdout(&["channels", "show", &failed])?.contains("message.retried"));
+    assert_refused(
+        &stage.run(&["channels", "retry", &message.to_string()])?,
+        "is executed, or is being executed",
+    );
     let unknown = Uuid::now_v7();
+    assert_refused(&stage.run(&["channels", "retry", &unknown.to_string()])?, "lists what failed");
     for id in [format!("message_{unknown}"), format!("reply_{}", message.0), unknown.to_string()] {
         let refused = stage.run(&["channels", "show", &id])?;
         assert_refused(&refused, "; `postrider channels messages` and `postrider channels outbox` list them");
