@@ -282,6 +282,14 @@ impl Whatsapp {
         for change in changes.filter(|change| change.field == "messages") {
             let value: Value<'_> = inbound::read(change.value.get().as_bytes(), "Meta")?;
             if value.metadata.phone_number_id != self.phone_number_id {
+                // An app has one address for all its numbers unless each is given its own.
+                if !value.messages.is_empty() {
+                    let number = text::excerpt(&value.metadata.phone_number_id);
+                    tracing::warn!(
+                        ours = self.phone_number_id,
+                        "messages to number {number} came to the webhook of another number, and nobody answers them; give each number its own webhook"
+                    );
+                }
                 continue;
             }
             for message in value.messages {
