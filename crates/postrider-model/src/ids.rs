@@ -84,6 +84,12 @@ id!(
 );
 
 id!(
+    /// Something that can be run (the row; people know it by its name).
+    FunctionId,
+    "function"
+);
+
+id!(
     /// A person or a place that campaigns address.
     LeadId,
     "lead"
@@ -122,6 +128,32 @@ id!(
     /// The record of one provider call.
     OutboxId,
     "item"
+);
+
+id!(
+    /// One run of a function: at most one at a time for its lock key.
+    JobRunId,
+    "job_run"
+);
+id!(
+    /// When a function is to run.
+    ScheduleId,
+    "schedule"
+);
+id!(
+    /// A run that failed for good: an entry of the dead letters.
+    SyncErrorId,
+    "sync_error"
+);
+id!(
+    /// Something that is wrong, for as long as it is.
+    AlertId,
+    "alert"
+);
+id!(
+    /// What a person is asked to decide about an alert.
+    DecisionCardId,
+    "card"
 );
 
 /// A domain event. The contract makes it a `bigint`, and consumers use it to recognise repeats.

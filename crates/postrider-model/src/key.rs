@@ -6,6 +6,7 @@
 //! | voice | run, lead, version of the script, scheduled time |
 //! | social | run, post, the word `social`, scheduled time |
 //! | chat | the word `reply`, the reply |
+//! | notification of an alert | the word `notification`, the notification |
 //!
 //! The parts are joined by `|` and hashed. `execution.outbox_key` computes the same in SQL, and a test compares them.
 
@@ -51,6 +52,12 @@ impl IdempotencyKey {
     #[must_use]
     pub fn of_reply(reply: OutboxId) -> Self {
         Self(hex::encode(Sha256::digest(format!("reply|{}", reply.0))))
+    }
+
+    /// The key of a notification, whichever attempt it is.
+    #[must_use]
+    pub fn of_notification(notification: OutboxId) -> Self {
+        Self(hex::encode(Sha256::digest(format!("notification|{}", notification.0))))
     }
 
     /// A key that the database returned.

@@ -8,11 +8,14 @@
 //! | [`sink`] | what a destination of events must be able to do |
 //! | [`campaign`] | channels, and the states of phases, runs, jobs and items |
 //! | [`chat`] | messages that come in, the replies to them, their states and retries |
+//! | [`job`] | functions, their runs, and what is tried again when |
 //! | [`audience`] | leads: what a line of a file says about a person, and whether that can be so |
 //! | [`key`] | idempotency keys |
+//! | [`lock_key`] | grains, lock keys of scheduled jobs, hashes of what they are about |
 //! | [`message`] | what is sent, once it is rendered |
 //! | [`limits`] | what an account may be asked, and why something waits |
 //! | [`provider`] | what an adapter says about itself and about a call |
+//! | [`schedule`] | when a schedule fires, and what becomes of firings that nobody was there for |
 //! | [`tenancy`] | roles, API keys |
 //! | [`words`] | what the closed sets of words have in common |
 //! | [`seal`] | secrets encrypted under the master key, bound to the row they belong to |
@@ -22,11 +25,14 @@ pub mod campaign;
 pub mod chat;
 pub mod event;
 pub mod ids;
+pub mod job;
 pub mod key;
 pub mod limits;
+pub mod lock_key;
 pub mod message;
 pub mod pattern;
 pub mod provider;
+pub mod schedule;
 pub mod seal;
 pub mod sink;
 pub mod tenancy;

@@ -1,0 +1,151 @@
+//! Time zones by name.
+
+use std::{fmt, str::FromStr, sync::LazyLock};
+
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+use serde::{Deserialize, Serialize};
+
+use super::cron::shortened;
+
+/// The zones this build knows. Those of the machine are not asked: two schedulers must agree on when a schedule fires.
+static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
+
+/// A time zone by its IANA name, spelled as the database of zones spells it. An alias stays the alias.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Zone {
+    name: String,
+    zone: TimeZone,
+}
+
+/// A text that is not the name of a zone.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{given}` is not a time zone: {problem}; {advice}")]
+pub struct UnknownZone {
+    given: String,
+    problem: &'static str,
+    advice: String,
+}
+
+impl Zone {
+    /// As the database of zones writes it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    /// The zone itself.
+    #[must_use]
+    pub fn time_zone(&self) -> &TimeZone {
+        &self.zone
+    }
+
+    /// The name of every zone there is.
+    pub fn names() -> impl Iterator<Item = String> {
+        ZONES
+            .available()
+            .map(|name| name.as_str().to_owned())
+            .filter(|name| !NO_PLACE.contains(&name.as_str()))
+    }
+}
+
+/// In the database, but they say that a zone is not known.
+const NO_PLACE: &[&str] = &["Factory", "Etc/Unknown"];
+
+impl FromStr for Zone {
+    type Err = UnknownZone;
+
+    fn from_str(given: &str) -> Result<Self, UnknownZone> {
+        let found = ZONES.get(given).ok();
+        // The name as the database spells it; not every answer has one.
+        let named = found.and_then(|zone| Some((zone.iana_name()?.to_owned(), zone)));
+        match named {
+            Some((name, zone)) if !NO_PLACE.contains(&name.as_str()) => Ok(Self { name, zone }),
+            _ => Err(UnknownZone { given: shortened(given), problem: problem(given), advice: advice(given) }),
+        }
+    }
+}
+
+fn problem(given: &str) -> &'static str {
+    let lower = given.trim().to_ascii_lowercase();
+    let offset = lower.strip_prefix("utc").or_else(|| lower.strip_prefix("gmt")).unwrap_or(&lower);
+    if lower.is_empty() {
+        "it is empty"
+    } else if ["local", "localtime", "system"].contains(&lower.as_str()) {
+        "each machine means another one by that"
+    } else if lower == "z" || offset.starts_with(['+', '-']) {
+        "an offset does not say when the clocks change"
+    } else {
+        "the IANA database has none of this name"
+    }
+}
+
+fn advice(given: &str) -> String {
+    match nearest(given).as_slice() {
+        [] => "write it like `Europe/Berlin`, or `UTC`".to_owned(),
+        names => format!("did you mean {}?", names.join(" or ")),
+    }
+}
+
+/// Up to three names that were probably meant.
+fn nearest(given: &str) -> Vec<String> {
+    let given: Vec<u8> = given
+        .trim()
+        .bytes()
+        .map(|byte| if byte == b' ' { b'_' } else { byte.to_ascii_lowercase() })
+        .collect();
+    if !(3..=40).contains(&given.len()) {
+        return Vec::new();
+    }
+    // A mistake in every four letters is a slip; more is another word.
+    let most = given.len() / 4;
+    let mut near: Vec<(usize, String)> = Zone::names()
+        .filter_map(|name| {
+            let lower = name.to_ascii_lowercase();
+            // People write `Berlin`, too.
+            let city = lower.rsplit('/').next().unwrap_or(&lower);
+            let distance = edits(&given, lower.as_bytes()).min(edits(&given, city.as_bytes()));
+            (distance <= most).then_some((distance, name))
+        })
+        .collect();
+    // Of equal ones the places come first, not the likes of `Turkey` and `Etc/GMT`.
+    near.sort_by_cached_key(|(distance, name)| {
+        (*distance, !name.contains('/') || name.starts_with("Etc/"), name.clone())
+    });
+    near.into_iter().take(3).map(|(_, name)| format!("`{name}`")).collect()
+}
+
+/// How many letters have to be added, removed or changed.
+fn edits(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, left) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, right) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(left != right);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+impl TryFrom<String> for Zone {
+    type Error = UnknownZone;
+
+    fn try_from(name: String) -> Result<Self, UnknownZone> {
+        name.parse()
+    }
+}
+
+impl From<Zone> for String {
+    fn from(zone: Zone) -> Self {
+        zone.name
+    }
+}
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.name)
+    }
+}
