@@ -19,25 +19,18 @@
 //!
 //! What they say is never part of an error: it may repeat what somebody wrote.
 
-use jiff::Timestamp;
 use postrider_model::ids::{ChannelMessageId, OutboxId};
-use reqwest::{Request, header::CONTENT_TYPE};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use standardwebhooks::Webhook;
-use url::Url;
 
 use crate::{
-    guard::{ANSWER_BYTES_MAX, Answer, Ending, GuardedClient, Reuse, read_url},
-    http, signing, text,
+    endpoint::{Endpoint, Question, media_type, trouble},
+    guard::{Answer, GuardedClient},
+    http, text,
 };
 
 /// Somebody who can be asked about a message.
-pub struct Agent {
-    client: GuardedClient,
-    url: Url,
-    signer: Webhook,
-}
+pub struct Agent(Endpoint);
 
 /// Why there is no answer that could be used, in one short line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,10 +49,7 @@ pub enum Verdict {
 impl Agent {
     /// Checks the address and the secret. Nothing is sent.
     pub fn new(client: &GuardedClient, url: &str, secret: &SecretString) -> Result<Self, NoAnswer> {
-        let url = read_url(url, client.policy()).map_err(|error| NoAnswer(error.to_string()))?;
-        let signer = signing::signer(secret)
-            .map_err(|problem| NoAnswer(format!("the secret of what executes {problem}; set another one")))?;
-        Ok(Self { client: client.clone(), url, signer })
+        Endpoint::new(client, url, secret, "what executes").map(Self).map_err(NoAnswer)
     }
 
     /// Has a message executed, and brings the reply.
@@ -83,47 +73,12 @@ impl Agent {
         id: ChannelMessageId,
         data: &impl Serialize,
     ) -> Result<Answer, NoAnswer> {
-        let request = self
-            .request(r#type, webhook_id, id, data)
-            .map_err(|error| NoAnswer(format!("the request to {who} could not be written: {error}")))?;
-        // Executing is not harmless when it is repeated, whatever an agent makes of the id.
-        let answer = self.client.send(request, Reuse::Never).await;
-        let answer = answer.map_err(|error| NoAnswer(format!("{who} did not answer: {}", error.reason())))?;
-        check(&answer, who)?;
-        Ok(answer)
+        // The same for every execution, as the id is.
+        let timestamp = http::planned_at(OutboxId(id.0));
+        let question = Question { r#type, webhook_id, timestamp, data };
+        let answer = self.0.ask(who, &question).await.map_err(|unanswered| NoAnswer(unanswered.reason))?;
+        trouble(&answer, who).map_or(Ok(answer), |trouble| Err(NoAnswer(trouble)))
     }
-
-    fn request(
-        &self,
-        r#type: &str,
-        webhook_id: &str,
-        id: ChannelMessageId,
-        data: &impl Serialize,
-    ) -> Result<Request, Box<dyn std::error::Error + Send + Sync>> {
-        #[derive(Serialize)]
-        struct Body<'a, T> {
-            r#type: &'a str,
-            timestamp: Timestamp,
-            data: &'a T,
-        }
-        let body = Body { r#type, timestamp: http::planned_at(OutboxId(id.0)), data };
-        let body = serde_json::to_vec(&body)?;
-        signing::request(self.url.clone(), std::slice::from_ref(&self.signer), webhook_id, body.into())
-    }
-}
-
-/// Refuses what is no whole answer of success.
-fn check(answer: &Answer, who: &str) -> Result<(), NoAnswer> {
-    let status = answer.status;
-    Err(NoAnswer(match answer.ending {
-        _ if status.is_redirection() => {
-            format!("{who} answered {status}, but redirects are not followed; set the URL it should go to")
-        }
-        _ if !status.is_success() => format!("{who} answered {status}"),
-        Ending::TooLong => format!("{who} answered with more than {ANSWER_BYTES_MAX} bytes"),
-        Ending::Broken => format!("the answer of {who} broke off"),
-        Ending::Whole => return Ok(()),
-    }))
 }
 
 fn reply(answer: &Answer) -> Result<String, NoAnswer> {
@@ -178,26 +133,10 @@ fn json<T: DeserializeOwned>(answer: &Answer) -> Option<T> {
     T::deserialize(serde_json::Value::Object(fields)).ok()
 }
 
-/// The content type without its parameters, in lower case.
-fn media_type(answer: &Answer) -> String {
-    let given = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
-}
-
 #[cfg(test)]
 mod tests {
-    use reqwest::{
-        StatusCode,
-        header::{HeaderMap, HeaderValue},
-    };
-
     use super::*;
-
-    fn answer(status: u16, content_type: &str, body: &'static [u8], ending: Ending) -> Answer {
-        let content_type = HeaderValue::from_str(content_type).unwrap();
-        let headers = HeaderMap::from_iter([(CONTENT_TYPE, content_type)]);
-        Answer { status: StatusCode::from_u16(status).unwrap(), headers, body: body.into(), ending }
-    }
+    use crate::{endpoint::tests::answer, guard::Ending};
 
     #[test]
     fn a_reply_is_json_with_a_text_or_plain_text() {
@@ -213,10 +152,10 @@ mod tests {
             ("text/html", "<p>hi</p>", None),
             ("", "hi", None),
         ] {
-            let answer = answer(200, content_type, body.as_bytes(), Ending::Whole);
+            let answer = answer(200, content_type, body, Ending::Whole);
             assert_eq!(reply(&answer).ok().as_deref(), expected, "{content_type}: {body}");
         }
-        assert!(reply(&answer(200, "text/plain", b"\xff", Ending::Whole)).is_err());
+        assert!(reply(&answer(200, "text/plain", *b"\xff", Ending::Whole)).is_err());
     }
 
     #[test]
@@ -239,26 +178,9 @@ mod tests {
             ("true", None),
             ("", None),
         ] {
-            let answer = answer(200, "application/json", body.as_bytes(), Ending::Whole);
+            let answer = answer(200, "application/json", body, Ending::Whole);
             assert_eq!(verdict(&answer).ok(), expected, "{body}");
         }
-        assert!(verdict(&answer(200, "text/plain", br#"{"allow": true}"#, Ending::Whole)).is_err());
-    }
-
-    #[test]
-    fn what_is_no_success_is_no_answer_and_is_not_repeated() {
-        const BODY: &[u8] = br#"{"text": "hunter2"}"#;
-        for (status, ending, says) in [
-            (200, Ending::TooLong, "the agent answered with more than 65536 bytes"),
-            (200, Ending::Broken, "the answer of the agent broke off"),
-            (500, Ending::Whole, "the agent answered 500 Internal Server Error"),
-            (404, Ending::Whole, "the agent answered 404 Not Found"),
-            (307, Ending::Whole, "redirects are not followed"),
-        ] {
-            let problem = check(&answer(status, "application/json", BODY, ending), "the agent");
-            let problem = problem.unwrap_err().to_string();
-            assert!(problem.contains(says) && !problem.contains("hunter2"), "{problem}");
-        }
-        assert_eq!(check(&answer(201, "application/json", BODY, Ending::Whole), "the agent"), Ok(()));
+        assert!(verdict(&answer(200, "text/plain", r#"{"allow": true}"#, Ending::Whole)).is_err());
     }
 }

@@ -10,6 +10,8 @@
 //! | [`social`] | posts: Mastodon, Bluesky |
 //! | [`chat`] | answers in conversations, and what people write: Slack, Telegram, WhatsApp |
 //! | [`agent`] | what executes messages, and who is asked whether it should |
+//! | [`function`] | calls functions of tenants, for jobs |
+//! | `endpoint` | what agents, sentinels and functions have in common |
 //! | [`webhook`] | every channel, to a URL of the tenant |
 //! | [`sim`] | every channel, to `postrider sim` |
 //! | `conformance` | the suite that every adapter passes, behind a feature of this name |
@@ -21,6 +23,8 @@ pub mod chat;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod email;
+mod endpoint;
+pub mod function;
 pub mod guard;
 mod http;
 pub mod provider;

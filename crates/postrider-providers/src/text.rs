@@ -7,16 +7,33 @@ pub const EXCERPT_CHARS_MAX: usize = 200;
 
 /// The beginning of a text, without control characters and without the invisible ones that turn or hide text.
 pub fn excerpt(text: &str) -> String {
-    let mut visible = text
-        .chars()
-        .map(|c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c })
-        .filter(|c| !c.is_control() && !is_invisible(*c));
+    let mut visible = visible(text);
     let mut short: String = visible.by_ref().take(EXCERPT_CHARS_MAX).collect();
     if visible.next().is_some() {
         short.pop();
         short.push('…');
     }
     short
+}
+
+/// The same, counted in bytes.
+pub fn excerpt_within(text: &str, bytes_max: usize) -> String {
+    let mut short = String::new();
+    for c in visible(text) {
+        short.push(c);
+        if short.len() > bytes_max {
+            while short.len() + '…'.len_utf8() > bytes_max && short.pop().is_some() {}
+            short.push('…');
+            break;
+        }
+    }
+    short
+}
+
+fn visible(text: &str) -> impl Iterator<Item = char> {
+    text.chars()
+        .map(|c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c })
+        .filter(|c| !c.is_control() && !is_invisible(*c))
 }
 
 /// [`excerpt`] of bytes that may be no text at all.
@@ -57,6 +74,9 @@ mod tests {
         assert_eq!(excerpt("pay\u{202e}lave"), "paylave");
         assert_eq!(excerpt(&"é".repeat(200)), "é".repeat(200));
         assert_eq!(excerpt(&"é".repeat(201)), format!("{}…", "é".repeat(199)));
+        assert_eq!(excerpt_within("a\0\nb", 3), "a b");
+        assert_eq!(excerpt_within(&"é".repeat(5), 10), "é".repeat(5));
+        assert_eq!(excerpt_within(&"é".repeat(6), 10), "ééé…");
         assert_eq!(excerpt_of_bytes(&[b'a'; 1 << 20]).chars().count(), EXCERPT_CHARS_MAX);
         assert_eq!(excerpt_of_bytes(&[0xff, b'a']), "\u{fffd}a");
     }

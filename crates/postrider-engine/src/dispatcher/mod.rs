@@ -8,7 +8,6 @@
 
 mod attempt;
 mod decide;
-mod hints;
 mod lane;
 mod settle;
 mod sweep;
@@ -30,12 +29,12 @@ use postrider_store::{
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+pub use self::sweep::Sweep;
 use self::{
     attempt::Accounts,
     lane::{Lane, Went},
     settle::{Settled, Settler},
 };
-pub use self::{hints::ReplyHints, sweep::Sweep};
 
 /// What can be set.
 #[derive(Debug, Clone)]

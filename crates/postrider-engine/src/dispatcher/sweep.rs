@@ -6,8 +6,8 @@ use std::time::Duration;
 use postrider_store::{Pool, StoreError, messages, pool, replies};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{ReplyHints, within};
-use crate::executor::Executing;
+use super::within;
+use crate::{Hints, executor::Executing};
 
 /// Rows taken in one transaction.
 const BATCH: usize = 100;
@@ -22,7 +22,7 @@ pub struct Sweep {
     /// What executes messages.
     pub executing: Executing,
     /// To say that there are replies.
-    pub hints: ReplyHints,
+    pub hints: Hints,
     /// A reply that is held for longer is taken from its dispatcher.
     pub lock_timeout: Duration,
     /// How long an execution may take.

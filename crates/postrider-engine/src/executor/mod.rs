@@ -27,7 +27,7 @@ use postrider_store::{
 };
 
 pub use self::execute::{Echo, ExecuteError, Executor, HttpAgent, Request};
-use crate::ReplyHints;
+use crate::Hints;
 
 /// How long the database may take for one step. Then the message fails, or is taken up when its time is over.
 const STEP_WITHIN: Duration = Duration::from_secs(15);
@@ -38,7 +38,7 @@ pub struct Executing {
     pool: Pool,
     master_key: MasterKey,
     client: GuardedClient,
-    hints: ReplyHints,
+    hints: Hints,
     max_attempts: i32,
 }
 
@@ -69,7 +69,7 @@ impl Executing {
         pool: Pool,
         master_key: MasterKey,
         client: GuardedClient,
-        hints: ReplyHints,
+        hints: Hints,
         max_attempts: i32,
     ) -> Self {
         Self { pool, master_key, client, hints, max_attempts }

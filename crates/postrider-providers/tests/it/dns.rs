@@ -26,13 +26,13 @@ use crate::{
 };
 
 /// Gives the first list of addresses to the first question, the second to the second, and the last from then on.
-struct FlippingDns {
+pub struct FlippingDns {
     answers: Vec<Vec<IpAddr>>,
     asked: AtomicUsize,
 }
 
 impl FlippingDns {
-    fn new(answers: &[&[&str]]) -> Arc<Self> {
+    pub fn new(answers: &[&[&str]]) -> Arc<Self> {
         let answers =
             answers.iter().map(|list| list.iter().map(|ip| ip.parse().unwrap()).collect()).collect();
         Arc::new(Self { answers, asked: AtomicUsize::new(0) })

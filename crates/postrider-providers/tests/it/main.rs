@@ -11,6 +11,7 @@ mod child;
 mod dns;
 mod environment;
 mod faults;
+mod functions;
 mod inbound;
 #[cfg(feature = "nats")]
 mod nats;

@@ -20,7 +20,8 @@ use tokio::net::TcpStream;
 use super::acting::receive;
 use super::answer::{Answer, Cut, not_allowed, problem};
 use super::{
-    World, bluesky, control, mastodon, messages, outages, resend, slack, telegram, twilio, webhook, whatsapp,
+    World, bluesky, control, functions, mastodon, messages, outages, resend, slack, telegram, twilio,
+    webhook, whatsapp,
 };
 
 const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -112,6 +113,10 @@ async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, 
         },
         hook if webhook::is_hook(hook) => match method {
             Method::POST => receive(&world, &webhook::FACE, request).await,
+            _ => Ok(not_allowed("POST")),
+        },
+        function if functions::is_function(function) => match method {
+            Method::POST => receive(&world, &functions::FACE, request).await,
             _ => Ok(not_allowed("POST")),
         },
         _ => Ok(problem(

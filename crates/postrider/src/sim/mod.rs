@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!            ┌ faces: resend.rs, twilio.rs, mastodon.rs, bluesky.rs, slack.rs, telegram.rs, whatsapp.rs,       ┐
-//!            │        webhook.rs, messages.rs; smtp.rs, mail.rs                                                │
+//!            │        webhook.rs, functions.rs, messages.rs; smtp.rs, mail.rs                                  │
 //! request ──►│ read ─► judge ─► remember ─► draw a fault ─► act, write it down                                 │──► answer,
 //!            └────────────────────┬─────────┬──────────────────────┬───────────────────────────────────────────┘  well or badly
 //!               memory.rs: Memory ┘         │                      └ receipts.rs: Ledger, one fdatasync for many requests
@@ -27,6 +27,7 @@ mod calls;
 mod control;
 mod conversations;
 mod faults;
+mod functions;
 mod http;
 mod lists;
 mod mail;
@@ -71,8 +72,10 @@ use receipts::Ledger;
 use rules::{Rule, Rules, Target};
 
 /// The names of the faces, in receipts and rules.
-const PROVIDERS: [&str; 10] =
-    ["sim", "resend", "twilio", "mastodon", "bluesky", "slack", "telegram", "whatsapp", "webhook", "smtp"];
+const PROVIDERS: [&str; 11] = [
+    "sim", "resend", "twilio", "mastodon", "bluesky", "slack", "telegram", "whatsapp", "webhook", "function",
+    "smtp",
+];
 /// The longest that a fault may last: a day.
 const DELAY_MS_MAX: u64 = 24 * 3600 * 1000;
 /// How many requests may be stuck at once by the fault `act_late`.
@@ -93,6 +96,7 @@ Faces:
   telegram  POST /telegram/bot{token}/sendMessage
   whatsapp  POST /whatsapp/{phone_number_id}/messages
   webhook   POST /hooks/{name}
+  function  POST /functions/{name}
   smtp      --smtp-listen
 
 Faults:
@@ -118,7 +122,8 @@ pub struct SimArgs {
     /// File that receipts are appended to, one JSON line each [default: a new file in the temp directory].
     #[arg(long, value_name = "FILE")]
     pub receipts: Option<PathBuf>,
-    /// Signing secret of the webhooks (`whsec_…`); any of several may match. Without one, nothing is verified.
+    /// Signing secret of webhooks and of calls of functions (`whsec_…`); any of several may match. Without one, nothing
+    /// is verified.
     #[arg(long = "secret", value_name = "SECRET")]
     pub secrets: Vec<SecretString>,
     /// What senders must show: a bearer token, Twilio's auth token, Bluesky's password, Telegram's token in the path.

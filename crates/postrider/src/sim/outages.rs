@@ -16,10 +16,12 @@ use super::acting::{Face, Wrong, write_down};
 use super::answer::{Answer, Cut, json_answer};
 use super::http::{Body, read_body};
 use super::receipts::{Receipt, now};
-use super::{World, bluesky, mastodon, messages, resend, slack, telegram, twilio, webhook, whatsapp};
+use super::{
+    World, bluesky, functions, mastodon, messages, resend, slack, telegram, twilio, webhook, whatsapp,
+};
 
 /// Every face that can be away, and where its paths begin.
-static FACES: [(&str, &Face); 9] = [
+static FACES: [(&str, &Face); 10] = [
     ("/messages", &messages::FACE),
     ("/resend/", &resend::FACE),
     ("/twilio/", &twilio::FACE),
@@ -29,6 +31,7 @@ static FACES: [(&str, &Face); 9] = [
     ("/telegram/", &telegram::FACE),
     ("/whatsapp/", &whatsapp::FACE),
     ("/hooks/", &webhook::FACE),
+    ("/functions/", &functions::FACE),
 ];
 
 /// How a face turns away.

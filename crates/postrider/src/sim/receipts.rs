@@ -52,7 +52,7 @@ pub struct Receipt {
     /// The face that a message came to, such as `resend`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The idempotency key of a message, where the provider can know it.
+    /// The idempotency key of a message, where the provider can know it; the id of the job that calls a function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The channel of a message.
@@ -61,7 +61,7 @@ pub struct Receipt {
     /// Who gives a mail, calls or posts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Who is to have a message; several recipients of a mail are joined by `, `.
+    /// Who is to have a message; several recipients of a mail are joined by `, `. The name of a function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// The record key of a post that is put.
@@ -79,6 +79,15 @@ pub struct Receipt {
     /// The thread, topic or message that a chat message belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
+    /// The tenant whose job calls a function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+    /// The lock key of such a job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock_key: Option<String>,
+    /// Which attempt of the job this is, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
     /// The outage that turned this away. Then look-ups are written down too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,

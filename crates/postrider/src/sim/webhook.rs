@@ -56,7 +56,7 @@ impl Receiver {
     }
 
     /// Whether any secret signed this; nothing when there is none to compare with.
-    fn verify(&self, body: &[u8], headers: &HeaderMap) -> Option<bool> {
+    pub fn verify(&self, body: &[u8], headers: &HeaderMap) -> Option<bool> {
         let verified = || self.secrets.iter().any(|secret| secret.verify(body, headers).is_ok());
         (!self.secrets.is_empty()).then(verified)
     }

@@ -3,6 +3,7 @@
 mod bluesky;
 mod faces;
 mod faults;
+mod functions;
 mod mean;
 mod messages;
 mod outages;
