@@ -5,6 +5,8 @@ CREATE SCHEMA channels;
 
 CREATE SCHEMA execution;
 
+CREATE SCHEMA jobs;
+
 CREATE SCHEMA m10_recovery;
 
 CREATE SCHEMA postrider;
@@ -3764,6 +3766,1520 @@ begin
 end
 $$;
 
+CREATE FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_grain     text;
+begin
+    select function.grain
+      into v_grain
+      from jobs.functions as function
+     where function.tenant_id = v_tenant_id
+       and function.name = p_function;
+    if not found then
+        return query select 'unknown_function', null::uuid;
+        return;
+    end if;
+    return query
+        select opened.outcome, opened.run_id
+          from jobs.open_run(v_tenant_id, p_id, p_function, v_grain, now(), p_entity_hash, p_input, null, p_force) as opened;
+    if p_force then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        select v_tenant_id, p_actor, 'run.forced', 'job_run:' || run.id, run.lock_key
+          from jobs.job_runs as run
+         where run.id = p_id
+           and run.tenant_id is not distinct from v_tenant_id;
+    end if;
+end
+$$;
+
+CREATE FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_status    text;
+begin
+    select run.status
+      into v_status
+      from jobs.job_runs as run
+     where run.tenant_id = v_tenant_id
+       and run.id = p_id
+       for update;
+    if v_status is null or v_status in ('completed', 'cancelled') then
+        return v_status;
+    end if;
+    update jobs.job_runs as run
+       set status = 'cancelled',
+           completed_at = coalesce(run.completed_at, now()),
+           error_message = coalesce(case when run.status = 'failed' then run.error_message end,
+                                    concat_ws(': ', 'cancelled by ' || p_actor, nullif(btrim(p_note), ''))),
+           retry_at = null,
+           locked_by = null,
+           heartbeat_at = null
+     where run.id = p_id;
+    perform jobs.resolve_source(v_tenant_id, array[p_id], p_actor, concat_ws(': ', 'the run was cancelled', nullif(btrim(p_note), '')));
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'run.cancelled', 'job_run:' || p_id, nullif(btrim(p_note), ''));
+    return 'cancelled';
+end
+$$;
+
+CREATE FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer, first_called_at timestamp with time zone, in_doubt_since timestamp with time zone)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with doubtful as materialized (
+        select doubtful.id
+          from jobs.alert_notifications as doubtful
+         where doubtful.tenant_id = tenancy.required_tenant_id()
+           and doubtful.status = 'queued'
+           and doubtful.called_at < now() - p_quiet
+         order by doubtful.called_at
+         limit p_limit
+           for update skip locked
+    )
+    update jobs.alert_notifications as notification
+       set claims = notification.claims + 1,
+           -- The quiet time begins anew: what is asked or repeated now must be over before the next.
+           called_at = now(),
+           in_doubt_since = coalesce(notification.in_doubt_since, notification.called_at),
+           updated_at = now()
+      from doubtful
+     where notification.id = doubtful.id
+    returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
+              notification.claims, notification.first_called_at, notification.in_doubt_since
+$$;
+
+CREATE FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, lock_key text, input_params jsonb, retry_count integer, claims integer, scheduled_for timestamp with time zone, function_id uuid, kind text, target text, timeout_seconds integer, sealed_secret bytea)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_tenant          uuid := coalesce(p_after, '00000000-0000-0000-0000-000000000000');
+    -- Once around, and no further.
+    v_is_second_round boolean := p_after is null;
+    v_room            integer;
+    v_left            integer := p_limit;
+    v_found           uuid[];
+    v_ids             uuid[] := '{}';
+begin
+    if coalesce(btrim(p_worker), '') = '' then
+        raise exception 'say who claims' using errcode = 'invalid_parameter_value';
+    end if;
+    while v_left > 0 loop
+        select waiting.tenant_id
+          into v_tenant
+          from jobs.job_runs as waiting
+         where ((waiting.status = 'running' and waiting.locked_by is null) or waiting.retry_at is not null)
+           and waiting.tenant_id > v_tenant
+           and (not v_is_second_round or p_after is null or waiting.tenant_id <= p_after)
+         order by waiting.tenant_id, coalesce(waiting.retry_at, waiting.started_at)
+         limit 1;
+        if not found then
+            exit when v_is_second_round;
+            v_is_second_round := true;
+            v_tenant := '00000000-0000-0000-0000-000000000000';
+            continue;
+        end if;
+        v_room := least(v_left, coalesce(p_rooms[array_position(p_tenants, v_tenant)], p_room));
+        continue when v_room < 1;
+        select array_agg(due.id)
+          into v_found
+          from (select due.id
+                  from jobs.job_runs as due
+                  left join jobs.functions as function on function.tenant_id = due.tenant_id and function.name = due.function_name
+                 where ((due.status = 'running' and due.locked_by is null) or due.retry_at is not null)
+                   and due.tenant_id = v_tenant
+                   and coalesce(due.retry_at, due.started_at) <= now()
+                   and (function.id is null
+                        or (function.kind = any (p_kinds) and (function.kind <> 'builtin' or function.target = any (p_builtins))))
+                 order by coalesce(due.retry_at, due.started_at)
+                 limit v_room
+                   for update of due skip locked) as due;
+        v_ids := v_ids || coalesce(v_found, '{}');
+        v_left := v_left - coalesce(cardinality(v_found), 0);
+    end loop;
+
+    return query
+        with claimed as (
+            update jobs.job_runs as run
+               set status = 'running',
+                   retry_count = run.retry_count + (run.status = 'failed')::integer,
+                   retry_at = null,
+                   started_at = now(),
+                   completed_at = null,
+                   locked_by = p_worker,
+                   heartbeat_at = now(),
+                   claims = run.claims + 1
+             where run.id = any (v_ids)
+            returning run.*
+        )
+        select run.id, run.tenant_id, run.function_name, run.lock_key, run.input_params, run.retry_count, run.claims,
+               run.scheduled_for, function.id, function.kind, function.target, function.timeout_seconds, function.sealed_secret
+          from claimed as run
+          left join jobs.functions as function on function.tenant_id = run.tenant_id and function.name = run.function_name;
+end
+$$;
+
+CREATE FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) RETURNS TABLE(decided boolean, status text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_status    text;
+begin
+    select card.status
+      into v_status
+      from jobs.decision_cards as card
+     where card.tenant_id = v_tenant_id
+       and card.id = p_id
+       for update;
+    if not found then
+        return;
+    end if;
+    if v_status in ('RESOLVED', 'DISMISSED') then
+        return query select v_status = p_status, v_status;
+        return;
+    end if;
+    update jobs.decision_cards as card
+       set status = p_status,
+           note = coalesce(nullif(btrim(p_note), ''), card.note),
+           decided_by = p_actor,
+           updated_at = now()
+     where card.id = p_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'card.' || lower(p_status), 'card:' || p_id, nullif(btrim(p_note), ''));
+    return query select true, p_status;
+end
+$$;
+
+CREATE TABLE jobs.schedules (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    function_name text NOT NULL,
+    cron text NOT NULL,
+    timezone text NOT NULL,
+    grain text,
+    input jsonb,
+    entities json,
+    entity_hash text,
+    depends_on text[] DEFAULT '{}'::text[] NOT NULL,
+    misfire text DEFAULT 'once'::text NOT NULL,
+    enabled boolean DEFAULT true NOT NULL,
+    next_fire_at timestamp with time zone,
+    last_fire_at timestamp with time zone,
+    version integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT schedules_cron_is_given CHECK (((btrim(cron) <> ''::text) AND (octet_length(cron) <= 255))),
+    CONSTRAINT schedules_dependencies_are_few CHECK ((cardinality(depends_on) <= 20)),
+    CONSTRAINT schedules_entities_have_their_hash CHECK ((((entities IS NULL) = (entity_hash IS NULL)) AND (octet_length((entities)::text) <= 65536))),
+    CONSTRAINT schedules_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
+    CONSTRAINT schedules_input_is_bounded CHECK ((pg_column_size(input) <= 131072)),
+    CONSTRAINT schedules_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text]))),
+    CONSTRAINT schedules_timezone_is_given CHECK (((btrim(timezone) <> ''::text) AND (octet_length(timezone) <= 255)))
+);
+
+ALTER TABLE ONLY jobs.schedules FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_grain  text;
+    v_opened record;
+begin
+    select coalesce(p_schedule.grain, function.grain)
+      into v_grain
+      from jobs.functions as function
+     where function.tenant_id = p_schedule.tenant_id
+       and function.name = p_schedule.function_name;
+    if exists (select from jobs.unmet_dependencies(p_schedule.tenant_id, p_schedule.depends_on, v_grain, p_fire_at)) then
+        return 'waiting';
+    end if;
+    select *
+      into strict v_opened
+      from jobs.open_run(p_schedule.tenant_id, p_run_id, p_schedule.function_name, v_grain, p_fire_at, p_schedule.entity_hash,
+                         p_schedule.input, p_schedule.id, false);
+    update jobs.schedule_firings as firing
+       set outcome = case v_opened.outcome when 'acquired' then 'started' else 'skipped' end,
+           job_run_id = v_opened.run_id,
+           reason = case v_opened.outcome
+                        when 'running' then 'a run of this grain is running'
+                        when 'retry_pending' then 'a run of this grain waits for its retry'
+                        when 'completed' then 'completed before in this grain'
+                    end,
+           decided_at = now()
+     where firing.tenant_id = p_schedule.tenant_id
+       and firing.schedule_id = p_schedule.id
+       and firing.fire_at = p_fire_at;
+    return case v_opened.outcome when 'acquired' then 'started' else 'skipped' end;
+end
+$$;
+
+CREATE FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(raised integer, resolved integer, open integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_condition record;
+    v_known     uuid[];
+    v_ids       uuid[] := '{}';
+begin
+    select coalesce(array_agg(alert.id), '{}')
+      into v_known
+      from jobs.alert_instances as alert
+     where alert.tenant_id = v_tenant_id
+       and alert.alert_config_id in ('failed-jobs', 'long-running-jobs', 'retry-rate')
+       and alert.status in ('active', 'open', 'triggered');
+    for v_condition in select * from jobs.job_conditions(p_failed_max, p_running_max, p_retry_rate_max) loop
+        v_ids := v_ids || jobs.raise_alert(v_condition.alert_config_id, v_condition.external_object_id, v_condition.title,
+                                           v_condition.severity, v_condition.evidence);
+    end loop;
+    update jobs.alert_instances as alert
+       set status = 'resolved',
+           resolved_at = now(),
+           updated_at = now()
+     where alert.tenant_id = v_tenant_id
+       and alert.id = any (v_known)
+       and alert.id <> all (v_ids)
+       and alert.status <> 'resolved';
+    get diagnostics resolved = row_count;
+    select count(*) filter (where alert.id <> all (v_known)), count(*)
+      into raised, open
+      from unnest(v_ids) as alert (id);
+    return next;
+end
+$$;
+
+CREATE FUNCTION jobs.due_schedules(p_limit integer) RETURNS TABLE(tenant_id uuid, id uuid, cron text, timezone text, misfire text, next_fire_at timestamp with time zone, version integer, now timestamp with time zone)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select schedule.tenant_id, schedule.id, schedule.cron, schedule.timezone, schedule.misfire, schedule.next_fire_at, schedule.version, now()
+      from jobs.schedules as schedule
+     where schedule.enabled
+       and schedule.next_fire_at <= now()
+     order by schedule.next_fire_at
+     limit p_limit
+$$;
+
+CREATE FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) RETURNS TABLE(id uuid, status text, retry_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_held record;
+begin
+    -- In the order of the ids, so that nobody waits for somebody who waits for us.
+    perform
+       from jobs.job_runs as run
+      where run.id = any (p_ids)
+      order by run.id
+        for update;
+    -- Only what is running is held by somebody. Asked for by its status, it would be looked for among all that wait.
+    for v_held in
+        select run.id, given.error, given.is_retryable
+          from unnest(p_ids, p_claims, p_errors, p_are_retryable) as given (id, claim, error, is_retryable)
+          join jobs.job_runs as run on run.id = given.id
+         where given.error is not null
+           and run.locked_by = p_worker
+           and run.claims = given.claim
+    loop
+        return query select v_held.id, 'failed', jobs.note_failure(v_held.id, v_held.error, v_held.is_retryable);
+    end loop;
+
+    for v_held in
+        update jobs.job_runs as run
+           set status = 'completed',
+               completed_at = now(),
+               result = given.result,
+               error_message = null,
+               locked_by = null,
+               heartbeat_at = null
+          from unnest(p_ids, p_claims, p_results, p_errors) as given (id, claim, result, error)
+         where run.id = given.id
+           and given.error is null
+           and run.locked_by = p_worker
+           and run.claims = given.claim
+        returning run.id, run.tenant_id, run.retry_count
+    loop
+        -- Most runs were never given up: only those that were tried again can have a letter.
+        if v_held.retry_count > 0 then
+            perform jobs.resolve_source(v_held.tenant_id, array[v_held.id], 'postrider', 'a later attempt completed the run');
+        end if;
+        return query select v_held.id, 'completed', null::timestamptz;
+    end loop;
+end
+$$;
+
+CREATE FUNCTION jobs.entity_hash(p_entities json) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if json_typeof(p_entities) <> 'object' then
+        raise exception 'the entities must be a JSON object, such as {"rule_id": "r123"}, and not of type %', json_typeof(p_entities)
+            using errcode = 'invalid_parameter_value';
+    end if;
+    return (
+        select left(encode(sha256(convert_to('[' || coalesce(string_agg(
+                   '[' || member.key || ',' || jobs.json_text(member.value, 2) || ']', ','
+                   order by jobs.json_code_units(member.key) collate "C"), '') || ']', 'UTF8')), 'hex'), 12)
+          from jobs.json_members(jobs.json_shielded(p_entities)) as member
+    );
+end
+$$;
+
+CREATE FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_schedule jobs.schedules;
+    v_started  integer := 0;
+begin
+    update jobs.schedules as schedule
+       set next_fire_at = p_next_fire_at,
+           last_fire_at = coalesce(p_fire_at[cardinality(p_fire_at)], schedule.last_fire_at)
+     where schedule.tenant_id = p_tenant_id
+       and schedule.id = p_id
+       and schedule.enabled
+       and schedule.next_fire_at = p_due
+       and schedule.version = p_version
+       -- Nobody fires before the time, whatever their clock says.
+       and p_due <= now()
+       and now() >= all (p_fire_at)
+    returning schedule.* into v_schedule;
+    if not found then
+        return null;
+    end if;
+    if p_skipped_at is not null then
+        insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome, reason, decided_at)
+        values (p_tenant_id, p_id, p_skipped_at, 'skipped', p_skipped_reason, now())
+        on conflict do nothing;
+    end if;
+    for v_place in 1 .. cardinality(p_fire_at) loop
+        insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome)
+        values (p_tenant_id, p_id, p_fire_at[v_place], 'waiting')
+        on conflict do nothing;
+        if found and jobs.decide_firing(v_schedule, p_fire_at[v_place], p_run_ids[v_place]) = 'started' then
+            v_started := v_started + 1;
+        end if;
+    end loop;
+    return v_started;
+end
+$$;
+
+CREATE FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_firing  record;
+    v_started integer := 0;
+begin
+    for v_firing in
+        select firing.fire_at, firing.created_at < now() - p_patience as is_late, schedule
+          from jobs.schedule_firings as firing
+          join jobs.schedules as schedule on schedule.tenant_id = firing.tenant_id and schedule.id = firing.schedule_id
+          join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
+         where firing.outcome = 'waiting'
+           and (firing.created_at < now() - p_patience
+                or not schedule.enabled
+                or not exists (select from jobs.unmet_dependencies(firing.tenant_id, schedule.depends_on,
+                                                                   coalesce(schedule.grain, function.grain), firing.fire_at)))
+         order by firing.created_at
+         limit p_limit
+           for update of firing skip locked
+    loop
+        if v_firing.is_late or not (v_firing.schedule).enabled then
+            update jobs.schedule_firings as firing
+               set outcome = 'skipped',
+                   reason = case when v_firing.is_late then 'what it depends on did not complete in time'
+                                 else 'the schedule was disabled while it waited' end,
+                   decided_at = now()
+             where firing.tenant_id = (v_firing.schedule).tenant_id
+               and firing.schedule_id = (v_firing.schedule).id
+               and firing.fire_at = v_firing.fire_at;
+        elsif jobs.decide_firing(v_firing.schedule, v_firing.fire_at, jobs.new_id()) = 'started' then
+            v_started := v_started + 1;
+        end if;
+    end loop;
+    return v_started;
+end
+$$;
+
+CREATE FUNCTION jobs.generate_decision_cards() RETURNS TABLE(opened integer, closed integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    insert into jobs.decision_cards (tenant_id, alert_instance_id, metric_code, period_start, title, recommendation, evidence)
+    select alert.tenant_id, alert.id, alert.alert_config_id, (alert.created_at at time zone 'UTC')::date, alert.title,
+           jobs.recommendation(alert.alert_config_id), alert.evidence
+      from jobs.alert_instances as alert
+     where alert.tenant_id = v_tenant_id
+       and alert.status in ('active', 'open', 'triggered')
+       -- Also when it was dismissed: nobody is asked twice.
+       and not exists (select from jobs.decision_cards as card
+                        where card.tenant_id = alert.tenant_id and card.alert_instance_id = alert.id)
+    on conflict do nothing;
+    get diagnostics opened = row_count;
+    update jobs.decision_cards as card
+       set status = 'RESOLVED',
+           decided_by = 'postrider',
+           note = 'the alert resolved itself',
+           updated_at = now()
+      from jobs.alert_instances as alert
+     where card.tenant_id = v_tenant_id
+       and card.status in ('OPEN', 'IN_PROGRESS')
+       and alert.tenant_id = card.tenant_id
+       and alert.id = card.alert_instance_id
+       and alert.status = 'resolved';
+    get diagnostics closed = row_count;
+    return next;
+end
+$$;
+
+CREATE FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select to_char(jobs.grain_start(p_grain, p_at) at time zone 'UTC',
+                   case p_grain when 'day' then 'YYYY-MM-DD' when 'hour' then 'YYYY-MM-DD"T"HH24' else 'YYYY-MM-DD"T"HH24:MI' end)
+$$;
+
+CREATE FUNCTION jobs.grain_length(p_grain text) RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE p_grain WHEN 'day'::text THEN '24:00:00'::interval WHEN 'hour'::text THEN '01:00:00'::interval WHEN '5min'::text THEN '00:05:00'::interval ELSE NULL::interval END;
+
+CREATE FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN date_bin(jobs.grain_length(p_grain), p_at, '2000-01-01 00:00:00+00'::timestamp with time zone);
+
+CREATE FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) RETURNS SETOF uuid
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+    with held as materialized (
+        select run.id
+          from unnest(p_ids, p_claims) as given (id, claim)
+          join jobs.job_runs as run on run.id = given.id and run.claims = given.claim
+         where run.locked_by = p_worker
+         order by run.id
+           for update of run
+    )
+    update jobs.job_runs as run
+       set heartbeat_at = now()
+      from held
+     where run.id = held.id
+    returning run.id
+$$;
+
+CREATE FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(alert_config_id text, external_object_id text, title text, severity text, evidence jsonb)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with recent as materialized (
+        select run.function_name, run.status, run.retry_count
+          from jobs.job_runs as run
+         where run.tenant_id = tenancy.required_tenant_id()
+           and run.created_at > now() - interval '24 hours'
+    ), counted as (
+        select count(*) as total,
+               count(*) filter (where recent.status = 'failed') as failed,
+               count(*) filter (where recent.retry_count > 0) as retried
+          from recent
+    )
+    select 'failed-jobs', null::text,
+           format('%s jobs failed in the last 24 hours', counted.failed),
+           'critical',
+           jsonb_build_object('failed', counted.failed, 'threshold', p_failed_max, 'by_function',
+                              (select jsonb_object_agg(worst.function_name, worst.failed)
+                                 from (select recent.function_name, count(*) as failed
+                                         from recent
+                                        where recent.status = 'failed'
+                                        group by recent.function_name
+                                        order by count(*) desc, recent.function_name
+                                        limit 20) as worst))
+      from counted
+     where counted.failed > p_failed_max
+    union all
+    select 'long-running-jobs', run.id::text,
+           format('%s has been running since %s', run.function_name,
+                  to_char(run.started_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
+           'warning',
+           jsonb_build_object('job_id', run.id, 'function_name', run.function_name, 'lock_key', run.lock_key,
+                              'started_at', run.started_at, 'threshold_minutes', extract(epoch from p_running_max) / 60)
+      from jobs.job_runs as run
+     where run.tenant_id = tenancy.required_tenant_id()
+       and run.status = 'running'
+       and run.started_at < now() - p_running_max
+    union all
+    select 'retry-rate', null::text,
+           format('%s %% of the jobs of the last 24 hours were retried', round(100.0 * counted.retried / counted.total, 1)),
+           'warning',
+           jsonb_build_object('retried', counted.retried, 'total', counted.total, 'threshold', p_retry_rate_max)
+      from counted
+     where counted.total > 0
+       and counted.retried > p_retry_rate_max * counted.total
+$$;
+
+CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    BEGIN ATOMIC
+ SELECT COALESCE(string_agg(
+         CASE
+             WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
+             WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
+'::text))), 4, '0'::text)
+             WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
+             ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
+         END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
+    FROM regexp_matches(substr(json_code_units.p_string, 2, (length(json_code_units.p_string) - 2)), '\\u....|\\.|.'::text, 'g'::text) WITH ORDINALITY unit(match, place);
+END;
+
+CREATE FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_decimal text := split_part(lower(p_number), 'e', 1);
+    v_exponent text := split_part(lower(p_number), 'e', 2);
+begin
+    digits := ltrim(replace(v_decimal, '.', ''), '0');
+    -- No text is so long that it could make up for an exponent of more than twelve digits.
+    if length(ltrim(v_exponent, '+-0')) > 12 then
+        v_exponent := left(v_exponent, 1) || '1000000000000';
+    end if;
+    point := length(digits) - length(split_part(v_decimal, '.', 2)) + coalesce(nullif(v_exponent, ''), '0')::bigint;
+    digits := rtrim(digits, '0');
+end
+$$;
+
+CREATE FUNCTION jobs.json_string(p_escaped text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if strpos(p_escaped, E'\\') = 0 then
+        return '"' || p_escaped || '"';
+    end if;
+    -- Each piece but the first begins with an escape, and no escape has a backslash in it: they are shielded.
+    return (
+        select '"' || string_agg(
+                   case
+                       when piece.place = 1 then piece.text
+                       when piece.code is null then case when piece.text like '/%' then '' else E'\\' end || piece.text
+                       -- First halves of characters are 55296 to 56319, second ones 56320 to 57343. The second brings both.
+                       when piece.is_high and piece.next_is_low then ''
+                       when piece.code between 56320 and 57343 and piece.high is not null
+                           then chr(65536 + (piece.high - 55296) * 1024 + piece.code - 56320) || substr(piece.text, 6)
+                       when piece.code = 34 then E'\\"' || substr(piece.text, 6)
+                       when piece.code = 92 then E'\\\\' || substr(piece.text, 6)
+                       when piece.code in (8, 9, 10, 12, 13)
+                           then E'\\' || substr('btn-fr', piece.code - 7, 1) || substr(piece.text, 6)
+                       when piece.code < 32 or piece.code between 55296 and 57343
+                           then E'\\' || lower(left(piece.text, 5)) || substr(piece.text, 6)
+                       else chr(piece.code) || substr(piece.text, 6)
+                   end, '' order by piece.place) || '"'
+          from (select coded.*,
+                       lag(case when coded.is_high then coded.code end) over places as high,
+                       lead(coded.code between 56320 and 57343) over places as next_is_low
+                  from (select split.*,
+                               split.code between 55296 and 56319 and length(split.text) = 5 as is_high
+                          from (select given.text,
+                                       given.place,
+                                       case when given.place > 1 and given.text like 'u%'
+                                            then ('x' || substr(given.text, 2, 4))::bit(16)::integer
+                                       end as code
+                                  from unnest(string_to_array(p_escaped, E'\\')) with ordinality as given (text, place)) as split) as coded
+                window places as (order by coded.place)) as piece
+    );
+end
+$$;
+
+CREATE FUNCTION jobs.json_members(p_shielded json) RETURNS TABLE(key text, value json, place bigint)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    BEGIN ATOMIC
+ SELECT jobs.json_string(member.key) AS json_string,
+     (array_agg(member.value ORDER BY member.place DESC))[1] AS array_agg,
+     min(member.place) AS min
+    FROM json_each(json_members.p_shielded) WITH ORDINALITY member(key, value, place)
+   GROUP BY (jobs.json_string(member.key));
+END;
+
+CREATE FUNCTION jobs.json_number(p_number text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET extra_float_digits TO '1'
+    AS $$
+declare
+    v_is_negative boolean := p_number like '-%';
+    v_digits text;
+    v_point bigint;
+    v_double double precision;
+    v_shorter bigint;
+begin
+    -- Whole numbers of so few digits are written as they are, but for zero, which has no sign.
+    if length(p_number) < 16 and ltrim(p_number, '-0123456789') = '' then
+        return case p_number when '-0' then '0' else p_number end;
+    end if;
+    select * into v_digits, v_point from jobs.json_digits(ltrim(p_number, '-'));
+    if v_digits = '' or v_point < -323 then
+        return '0';
+    elsif v_point > 309 then
+        return 'null';
+    end if;
+    -- No double, and no border between two, has so many digits: of further ones it matters only whether there are any.
+    if length(v_digits) > 800 then
+        v_digits := left(v_digits, 800) || '1';
+    end if;
+    -- What is too small is zero, and what is too large is Infinity, which JSON has no word for; the cast would refuse both.
+    if v_point = -323 and (v_digits || 'e' || v_point - length(v_digits))::numeric * (2::numeric ^ 1075) <= 1 then
+        return '0';
+    elsif v_point = 309 and (v_digits || 'e' || v_point - length(v_digits))::numeric >= 2::numeric ^ 1024 - 2::numeric ^ 970 then
+        return 'null';
+    end if;
+    v_double := (v_digits || 'e' || v_point - length(v_digits))::double precision;
+    select * into v_digits, v_point from jobs.json_digits(v_double::text);
+    -- The server writes no number that lies on the border to the next double, although it is read as this one;
+    -- JavaScript does where that is shorter (1e23). No border far from 1 has so few digits.
+    if v_point between -30 and 60 and length(v_digits) > 1 then
+        foreach v_shorter in array array[left(v_digits, -1)::bigint, left(v_digits, -1)::bigint + 1]
+        loop
+            if (v_shorter || 'e' || v_point - length(v_digits) + 1)::double precision = v_double then
+                select * into v_digits, v_point from jobs.json_digits(v_shorter || 'e' || v_point - length(v_digits) + 1);
+                exit;
+            end if;
+        end loop;
+    end if;
+    return case when v_is_negative then '-' else '' end
+        || case
+               when v_point between length(v_digits) and 21 then rpad(v_digits, v_point::integer, '0')
+               when v_point between 1 and 21 then left(v_digits, v_point::integer) || '.' || substr(v_digits, v_point::integer + 1)
+               when v_point between -5 and 0 then '0.' || repeat('0', -v_point::integer) || v_digits
+               else left(v_digits, 1)
+                 || case when length(v_digits) > 1 then '.' || substr(v_digits, 2) else '' end
+                 || 'e' || case when v_point > 0 then '+' else '-' end || abs(v_point - 1)
+           end;
+end
+$$;
+
+CREATE FUNCTION jobs.json_shielded(p_value json) RETURNS json
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN (replace(replace(replace((p_value)::text, '\\'::text, '\u005c'::text), '\"'::text, '\u0022'::text), '\'::text, '\\'::text))::json;
+
+CREATE FUNCTION jobs.json_text(p_shielded json, p_depth integer) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    v_type text := json_typeof(p_shielded);
+begin
+    if v_type = 'string' then
+        return jobs.json_string(p_shielded #>> '{}');
+    elsif v_type = 'number' then
+        return jobs.json_number(p_shielded #>> '{}');
+    elsif v_type not in ('object', 'array') then
+        return btrim(p_shielded::text, E' \t\n\r');
+    elsif p_depth > 64 then
+        raise exception 'the value is nested deeper than 64 levels; name it by fewer' using errcode = 'invalid_parameter_value';
+    elsif v_type = 'array' then
+        return (
+            select '[' || coalesce(string_agg(jobs.json_text(element.value, p_depth + 1), ',' order by element.place), '') || ']'
+              from json_array_elements(p_shielded) with ordinality as element (value, place)
+        );
+    end if;
+    -- Keys that could be places in an array come first, in the order of their numbers.
+    return (
+        select '{' || coalesce(string_agg(member.key || ':' || jobs.json_text(member.value, p_depth + 1), ','
+                                          order by case when member.number < 4294967295 then member.number end, member.place), '') || '}'
+          from (select found.*,
+                       case when found.key ~ '^"(0|[1-9][0-9]{0,9})"$' then btrim(found.key, '"')::bigint end as number
+                  from jobs.json_members(p_shielded) as found) as member
+    );
+end
+$_$;
+
+CREATE FUNCTION jobs.json_stringify(p_value json) RETURNS text
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN jobs.json_text(jobs.json_shielded(p_value), 1);
+
+CREATE FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text DEFAULT NULL::text) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select concat_ws(':', p_function, p_tenant_id, jobs.grain_label(p_grain, p_at), p_entity_hash)
+$$;
+
+CREATE FUNCTION jobs.measure_jobs() RETURNS TABLE(waiting bigint, running bigint, retry_pending bigint, failed_day bigint, retried_day bigint, total_day bigint, long_running bigint, oldest_heartbeat_seconds double precision, overdue_seconds double precision, waiting_firings bigint, open_errors bigint, open_alerts bigint, doubtful_notifications bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*) from jobs.job_runs where status = 'running' and locked_by is null),
+           (select count(*) from jobs.job_runs where status = 'running' and locked_by is not null),
+           (select count(*) from jobs.job_runs where retry_at is not null),
+           recent.failed, recent.retried, recent.total,
+           (select count(*) from jobs.job_runs where status = 'running' and started_at < now() - interval '30 minutes'),
+           coalesce((select extract(epoch from now() - min(heartbeat_at)) from jobs.job_runs where heartbeat_at is not null), 0)::double precision,
+           coalesce((select extract(epoch from now() - min(next_fire_at)) from jobs.schedules
+                      where enabled and next_fire_at <= now()), 0)::double precision,
+           (select count(*) from jobs.schedule_firings where outcome = 'waiting'),
+           (select count(*) from jobs.sync_errors where not is_resolved),
+           (select count(*) from jobs.alert_instances where status in ('active', 'open', 'triggered')),
+           (select count(*) from jobs.alert_notifications where status = 'queued' and in_doubt_since is not null)
+      from (select count(*) filter (where run.status = 'failed') as failed,
+                   count(*) filter (where run.retry_count > 0) as retried,
+                   count(*) as total
+              from jobs.job_runs as run
+             where run.created_at > now() - interval '24 hours') as recent
+$$;
+
+CREATE FUNCTION jobs.new_id() RETURNS uuid
+    LANGUAGE sql PARALLEL SAFE
+    RETURN (encode(set_bit(set_bit(OVERLAY(uuid_send(gen_random_uuid()) PLACING SUBSTRING(int8send((floor((EXTRACT(epoch FROM clock_timestamp()) * (1000)::numeric)))::bigint) FROM 3) FROM 1 FOR 6), (52)::bigint, 1), (53)::bigint, 1), 'hex'::text))::uuid;
+
+CREATE FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) RETURNS timestamp with time zone
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_run      jobs.job_runs;
+    v_policy   record;
+    v_retry_at timestamptz;
+begin
+    select * into strict v_run from jobs.job_runs as run where run.id = p_id;
+    select coalesce(max(function.max_retries), 3) as max_retries,
+           coalesce(max(function.initial_delay_ms), 1000) as initial_delay_ms,
+           coalesce(max(function.backoff_multiplier), 5) as backoff_multiplier,
+           coalesce(max(function.max_delay_ms), 30000) as max_delay_ms
+      into strict v_policy
+      from jobs.functions as function
+     where function.tenant_id = v_run.tenant_id
+       and function.name = v_run.function_name;
+    if p_is_retryable and v_run.retry_count < v_policy.max_retries then
+        v_retry_at := now() + interval '1 millisecond'
+            * least(v_policy.initial_delay_ms * power(v_policy.backoff_multiplier, least(v_run.retry_count, 20)), v_policy.max_delay_ms);
+    end if;
+    update jobs.job_runs as run
+       set status = 'failed',
+           completed_at = now(),
+           error_message = p_error,
+           retry_at = v_retry_at,
+           locked_by = null,
+           heartbeat_at = null
+     where run.id = p_id;
+    if v_retry_at is null then
+        insert into jobs.sync_errors as known
+            (tenant_id, error_type, error_code, error_message, error_details, source_entity_type, source_entity_id)
+        values (v_run.tenant_id, 'job_failure',
+                case when p_is_retryable then 'MAX_RETRIES_EXCEEDED' else 'EXECUTION_ERROR' end,
+                p_error,
+                jsonb_build_object('function_name', v_run.function_name,
+                                   'lock_key', v_run.lock_key,
+                                   'input_params', v_run.input_params,
+                                   'retry_count', v_run.retry_count,
+                                   'last_attempt_at', to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')),
+                'job_run', v_run.id)
+        on conflict (tenant_id, source_entity_type, source_entity_id) where not is_resolved do update
+           set error_code = excluded.error_code,
+               error_message = excluded.error_message,
+               error_details = excluded.error_details,
+               updated_at = now();
+    end if;
+    return v_retry_at;
+end
+$$;
+
+CREATE FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) RETURNS TABLE(outcome text, run_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_key       constant text := jobs.lock_key(p_function, p_tenant_id, p_grain, p_at, p_entity_hash);
+    v_is_forced boolean := false;
+    v_id        uuid;
+    v_status    text;
+begin
+    for v_try in 1 .. 100 loop
+        insert into jobs.job_runs (id, tenant_id, function_name, lock_key, input_params, schedule_id, scheduled_for, grain, grain_start, is_forced)
+        values (p_id, p_tenant_id, p_function, v_key, p_input, p_schedule_id, case when p_schedule_id is not null then p_at end,
+                p_grain, jobs.grain_start(p_grain, p_at), v_is_forced)
+        on conflict do nothing;
+        if found then
+            return query select 'acquired', p_id;
+            return;
+        end if;
+
+        -- Who is active counts more than who was. Each of the two is asked for in the words of the index that decided, and the tenant
+        -- so that no other index fits: an index of all runs of a tenant looks just as good while there are few.
+        return query
+            select case when run.status = 'running' then 'running' else 'retry_pending' end, run.id
+              from jobs.job_runs as run
+             where run.tenant_id is not distinct from p_tenant_id
+               and run.lock_key = v_key
+               and (run.status = 'running' or run.retry_at is not null);
+        if found then
+            return;
+        end if;
+        select run.id, run.status
+          into v_id, v_status
+          from jobs.job_runs as run
+         where run.tenant_id is not distinct from p_tenant_id
+           and run.lock_key = v_key
+           and not run.is_forced and (run.status in ('running', 'completed') or run.retry_at is not null);
+        if v_status = 'completed' and not p_force then
+            return query select 'completed', v_id;
+            return;
+        end if;
+        -- Either a completed run has the key, and it is to be run all the same; or who had it has just ended.
+        v_is_forced := coalesce(v_status = 'completed', false);
+    end loop;
+    raise exception 'the lock key % changes hands too often; try again', v_key using errcode = 'lock_not_available';
+end
+$$;
+
+CREATE FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_planned   integer;
+begin
+    insert into jobs.alert_notifications (tenant_id, alert_instance_id, account_id, recipient, about, subject, body)
+    select v_tenant_id, alert.id, target.account_id, target.recipient, news.about,
+           format('[%s] %s', case news.about when 'raised' then alert.severity else 'resolved' end, alert.title),
+           format(E'%s\n\nalert: %s\nsince: %s\n%s', alert.title, alert.alert_config_id,
+                  to_char(alert.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+                  case news.about
+                      when 'raised' then 'evidence: ' || alert.evidence::text
+                      else 'resolved: ' || to_char(alert.resolved_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+                  end)
+      from unnest(p_account_ids, p_recipients) as target (account_id, recipient)
+     cross join jobs.alert_instances as alert
+     cross join (values ('raised'), ('resolved')) as news (about)
+     where alert.tenant_id = v_tenant_id
+       and case news.about
+               when 'raised' then alert.status in ('active', 'open', 'triggered')
+               else alert.status = 'resolved'
+                    and exists (select from jobs.alert_notifications as told
+                                 where told.tenant_id = v_tenant_id
+                                   and told.alert_instance_id = alert.id
+                                   and told.account_id = target.account_id
+                                   and told.recipient = target.recipient
+                                   and told.about = 'raised'
+                                   and told.first_called_at is not null
+                                   and told.status <> 'failed')
+           end
+     order by alert.created_at
+    on conflict do nothing;
+    get diagnostics v_planned = row_count;
+    return v_planned;
+end
+$$;
+
+CREATE FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_removed bigint := 0;
+    v_more    bigint;
+begin
+    -- What is forgotten does not keep its grain from running again.
+    if p_older_than is null or p_older_than < interval '2 days' or p_limit is null or p_limit < 1 then
+        raise exception 'say how old a run must be, at least two days, and how many to remove at most' using errcode = 'invalid_parameter_value';
+    end if;
+    with old as materialized (
+        select old.id
+          from jobs.job_runs as old
+         where old.created_at < now() - p_older_than
+           and old.completed_at < now() - p_older_than
+           and old.retry_at is null
+           and not exists (select from jobs.sync_errors as error
+                            where error.tenant_id = old.tenant_id
+                              and error.source_entity_type = 'job_run'
+                              and error.source_entity_id = old.id
+                              and not error.is_resolved)
+         order by old.created_at
+         limit p_limit
+           for update skip locked
+    )
+    delete from jobs.job_runs as run using old where run.id = old.id;
+    get diagnostics v_removed = row_count;
+    with old as materialized (
+        select old.tenant_id, old.schedule_id, old.fire_at
+          from jobs.schedule_firings as old
+         where old.outcome <> 'waiting'
+           and old.fire_at < now() - p_older_than
+         order by old.fire_at
+         limit p_limit
+           for update skip locked
+    )
+    delete from jobs.schedule_firings as firing
+     using old
+     where firing.tenant_id = old.tenant_id and firing.schedule_id = old.schedule_id and firing.fire_at = old.fire_at;
+    get diagnostics v_more = row_count;
+    v_removed := greatest(v_removed, v_more);
+    with old as materialized (
+        select old.id from jobs.sync_errors as old
+         where old.is_resolved and old.resolved_at < now() - p_older_than
+         order by old.resolved_at limit p_limit for update skip locked
+    )
+    delete from jobs.sync_errors as error using old where error.id = old.id;
+    get diagnostics v_more = row_count;
+    v_removed := greatest(v_removed, v_more);
+    with old as materialized (
+        select old.id from jobs.alert_instances as old
+         where old.status = 'resolved' and old.resolved_at < now() - p_older_than
+         order by old.resolved_at limit p_limit for update skip locked
+    )
+    delete from jobs.alert_instances as alert using old where alert.id = old.id;
+    get diagnostics v_more = row_count;
+    -- The largest number: whoever calls goes on until a step was not full.
+    return greatest(v_removed, v_more);
+end
+$$;
+
+CREATE FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into jobs.functions (id, tenant_id, name, kind, target, grain)
+    values (p_id, tenancy.required_tenant_id(), p_name, 'builtin', p_name, p_grain)
+    on conflict (tenant_id, name) do nothing
+$$;
+
+CREATE FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    -- Not as an insert that finds a conflict: that would be refused without the secret that is to be kept.
+    update jobs.functions as known
+       set kind = p_kind,
+           target = p_target,
+           grain = p_grain,
+           timeout_seconds = p_timeout_seconds,
+           max_retries = p_max_retries,
+           initial_delay_ms = p_initial_delay_ms,
+           backoff_multiplier = p_backoff_multiplier,
+           max_delay_ms = p_max_delay_ms,
+           sealed_secret = case when p_kind = 'http' then coalesce(p_sealed_secret, known.sealed_secret) end,
+           updated_at = now()
+     where known.tenant_id = v_tenant_id
+       and known.name = p_name
+       and known.id = p_id;
+    if not found then
+        insert into jobs.functions
+            (id, tenant_id, name, kind, target, grain, timeout_seconds, max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms,
+             sealed_secret)
+        values (p_id, v_tenant_id, p_name, p_kind, p_target, p_grain, p_timeout_seconds, p_max_retries, p_initial_delay_ms,
+                p_backoff_multiplier, p_max_delay_ms, p_sealed_secret)
+        on conflict (tenant_id, name) do nothing;
+        if not found then
+            return false;
+        end if;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || p_target);
+    return true;
+end
+$$;
+
+CREATE FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_unknown   text;
+    v_needed    text[];
+    v_ways      text[];
+    v_next      text;
+    v_at        integer := 1;
+begin
+    -- One at a time per tenant, so that two schedules cannot close a circle between them.
+    perform from tenancy.tenants where id = v_tenant_id for no key update;
+    select wanted.name
+      into v_unknown
+      from unnest(p_depends_on || p_function) as wanted (name)
+     where not exists (select from jobs.functions as function
+                        where function.tenant_id = v_tenant_id and function.name = wanted.name)
+     limit 1;
+    if found then
+        raise exception 'there is no function %', v_unknown
+            using errcode = 'foreign_key_violation', constraint = 'schedules_run_a_function';
+    end if;
+    -- Everything that it would wait for, each function once: there may be more ways through it than one could go.
+    v_needed := p_depends_on;
+    select coalesce(array_agg(p_function || ' → ' || needed.name order by needed.place), '{}')
+      into v_ways
+      from unnest(p_depends_on) with ordinality as needed (name, place);
+    while v_at <= cardinality(v_needed) loop
+        if v_needed[v_at] = p_function then
+            raise exception 'the functions would wait for each other: %', v_ways[v_at]
+                using errcode = 'check_violation', constraint = 'schedules_depend_in_no_circle';
+        end if;
+        for v_next in
+            select distinct needed.name
+              from jobs.schedules as schedule
+             cross join unnest(schedule.depends_on) as needed (name)
+             where schedule.tenant_id = v_tenant_id
+               and schedule.function_name = v_needed[v_at]
+               and schedule.id <> p_id
+               and needed.name <> all (v_needed)
+        loop
+            v_needed := v_needed || v_next;
+            v_ways := v_ways || (v_ways[v_at] || ' → ' || v_next);
+        end loop;
+        v_at := v_at + 1;
+    end loop;
+    insert into jobs.schedules as known
+        (id, tenant_id, function_name, cron, timezone, grain, input, entities, entity_hash, depends_on, misfire, enabled, next_fire_at)
+    values (p_id, v_tenant_id, p_function, p_cron, p_timezone, p_grain, p_input, p_entities, p_entity_hash, p_depends_on, p_misfire,
+            p_enabled, p_next_fire_at)
+    on conflict (tenant_id, id) do update
+       set function_name = excluded.function_name,
+           cron = excluded.cron,
+           timezone = excluded.timezone,
+           grain = excluded.grain,
+           input = excluded.input,
+           entities = excluded.entities,
+           entity_hash = excluded.entity_hash,
+           depends_on = excluded.depends_on,
+           misfire = excluded.misfire,
+           enabled = excluded.enabled,
+           next_fire_at = case when known.enabled and excluded.enabled and known.cron = excluded.cron and known.timezone = excluded.timezone
+                               then known.next_fire_at
+                               else excluded.next_fire_at end,
+           version = known.version + 1,
+           updated_at = now();
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'schedule.put', 'schedule:' || p_id, p_function || ' ' || p_cron || ' ' || p_timezone);
+end
+$$;
+
+CREATE FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text DEFAULT 'warning'::text, p_evidence jsonb DEFAULT '{}'::jsonb) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_id        uuid;
+begin
+    for v_try in 1 .. 100 loop
+        -- The newest: two that were raised on both sides of midnight may be open.
+        select alert.id
+          into v_id
+          from jobs.alert_instances as alert
+         where alert.tenant_id = v_tenant_id
+           and alert.alert_config_id = p_alert_config_id
+           and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
+           and alert.status in ('active', 'open', 'triggered')
+         order by alert.created_at desc
+         limit 1
+           for no key update;
+        if found then
+            update jobs.alert_instances as alert
+               set title = p_title,
+                   severity = p_severity,
+                   evidence = p_evidence,
+                   updated_at = now()
+             where alert.id = v_id;
+            return v_id;
+        end if;
+        insert into jobs.alert_instances (tenant_id, alert_config_id, external_object_id, title, severity, evidence)
+        values (v_tenant_id, p_alert_config_id, p_external_object_id, p_title, p_severity, p_evidence)
+        on conflict do nothing
+        returning id into v_id;
+        if found then
+            return v_id;
+        end if;
+        -- Somebody raised it at the same moment, or resolved it.
+    end loop;
+    raise exception 'the alert % is raised and resolved too often; try again', p_alert_config_id using errcode = 'lock_not_available';
+end
+$$;
+
+CREATE FUNCTION jobs.recommendation(p_alert_config_id text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select case p_alert_config_id
+               when 'failed-jobs' then 'Look at the dead letters, mend what they name, and retry or resolve each of them.'
+               when 'long-running-jobs' then 'Look whether the function still works on it. Cancel the run if it does not, and invoke it again.'
+               when 'retry-rate' then 'Look at the errors of the runs that were retried: something fails now and then.'
+               else 'Look at the evidence, and resolve or dismiss this card.'
+           end
+$$;
+
+CREATE FUNCTION jobs.recover_runs(p_lease interval, p_limit integer DEFAULT 100) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, worker text, retry_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_stale record;
+begin
+    for v_stale in
+        select run.id, run.tenant_id, run.function_name, run.locked_by
+          from jobs.job_runs as run
+         where run.heartbeat_at < now() - p_lease
+         order by run.heartbeat_at
+         limit p_limit
+           for update skip locked
+    loop
+        return query
+            select v_stale.id, v_stale.tenant_id, v_stale.function_name, v_stale.locked_by,
+                   jobs.note_failure(v_stale.id, 'the process that ran it went away', true);
+    end loop;
+end
+$$;
+
+CREATE FUNCTION jobs.remove_function(p_name text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_dependent text;
+begin
+    -- Whoever sets a schedule waits, and sees what is left.
+    perform from tenancy.tenants where id = v_tenant_id for no key update;
+    select schedule.function_name
+      into v_dependent
+      from jobs.schedules as schedule
+     where schedule.tenant_id = v_tenant_id
+       and p_name = any (schedule.depends_on || schedule.function_name)
+     limit 1;
+    if found then
+        raise exception 'a schedule of the function % needs it', v_dependent
+            using errcode = 'foreign_key_violation', constraint = 'schedules_run_a_function';
+    end if;
+    delete from jobs.functions
+     where tenant_id = v_tenant_id
+       and name = p_name;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'function.removed', 'function:' || p_name);
+    return true;
+end
+$$;
+
+CREATE FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_function  text;
+begin
+    delete from jobs.schedules as schedule
+     where schedule.tenant_id = v_tenant_id
+       and schedule.id = p_id
+    returning schedule.function_name into v_function;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'schedule.removed', 'schedule:' || p_id, v_function);
+    return true;
+end
+$$;
+
+CREATE FUNCTION jobs.reserve_notifications(p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with due as materialized (
+        select due.id
+          from jobs.alert_notifications as due
+         where due.tenant_id = tenancy.required_tenant_id()
+           and due.status = 'queued'
+           and due.called_at is null
+         order by due.created_at
+         limit p_limit
+           for update skip locked
+    )
+    update jobs.alert_notifications as notification
+       set claims = notification.claims + 1,
+           attempts = notification.attempts + 1,
+           called_at = now(),
+           first_called_at = coalesce(notification.first_called_at, now()),
+           updated_at = now()
+      from due
+     where notification.id = due.id
+    returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body, notification.claims
+$$;
+
+CREATE FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update jobs.alert_instances as alert
+       set status = 'resolved',
+           resolved_at = now(),
+           updated_at = now()
+     where alert.tenant_id = v_tenant_id
+       and alert.alert_config_id = p_alert_config_id
+       and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
+       and alert.status in ('active', 'open', 'triggered');
+    return found;
+end
+$$;
+
+CREATE FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update jobs.sync_errors as error
+       set is_resolved = true,
+           resolved_at = now(),
+           resolved_by = p_by,
+           resolution_note = p_note,
+           updated_at = now()
+     where error.tenant_id = p_tenant_id
+       and error.source_entity_type = 'job_run'
+       and error.source_entity_id = any (p_source_ids)
+       and not error.is_resolved
+$$;
+
+CREATE FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    if coalesce(btrim(p_note), '') = '' then
+        raise exception 'say how it was resolved' using errcode = 'invalid_parameter_value';
+    end if;
+    update jobs.sync_errors as error
+       set is_resolved = true,
+           resolved_at = now(),
+           resolved_by = p_actor,
+           resolution_note = p_note,
+           updated_at = now()
+     where error.tenant_id = v_tenant_id
+       and error.id = p_id
+       and not error.is_resolved;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        values (v_tenant_id, p_actor, 'sync_error.resolved', 'sync_error:' || p_id, p_note);
+    end if;
+    return exists (select from jobs.sync_errors as error where error.tenant_id = v_tenant_id and error.id = p_id);
+end
+$$;
+
+CREATE FUNCTION jobs.retry_run(p_id uuid, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_run       jobs.job_runs;
+begin
+    select * into v_run
+      from jobs.job_runs as run
+     where run.tenant_id = v_tenant_id
+       and run.id = p_id
+       for update;
+    if not found then
+        return;
+    end if;
+    if v_run.status <> 'failed' then
+        return query select v_run.status, v_run.id;
+        return;
+    end if;
+    for v_try in 1 .. 100 loop
+        begin
+            update jobs.job_runs as run
+               set status = 'running',
+                   retry_count = run.retry_count + 1,
+                   retry_at = null,
+                   started_at = now(),
+                   completed_at = null
+             where run.id = p_id;
+            insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+            values (v_tenant_id, p_actor, 'run.retried', 'job_run:' || p_id, v_run.lock_key);
+            return query select 'retried', p_id;
+            return;
+        exception
+            when unique_violation then
+                -- As in open_run.
+                return query
+                    select 'taken', other.id
+                      from jobs.job_runs as other
+                     where other.tenant_id is not distinct from v_tenant_id
+                       and other.lock_key = v_run.lock_key
+                       and (other.status = 'running' or other.retry_at is not null)
+                       and other.id <> p_id;
+                if found then
+                    return;
+                end if;
+                return query
+                    select 'taken', other.id
+                      from jobs.job_runs as other
+                     where other.tenant_id is not distinct from v_tenant_id
+                       and other.lock_key = v_run.lock_key
+                       and not other.is_forced and (other.status in ('running', 'completed') or other.retry_at is not null)
+                       and other.id <> p_id;
+                if found then
+                    return;
+                end if;
+                -- Who had the key has just ended without success.
+        end;
+    end loop;
+    raise exception 'the lock key % changes hands too often; try again', v_run.lock_key using errcode = 'lock_not_available';
+end
+$$;
+
+CREATE FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update jobs.alert_notifications as notification
+       set status = case
+                        when p_verdict = 'sent' then 'sent'
+                        when p_verdict = 'failed' or (p_verdict = 'not_sent' and notification.attempts >= 5) then 'failed'
+                        else 'queued'
+                    end,
+           called_at = case when p_verdict = 'not_sent' then null else notification.called_at end,
+           in_doubt_since = case
+                                when p_verdict = 'unknown' then coalesce(notification.in_doubt_since, now())
+                                when p_verdict = 'not_sent' then notification.in_doubt_since
+                            end,
+           provider_message_id = coalesce(p_message_id, notification.provider_message_id),
+           last_error = p_error,
+           updated_at = now()
+     where notification.tenant_id = v_tenant_id
+       and notification.id = p_id
+       and notification.status = 'queued'
+       and (notification.claims = p_claim or p_verdict = 'sent');
+    return found;
+end
+$$;
+
+CREATE FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update jobs.schedules as schedule
+       set enabled = p_enabled,
+           next_fire_at = case when p_enabled then p_next_fire_at else schedule.next_fire_at end,
+           version = schedule.version + 1,
+           updated_at = now()
+     where schedule.tenant_id = v_tenant_id
+       and schedule.id = p_id
+       and schedule.enabled <> p_enabled;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (v_tenant_id, p_actor, case when p_enabled then 'schedule.enabled' else 'schedule.disabled' end, 'schedule:' || p_id);
+    end if;
+    return exists (select from jobs.schedules as schedule where schedule.tenant_id = v_tenant_id and schedule.id = p_id);
+end
+$$;
+
+CREATE FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) RETURNS TABLE(function_name text, why text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with own as (
+        select jobs.grain_start(p_grain, p_fire_at) as since,
+               jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain) as until
+    )
+    select wanted.name,
+           coalesce((select case
+                                when run.status = 'running' then 'it is running'
+                                when run.retry_at is not null then 'it failed and waits for its retry'
+                                when run.status = 'failed' then 'it failed'
+                                else 'it was cancelled'
+                            end || ' (run ' || run.id || ')'
+                       from jobs.job_runs as run, own
+                      where run.tenant_id = p_tenant_id
+                        and run.function_name = wanted.name
+                        and run.grain_start > own.since - interval '24 hours'
+                        and run.grain_start < own.until
+                        and run.grain_start + jobs.grain_length(run.grain) > own.since
+                      order by run.created_at desc
+                      limit 1),
+                    'it has not run yet')
+      from unnest(p_depends_on) as wanted (name), own
+     where not exists (select
+                         from jobs.job_runs as run
+                        where run.tenant_id = p_tenant_id
+                          and run.function_name = wanted.name
+                          and run.status = 'completed'
+                          -- The longest grain is a day: nothing older can reach into ours.
+                          and run.grain_start > own.since - interval '24 hours'
+                          and run.grain_start < own.until
+                          and run.grain_start + jobs.grain_length(run.grain) > own.since)
+$$;
+
+CREATE FUNCTION jobs.which_ended(p_ids uuid[]) RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select run.id
+      from jobs.job_runs as run
+     where run.id = any (p_ids)
+       and run.status <> 'running'
+       and run.retry_at is null
+$$;
+
+CREATE FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select string_agg('waits for ' || unmet.function_name || ': ' || unmet.why, '; ' order by unmet.function_name)
+      from jobs.schedules as schedule
+      join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
+     cross join lateral jobs.unmet_dependencies(schedule.tenant_id, schedule.depends_on, coalesce(schedule.grain, function.grain),
+                                                p_fire_at) as unmet
+     where schedule.tenant_id = tenancy.required_tenant_id()
+       and schedule.id = p_schedule_id
+$$;
+
 CREATE FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer DEFAULT 10) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4830,6 +6346,195 @@ WITH (fillfactor='50');
 
 ALTER TABLE ONLY execution.turns FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE jobs.alert_instances (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    alert_config_id text NOT NULL,
+    external_object_id text,
+    title text NOT NULL,
+    severity text DEFAULT 'warning'::text NOT NULL,
+    status text DEFAULT 'active'::text NOT NULL,
+    evidence jsonb DEFAULT '{}'::jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    resolved_at timestamp with time zone,
+    CONSTRAINT alert_instances_evidence_is_an_object CHECK (((jsonb_typeof(evidence) = 'object'::text) AND (pg_column_size(evidence) <= 65536))),
+    CONSTRAINT alert_instances_names_are_given CHECK (((btrim(alert_config_id) <> ''::text) AND (octet_length(alert_config_id) <= 255) AND (octet_length(external_object_id) <= 255) AND (btrim(title) <> ''::text) AND (octet_length(title) <= 1000))),
+    CONSTRAINT alert_instances_only_resolved_have_their_time CHECK (((status = 'resolved'::text) = (resolved_at IS NOT NULL))),
+    CONSTRAINT alert_instances_severity_check CHECK ((severity = ANY (ARRAY['info'::text, 'warning'::text, 'critical'::text]))),
+    CONSTRAINT alert_instances_status_check CHECK ((status = ANY (ARRAY['active'::text, 'open'::text, 'triggered'::text, 'resolved'::text])))
+);
+
+ALTER TABLE ONLY jobs.alert_instances FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE jobs.alert_notifications (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    alert_instance_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    recipient text NOT NULL,
+    about text NOT NULL,
+    subject text NOT NULL,
+    body text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    claims integer DEFAULT 0 NOT NULL,
+    first_called_at timestamp with time zone,
+    called_at timestamp with time zone,
+    in_doubt_since timestamp with time zone,
+    provider_message_id text,
+    last_error text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT alert_notifications_about_check CHECK ((about = ANY (ARRAY['raised'::text, 'resolved'::text]))),
+    CONSTRAINT alert_notifications_recipient_is_bounded CHECK (((btrim(recipient) <> ''::text) AND (octet_length(recipient) <= 255))),
+    CONSTRAINT alert_notifications_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'failed'::text])))
+);
+
+ALTER TABLE ONLY jobs.alert_notifications FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE jobs.decision_cards (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    alert_instance_id uuid NOT NULL,
+    metric_code text NOT NULL,
+    period_start date NOT NULL,
+    status text DEFAULT 'OPEN'::text NOT NULL,
+    title text NOT NULL,
+    recommendation text NOT NULL,
+    evidence jsonb DEFAULT '{}'::jsonb NOT NULL,
+    note text,
+    decided_by text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT decision_cards_decided_say_by_whom CHECK (((status = 'OPEN'::text) OR (decided_by IS NOT NULL))),
+    CONSTRAINT decision_cards_status_check CHECK ((status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text, 'RESOLVED'::text, 'DISMISSED'::text])))
+);
+
+ALTER TABLE ONLY jobs.decision_cards FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE jobs.functions (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    name text NOT NULL,
+    kind text NOT NULL,
+    target text NOT NULL,
+    grain text DEFAULT 'day'::text NOT NULL,
+    timeout_seconds integer DEFAULT 60 NOT NULL,
+    max_retries integer DEFAULT 3 NOT NULL,
+    initial_delay_ms integer DEFAULT 1000 NOT NULL,
+    backoff_multiplier double precision DEFAULT 5 NOT NULL,
+    max_delay_ms integer DEFAULT 30000 NOT NULL,
+    sealed_secret bytea,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT functions_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
+    CONSTRAINT functions_kind_check CHECK ((kind = ANY (ARRAY['http'::text, 'sql'::text, 'builtin'::text]))),
+    CONSTRAINT functions_name_is_plain CHECK ((name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'::text)),
+    CONSTRAINT functions_requests_are_signed CHECK (((kind = 'http'::text) = (sealed_secret IS NOT NULL))),
+    CONSTRAINT functions_retries_are_bounded CHECK ((((max_retries >= 0) AND (max_retries <= 100)) AND ((initial_delay_ms >= 0) AND (initial_delay_ms <= 86400000)) AND ((backoff_multiplier >= (1)::double precision) AND (backoff_multiplier <= (100)::double precision)) AND ((max_delay_ms >= 0) AND (max_delay_ms <= 86400000)))),
+    CONSTRAINT functions_target_is_given CHECK (((btrim(target) <> ''::text) AND (octet_length(target) <= 2048))),
+    CONSTRAINT functions_timeout_is_bounded CHECK (((timeout_seconds >= 1) AND (timeout_seconds <= 900)))
+);
+
+ALTER TABLE ONLY jobs.functions FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE jobs.job_runs (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    function_name text NOT NULL,
+    lock_key text NOT NULL,
+    status text DEFAULT 'running'::text NOT NULL,
+    input_params jsonb,
+    result jsonb,
+    error_message text,
+    retry_count integer DEFAULT 0 NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    completed_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    duration_ms integer GENERATED ALWAYS AS (
+CASE
+    WHEN (completed_at IS NOT NULL) THEN (LEAST((EXTRACT(epoch FROM (completed_at - started_at)) * (1000)::numeric), (2147483647)::numeric))::integer
+    ELSE NULL::integer
+END) STORED,
+    retry_at timestamp with time zone,
+    heartbeat_at timestamp with time zone,
+    schedule_id uuid,
+    scheduled_for timestamp with time zone,
+    grain text NOT NULL,
+    grain_start timestamp with time zone NOT NULL,
+    is_forced boolean DEFAULT false NOT NULL,
+    locked_by text,
+    claims integer DEFAULT 0 NOT NULL,
+    CONSTRAINT job_runs_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
+    CONSTRAINT job_runs_held_has_a_heartbeat CHECK (((locked_by IS NULL) = (heartbeat_at IS NULL))),
+    CONSTRAINT job_runs_input_is_bounded CHECK ((pg_column_size(input_params) <= 131072)),
+    CONSTRAINT job_runs_only_completed_has_a_result CHECK (((result IS NULL) OR (status = 'completed'::text))),
+    CONSTRAINT job_runs_only_failed_is_retried CHECK (((retry_at IS NULL) OR (status = 'failed'::text))),
+    CONSTRAINT job_runs_only_running_has_no_end CHECK (((status = 'running'::text) = (completed_at IS NULL))),
+    CONSTRAINT job_runs_only_running_is_held CHECK (((locked_by IS NULL) OR (status = 'running'::text))),
+    CONSTRAINT job_runs_result_is_bounded CHECK ((pg_column_size(result) <= 131072)),
+    CONSTRAINT job_runs_retries_are_counted CHECK (((retry_count >= 0) AND (claims >= 0))),
+    CONSTRAINT job_runs_status_check CHECK ((status = ANY (ARRAY['running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02');
+
+ALTER TABLE ONLY jobs.job_runs FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW jobs.job_health WITH (security_invoker='true') AS
+ SELECT job_runs.function_name,
+    job_runs.status,
+    count(*) AS count,
+    avg(job_runs.duration_ms) AS avg_duration_ms,
+    max(job_runs.duration_ms) AS max_duration_ms,
+    sum(
+        CASE
+            WHEN (job_runs.retry_count > 0) THEN 1
+            ELSE 0
+        END) AS retried_count
+   FROM jobs.job_runs
+  WHERE (job_runs.created_at > (now() - '24:00:00'::interval))
+  GROUP BY job_runs.function_name, job_runs.status
+  ORDER BY job_runs.function_name, job_runs.status;
+
+CREATE TABLE jobs.schedule_firings (
+    tenant_id uuid NOT NULL,
+    schedule_id uuid NOT NULL,
+    fire_at timestamp with time zone NOT NULL,
+    outcome text NOT NULL,
+    job_run_id uuid,
+    reason text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    decided_at timestamp with time zone,
+    CONSTRAINT schedule_firings_outcome_check CHECK ((outcome = ANY (ARRAY['started'::text, 'waiting'::text, 'skipped'::text]))),
+    CONSTRAINT schedule_firings_started_have_a_run CHECK (((outcome <> 'started'::text) OR (job_run_id IS NOT NULL))),
+    CONSTRAINT schedule_firings_waiting_are_not_decided CHECK (((outcome = 'waiting'::text) = (decided_at IS NULL)))
+);
+
+ALTER TABLE ONLY jobs.schedule_firings FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE jobs.sync_errors (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    error_type text NOT NULL,
+    error_code text NOT NULL,
+    error_message text NOT NULL,
+    error_details jsonb DEFAULT '{}'::jsonb NOT NULL,
+    source_entity_type text NOT NULL,
+    source_entity_id uuid NOT NULL,
+    is_resolved boolean DEFAULT false NOT NULL,
+    resolved_at timestamp with time zone,
+    resolved_by text,
+    resolution_note text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT sync_errors_code_check CHECK ((error_code = ANY (ARRAY['MAX_RETRIES_EXCEEDED'::text, 'EXECUTION_ERROR'::text]))),
+    CONSTRAINT sync_errors_details_are_an_object CHECK ((jsonb_typeof(error_details) = 'object'::text)),
+    CONSTRAINT sync_errors_resolved_say_by_whom CHECK (((is_resolved = (resolved_at IS NOT NULL)) AND (is_resolved = (resolved_by IS NOT NULL))))
+);
+
+ALTER TABLE ONLY jobs.sync_errors FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE m10_recovery.outbox (
     id bigint NOT NULL,
     aggregate_type text NOT NULL,
@@ -5071,6 +6776,48 @@ ALTER TABLE ONLY execution.provider_callbacks
 ALTER TABLE ONLY execution.turns
     ADD CONSTRAINT turns_pkey PRIMARY KEY (tenant_id);
 
+ALTER TABLE ONLY jobs.alert_instances
+    ADD CONSTRAINT alert_instances_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY jobs.alert_instances
+    ADD CONSTRAINT alert_instances_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobs.alert_notifications
+    ADD CONSTRAINT alert_notifications_one_each UNIQUE (tenant_id, alert_instance_id, account_id, recipient, about);
+
+ALTER TABLE ONLY jobs.alert_notifications
+    ADD CONSTRAINT alert_notifications_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobs.decision_cards
+    ADD CONSTRAINT decision_cards_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY jobs.decision_cards
+    ADD CONSTRAINT decision_cards_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobs.functions
+    ADD CONSTRAINT functions_one_per_name UNIQUE (tenant_id, name);
+
+ALTER TABLE ONLY jobs.functions
+    ADD CONSTRAINT functions_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY jobs.job_runs
+    ADD CONSTRAINT job_runs_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY jobs.job_runs
+    ADD CONSTRAINT job_runs_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobs.schedule_firings
+    ADD CONSTRAINT schedule_firings_pkey PRIMARY KEY (tenant_id, schedule_id, fire_at);
+
+ALTER TABLE ONLY jobs.schedules
+    ADD CONSTRAINT schedules_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY jobs.sync_errors
+    ADD CONSTRAINT sync_errors_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY jobs.sync_errors
+    ADD CONSTRAINT sync_errors_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY m10_recovery.outbox_deliveries
     ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (event_id, sink);
 
@@ -5184,6 +6931,46 @@ CREATE INDEX leads_suppressed_by_email ON execution.leads USING btree (lower(ema
 
 CREATE INDEX leads_suppressed_by_phone ON execution.leads USING btree (phone, tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
 
+CREATE INDEX alert_instances_by_age ON jobs.alert_instances USING btree (resolved_at) WHERE (status = 'resolved'::text);
+
+CREATE INDEX alert_notifications_open ON jobs.alert_notifications USING btree (tenant_id, created_at) WHERE (status = 'queued'::text);
+
+CREATE INDEX decision_cards_by_alert ON jobs.decision_cards USING btree (tenant_id, alert_instance_id);
+
+CREATE UNIQUE INDEX idx_job_runs_lock_active ON jobs.job_runs USING btree (lock_key, tenant_id) WHERE ((status = 'running'::text) OR (retry_at IS NOT NULL));
+
+CREATE INDEX idx_job_runs_status ON jobs.job_runs USING btree (status) WHERE (status = 'running'::text);
+
+CREATE INDEX idx_job_runs_tenant_function ON jobs.job_runs USING btree (tenant_id, function_name, created_at DESC);
+
+CREATE INDEX job_runs_by_age ON jobs.job_runs USING btree (created_at);
+
+CREATE INDEX job_runs_completed ON jobs.job_runs USING btree (tenant_id, function_name, grain_start) WHERE (status = 'completed'::text);
+
+CREATE INDEX job_runs_heartbeats ON jobs.job_runs USING btree (heartbeat_at) WHERE (heartbeat_at IS NOT NULL);
+
+CREATE UNIQUE INDEX job_runs_once_per_grain ON jobs.job_runs USING btree (lock_key, tenant_id) WHERE ((NOT is_forced) AND ((status = ANY (ARRAY['running'::text, 'completed'::text])) OR (retry_at IS NOT NULL)));
+
+CREATE INDEX job_runs_waiting ON jobs.job_runs USING btree (tenant_id, COALESCE(retry_at, started_at)) WHERE (((status = 'running'::text) AND (locked_by IS NULL)) OR (retry_at IS NOT NULL));
+
+CREATE INDEX schedule_firings_by_age ON jobs.schedule_firings USING btree (fire_at) WHERE (outcome <> 'waiting'::text);
+
+CREATE INDEX schedule_firings_waiting ON jobs.schedule_firings USING btree (created_at) WHERE (outcome = 'waiting'::text);
+
+CREATE INDEX schedules_by_function ON jobs.schedules USING btree (tenant_id, function_name);
+
+CREATE INDEX schedules_due ON jobs.schedules USING btree (next_fire_at) WHERE enabled;
+
+CREATE INDEX sync_errors_by_age ON jobs.sync_errors USING btree (resolved_at) WHERE is_resolved;
+
+CREATE INDEX sync_errors_by_id ON jobs.sync_errors USING btree (tenant_id, is_resolved, id DESC);
+
+CREATE UNIQUE INDEX sync_errors_one_open_per_source ON jobs.sync_errors USING btree (tenant_id, source_entity_type, source_entity_id) WHERE (NOT is_resolved);
+
+CREATE UNIQUE INDEX unique_alert_instance ON jobs.alert_instances USING btree (tenant_id, alert_config_id, COALESCE(external_object_id, ''::text), (((created_at AT TIME ZONE 'UTC'::text))::date)) NULLS NOT DISTINCT WHERE (status = ANY (ARRAY['active'::text, 'open'::text, 'triggered'::text]));
+
+CREATE UNIQUE INDEX unique_decision_card ON jobs.decision_cards USING btree (tenant_id, alert_instance_id, metric_code, period_start) NULLS NOT DISTINCT WHERE (status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text]));
+
 CREATE INDEX outbox_by_tenant ON m10_recovery.outbox USING btree (tenant_id, id) WHERE (tenant_id IS NOT NULL);
 
 CREATE INDEX outbox_failed_before ON m10_recovery.outbox USING btree (retry_count, id) WHERE ((processed_at IS NULL) AND (retry_count > 0));
@@ -5271,6 +7058,32 @@ CREATE TRIGGER job_queue_is_never_removed_from BEFORE DELETE ON execution.job_qu
 CREATE TRIGGER leads_stay_where_they_are BEFORE UPDATE OF id, tenant_id, workspace_id, identity ON execution.leads FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id) OR (old.workspace_id <> new.workspace_id) OR (old.identity <> new.identity))) EXECUTE FUNCTION tenancy.refuse_change('a lead stays who it is');
 
 CREATE TRIGGER provider_callbacks_are_facts BEFORE DELETE OR UPDATE ON execution.provider_callbacks FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what a provider said stays as it was said');
+
+CREATE TRIGGER alert_instances_are_facts BEFORE UPDATE OF id, tenant_id, alert_config_id, external_object_id, created_at ON jobs.alert_instances FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('an alert stays about what it was raised for');
+
+CREATE TRIGGER alert_instances_resolved_for_ever BEFORE UPDATE ON jobs.alert_instances FOR EACH ROW WHEN ((old.status = 'resolved'::text)) EXECUTE FUNCTION tenancy.refuse_change('an alert that is resolved stays so; what happens again is a new one');
+
+CREATE TRIGGER alert_notifications_change_as_they_may BEFORE UPDATE OF status ON jobs.alert_notifications FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status <> 'queued'::text) OR (new.status <> 'sent'::text)) AND ((old.status <> 'queued'::text) OR (new.status <> 'failed'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a notification that was sent or given up stays so');
+
+CREATE TRIGGER decision_cards_change_as_they_may BEFORE UPDATE OF status ON jobs.decision_cards FOR EACH ROW WHEN (((old.status <> new.status) AND (((((((old.status <> 'OPEN'::text) OR (new.status <> 'IN_PROGRESS'::text)) AND ((old.status <> 'OPEN'::text) OR (new.status <> 'RESOLVED'::text))) AND ((old.status <> 'OPEN'::text) OR (new.status <> 'DISMISSED'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'OPEN'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'RESOLVED'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'DISMISSED'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a card that is resolved or dismissed stays so');
+
+CREATE TRIGGER job_runs_active_ones_are_kept BEFORE DELETE ON jobs.job_runs FOR EACH ROW WHEN (((old.status = 'running'::text) OR (old.retry_at IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_change('a run that is not over cannot be removed');
+
+CREATE TRIGGER job_runs_are_facts BEFORE UPDATE OF id, tenant_id, function_name, lock_key, input_params, created_at, schedule_id, scheduled_for, grain, grain_start, is_forced ON jobs.job_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was invoked stays as it was invoked');
+
+CREATE TRIGGER job_runs_are_never_emptied BEFORE TRUNCATE ON jobs.job_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('runs are removed by prune_runs, once they are over');
+
+CREATE TRIGGER job_runs_change_as_they_may BEFORE UPDATE OF status ON jobs.job_runs FOR EACH ROW WHEN (((old.status <> new.status) AND ((((((old.status <> 'running'::text) OR (new.status <> 'completed'::text)) AND ((old.status <> 'running'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'cancelled'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'running'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'cancelled'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a run goes from running to completed, failed or cancelled, and from failed back to running or to cancelled');
+
+CREATE TRIGGER job_runs_retries_are_true BEFORE UPDATE ON jobs.job_runs FOR EACH ROW WHEN ((new.retry_count <> (old.retry_count + (((old.status = 'failed'::text) AND (new.status = 'running'::text)))::integer))) EXECUTE FUNCTION tenancy.refuse_change('retry_count says how often a run went from failed to running');
+
+CREATE TRIGGER schedule_firings_are_decided_once BEFORE UPDATE ON jobs.schedule_firings FOR EACH ROW WHEN (((old.outcome <> 'waiting'::text) OR (old.tenant_id <> new.tenant_id) OR (old.schedule_id <> new.schedule_id) OR (old.fire_at <> new.fire_at))) EXECUTE FUNCTION tenancy.refuse_change('a firing is decided once');
+
+CREATE TRIGGER sync_errors_are_never_emptied BEFORE TRUNCATE ON jobs.sync_errors FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('errors are removed by prune_runs, once they are resolved');
+
+CREATE TRIGGER sync_errors_open_ones_are_kept BEFORE DELETE ON jobs.sync_errors FOR EACH ROW WHEN ((NOT old.is_resolved)) EXECUTE FUNCTION tenancy.refuse_change('an error that nobody has resolved cannot be removed');
+
+CREATE TRIGGER sync_errors_resolved_for_ever BEFORE UPDATE ON jobs.sync_errors FOR EACH ROW WHEN (old.is_resolved) EXECUTE FUNCTION tenancy.refuse_change('what was resolved stays as it is');
 
 CREATE TRIGGER outbox_claim_has_a_holder BEFORE UPDATE OF claimed_at, claimed_by ON m10_recovery.outbox FOR EACH ROW WHEN (((new.claimed_at IS NULL) <> (new.claimed_by IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('a claim has a time and a holder, or neither');
 
@@ -5378,6 +7191,33 @@ ALTER TABLE ONLY execution.provider_callbacks
 
 ALTER TABLE ONLY execution.turns
     ADD CONSTRAINT turns_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.alert_instances
+    ADD CONSTRAINT alert_instances_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.alert_notifications
+    ADD CONSTRAINT alert_notifications_are_about_an_alert FOREIGN KEY (tenant_id, alert_instance_id) REFERENCES jobs.alert_instances(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY jobs.decision_cards
+    ADD CONSTRAINT decision_cards_are_about_an_alert FOREIGN KEY (tenant_id, alert_instance_id) REFERENCES jobs.alert_instances(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY jobs.functions
+    ADD CONSTRAINT functions_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.job_runs
+    ADD CONSTRAINT job_runs_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.schedule_firings
+    ADD CONSTRAINT schedule_firings_are_of_a_schedule FOREIGN KEY (tenant_id, schedule_id) REFERENCES jobs.schedules(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY jobs.schedules
+    ADD CONSTRAINT schedules_run_a_function FOREIGN KEY (tenant_id, function_name) REFERENCES jobs.functions(tenant_id, name);
+
+ALTER TABLE ONLY jobs.schedules
+    ADD CONSTRAINT schedules_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.sync_errors
+    ADD CONSTRAINT sync_errors_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
 ALTER TABLE ONLY m10_recovery.outbox_deliveries
     ADD CONSTRAINT outbox_deliveries_event_id_fkey FOREIGN KEY (event_id) REFERENCES m10_recovery.outbox(id) ON DELETE CASCADE;
@@ -5514,6 +7354,54 @@ CREATE POLICY tenant_sees_its_own ON execution.turns FOR SELECT TO postrider_app
 
 ALTER TABLE execution.turns ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE jobs.alert_instances ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.alert_notifications ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.decision_cards ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.functions ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.job_runs ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON jobs.alert_instances TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.alert_notifications TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.decision_cards TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.functions TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.job_runs TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.schedule_firings TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.schedules TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.sync_errors TO postrider_owner USING (true) WITH CHECK (true);
+
+ALTER TABLE jobs.schedule_firings ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.schedules ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.sync_errors ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY tenant_sees_its_own ON jobs.alert_instances FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.alert_notifications FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.decision_cards FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.functions FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.job_runs FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.schedule_firings FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.schedules FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.sync_errors FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
 ALTER TABLE m10_recovery.outbox ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY owner_passes ON m10_recovery.outbox TO postrider_owner USING (true) WITH CHECK (true);
@@ -5563,6 +7451,10 @@ GRANT USAGE ON SCHEMA channels TO postrider_read;
 GRANT USAGE ON SCHEMA execution TO postrider_app;
 GRANT USAGE ON SCHEMA execution TO postrider_worker;
 GRANT USAGE ON SCHEMA execution TO postrider_read;
+
+GRANT USAGE ON SCHEMA jobs TO postrider_app;
+GRANT USAGE ON SCHEMA jobs TO postrider_worker;
+GRANT USAGE ON SCHEMA jobs TO postrider_read;
 
 GRANT USAGE ON SCHEMA m10_recovery TO postrider_app;
 GRANT USAGE ON SCHEMA m10_recovery TO postrider_worker;
@@ -5846,6 +7738,185 @@ GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_app;
 GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_read;
 
+REVOKE ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) TO postrider_app;
+
+GRANT SELECT ON TABLE jobs.schedules TO postrider_app;
+GRANT SELECT ON TABLE jobs.schedules TO postrider_worker;
+GRANT SELECT ON TABLE jobs.schedules TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.due_schedules(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.due_schedules(p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.entity_hash(p_entities json) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.generate_decision_cards() FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.generate_decision_cards() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.grain_length(p_grain text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.json_code_units(p_string text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_code_units(p_string text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_code_units(p_string text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_code_units(p_string text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_string(p_escaped text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_string(p_escaped text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_string(p_escaped text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_string(p_escaped text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_members(p_shielded json) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_members(p_shielded json) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_members(p_shielded json) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_members(p_shielded json) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_number(p_number text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_number(p_number text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_number(p_number text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_number(p_number text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_shielded(p_value json) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_shielded(p_value json) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_shielded(p_value json) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_shielded(p_value json) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_stringify(p_value json) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.measure_jobs() FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.measure_jobs() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.new_id() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.recommendation(p_alert_config_id text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.remove_function(p_name text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.remove_function(p_name text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.reserve_notifications(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.reserve_notifications(p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.which_ended(p_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.which_ended(p_ids uuid[]) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_read;
+
 REVOKE ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) TO postrider_worker;
 
@@ -6034,6 +8105,86 @@ GRANT SELECT ON TABLE execution.leads TO postrider_read;
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_app;
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_worker;
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.alert_instances TO postrider_app;
+GRANT SELECT ON TABLE jobs.alert_instances TO postrider_worker;
+GRANT SELECT ON TABLE jobs.alert_instances TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.alert_notifications TO postrider_app;
+GRANT SELECT ON TABLE jobs.alert_notifications TO postrider_worker;
+GRANT SELECT ON TABLE jobs.alert_notifications TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.decision_cards TO postrider_app;
+GRANT SELECT ON TABLE jobs.decision_cards TO postrider_worker;
+GRANT SELECT ON TABLE jobs.decision_cards TO postrider_read;
+
+GRANT SELECT(id) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(id) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(id) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(tenant_id) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(tenant_id) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(tenant_id) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(name) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(name) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(name) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(kind) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(kind) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(kind) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(target) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(target) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(target) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(grain) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(grain) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(grain) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(timeout_seconds) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(timeout_seconds) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(timeout_seconds) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(max_retries) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(max_retries) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(max_retries) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(initial_delay_ms) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(initial_delay_ms) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(initial_delay_ms) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(backoff_multiplier) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(backoff_multiplier) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(backoff_multiplier) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(max_delay_ms) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(max_delay_ms) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(max_delay_ms) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(created_at) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(created_at) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(created_at) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(updated_at) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(updated_at) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(updated_at) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.job_runs TO postrider_app;
+GRANT SELECT ON TABLE jobs.job_runs TO postrider_worker;
+GRANT SELECT ON TABLE jobs.job_runs TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.job_health TO postrider_app;
+GRANT SELECT ON TABLE jobs.job_health TO postrider_worker;
+GRANT SELECT ON TABLE jobs.job_health TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_app;
+GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_worker;
+GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.sync_errors TO postrider_app;
+GRANT SELECT ON TABLE jobs.sync_errors TO postrider_worker;
+GRANT SELECT ON TABLE jobs.sync_errors TO postrider_read;
 
 GRANT SELECT ON TABLE m10_recovery.outbox TO postrider_app;
 GRANT SELECT ON TABLE m10_recovery.outbox TO postrider_worker;

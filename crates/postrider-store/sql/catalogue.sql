@@ -19,6 +19,11 @@ select line as "line!"
                         where split_part(entry::text, '=', 1) in ('', 'postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read'))) as line
       from tables
     union all
+    -- As whom a view asks.
+    select format('view %s settings %s', name, reloptions)
+      from tables
+     where relkind in ('v', 'm')
+    union all
     select format('column %s.%s %s%s default %s grants %s', tables.name, attname, format_type(atttypid, atttypmod),
                   case when attnotnull then ' not null' end, pg_get_expr(adbin, adrelid), attacl)
       from pg_catalog.pg_attribute

@@ -55,6 +55,21 @@ pub const REPLY_POINTS: &[&str] = &[
     "reply.after_settling",
 ];
 
+/// Every place that a run of a function passes, in order.
+pub const JOB_POINTS: &[&str] = &[
+    "schedule.before_fire",
+    "schedule.fired",
+    "schedule.after_fire",
+    "run.before_claim",
+    "run.claimed",
+    "run.after_claim",
+    "run.before_call",
+    "run.after_call",
+    "run.before_end",
+    "run.ended",
+    "run.after_end",
+];
+
 struct Armed {
     point: String,
     left: AtomicU32,
@@ -70,7 +85,7 @@ static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
 #[must_use]
 pub fn is_due(point: &str) -> bool {
     debug_assert!(
-        [POINTS, RESOLVER_POINTS, RECEIVING_POINTS, REPLY_POINTS].concat().contains(&point),
+        [POINTS, RESOLVER_POINTS, RECEIVING_POINTS, REPLY_POINTS, JOB_POINTS].concat().contains(&point),
         "there is no place called {point}"
     );
     ARMED

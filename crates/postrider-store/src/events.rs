@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unnamed::unnamed, wakeups};
 
 /// The channel on which a publisher may say, after its commit, that there is something new.
 pub const HINT_CHANNEL: &str = "postrider_events";
@@ -45,11 +45,7 @@ pub async fn publish(connection: &mut PgConnection, event: &NewEvent) -> Result<
 /// Wakes the relays. Call it after the commit, never inside a publisher's transaction: NOTIFY makes commits wait for
 /// each other.
 pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
-    sqlx::query!("select pg_notify($1, '')", HINT_CHANNEL)
-        .fetch_one(unnamed(connection))
-        .await
-        .map_err(StoreError::on("sending the hint"))?;
-    Ok(())
+    wakeups::notify_on(connection, HINT_CHANNEL).await
 }
 
 /// An event that this processor holds, and which sinks have it already.

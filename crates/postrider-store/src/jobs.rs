@@ -19,6 +19,7 @@ use crate::{
     outbox::{self, JobHold},
     pool,
     unnamed::unnamed,
+    wakeups,
 };
 
 /// The channel on which a deployment says, after its commit, that there are jobs.
@@ -427,11 +428,7 @@ async fn leads(connection: &mut PgConnection, worker: &str, hold: JobHold) -> Re
 
 /// Wakes the workers. Call it after the commit of a deployment, never inside it.
 pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
-    sqlx::query!("select pg_notify($1, '')", HINT_CHANNEL)
-        .fetch_one(unnamed(connection))
-        .await
-        .map_err(StoreError::on("sending the hint"))?;
-    Ok(())
+    wakeups::notify_on(connection, HINT_CHANNEL).await
 }
 
 /// Makes the locks of one worker look older, for drills that cannot wait for five minutes. For the owner of the schema alone.

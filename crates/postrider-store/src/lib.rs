@@ -20,6 +20,9 @@
 //! | [`jobs`], [`outbox`] | campaigns at work: claim jobs, reserve and settle items, end jobs |
 //! | [`messages`], [`links`], [`executors`] | chat: messages that come in, who their senders are, what executes them |
 //! | [`replies`] | chat: replies on their way: claim, settle, requeue |
+//! | [`functions`], [`schedules`] | scheduled jobs: what can be run, and when it runs by itself |
+//! | [`job_runs`], [`sync_errors`] | scheduled jobs: runs under their lock keys, and what people must look at |
+//! | [`alerts`], [`notifications`] | scheduled jobs: what somebody should know, and telling them |
 //! | [`limits`] | turns at accounts, their circuits, and jobs that wait for them |
 //! | [`wakeups`] | hints that there is work; the poll is the guarantee |
 //!
@@ -27,6 +30,7 @@
 //! pooler in transaction mode. Functions take `&mut PgConnection`: who begins a transaction commits it.
 
 pub mod accounts;
+pub mod alerts;
 pub mod assets;
 pub mod audit;
 pub mod callbacks;
@@ -38,8 +42,10 @@ pub mod embedded;
 mod error;
 pub mod events;
 pub mod executors;
+pub mod functions;
 pub mod history;
 pub mod items;
+pub mod job_runs;
 pub mod jobs;
 pub mod keys;
 pub mod leads;
@@ -47,6 +53,7 @@ pub mod limits;
 pub mod links;
 pub mod messages;
 pub mod migrate;
+pub mod notifications;
 pub mod outbox;
 pub mod phases;
 pub mod pool;
@@ -56,6 +63,8 @@ pub mod requests;
 mod reservation;
 pub mod resolving;
 pub mod runs;
+pub mod schedules;
+pub mod sync_errors;
 pub mod tenants;
 pub mod trace;
 mod unnamed;

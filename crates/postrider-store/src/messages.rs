@@ -143,7 +143,7 @@ pub async fn recent(pool: &Pool, execution: &Execution) -> Result<u32, StoreErro
 }
 
 /// Ends a message with its reply, both or neither. False when somebody else has taken the message up. The commit was seen; wake
-/// the dispatchers with [`crate::replies::hint`].
+/// the dispatchers with [`crate::wakeups::notify`].
 pub async fn finish(
     pool: &Pool,
     execution: &Execution,

@@ -58,6 +58,12 @@ pub const MIGRATIONS: &[Migration] = steps![
     22 => "channels/0022_messages_and_replies.sql",
     23 => "channels/0023_receiving.sql",
     24 => "channels/0024_dispatching.sql",
+    25 => "jobs/0025_lock_keys.sql",
+    26 => "jobs/0026_entity_hashes.sql",
+    27 => "jobs/0027_functions_and_runs.sql",
+    28 => "jobs/0028_running.sql",
+    29 => "jobs/0029_scheduling.sql",
+    30 => "jobs/0030_monitoring.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");

@@ -216,7 +216,8 @@ pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<Claimed
             let created_at = row.created_at.to_jiff();
             let doubt = row.in_doubt_since.map(|since| {
                 let times = (created_at, since.to_jiff());
-                HeldDoubt::of_reply((id, tenant_id), row.recipient_id.clone(), times, row.claims, asked)
+                let called = (Channel::Chat, IdempotencyKey::of_reply(id));
+                HeldDoubt::of_row((id, tenant_id), called, row.recipient_id.clone(), times, row.claims, asked)
             });
             let Reply { text, thread } = row.payload.0;
             let key = IdempotencyKey::of_reply(id);
@@ -364,16 +365,6 @@ pub async fn reclaim(pool: &Pool, lock_timeout: Duration, limit: i32) -> Result<
             worker: row.worker,
         })
         .collect())
-}
-
-/// Says that there are replies. After the commit that made them, and at most a few times a second.
-pub async fn hint(pool: &Pool) -> Result<(), StoreError> {
-    let mut transaction = pool::begin(pool).await?;
-    sqlx::query!("select pg_notify($1, '')", HINT_CHANNEL)
-        .fetch_one(unnamed(&mut transaction))
-        .await
-        .map_err(StoreError::on("sending the hint"))?;
-    pool::commit(transaction).await
 }
 
 /// How replies stand, over all tenants.

@@ -42,9 +42,11 @@ pub struct HeldDoubt {
 }
 
 impl HeldDoubt {
-    /// A reply whose last attempt may have arrived, claimed again. Replies are at least once, so there is no quiet time.
-    pub(crate) fn of_reply(
+    /// A reply or a notification whose last attempt may have arrived, claimed again. Whoever claimed it has waited as long as it takes, so
+    /// there is no quiet time left.
+    pub(crate) fn of_row(
         (outbox_id, tenant_id): (OutboxId, TenantId),
+        (channel, key): (Channel, IdempotencyKey),
         recipient: String,
         (made_at, doubted_since): (Timestamp, Timestamp),
         look: i32,
@@ -53,8 +55,8 @@ impl HeldDoubt {
         Self {
             outbox_id,
             tenant_id,
-            channel: Channel::Chat,
-            key: IdempotencyKey::of_reply(outbox_id),
+            channel,
+            key,
             recipient: Some(recipient),
             reserved_at: made_at,
             doubted_since,

@@ -5,11 +5,14 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{
+    PgConnection,
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{StoreError, pool};
+use crate::{Pool, StoreError, pool, unnamed::unnamed};
 
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 const RECONNECT_AFTER_MAX: Duration = Duration::from_secs(30);
@@ -19,6 +22,23 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// Changes whenever there may be work.
 pub type Wakeups = watch::Receiver<()>;
 
+/// Says on a channel that there may be work. After the commit that made it, and at most a few times a second: NOTIFY makes commits
+/// wait for each other.
+pub async fn notify(pool: &Pool, channel: &str) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    notify_on(&mut transaction, channel).await?;
+    pool::commit(transaction).await
+}
+
+/// The same, in a transaction of the caller.
+pub(crate) async fn notify_on(connection: &mut PgConnection, channel: &str) -> Result<(), StoreError> {
+    sqlx::query!("select pg_notify($1, '')", channel)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("sending the hint"))?;
+    Ok(())
+}
+
 /// Listens on a channel: the second part must be spawned, and ends after shutdown, once its connection is closed.
 /// `url` must lead to the server itself, not to a pooler in transaction mode.
 pub fn listen(
@@ -26,12 +46,25 @@ pub fn listen(
     channel: &'static str,
     shutdown: CancellationToken,
 ) -> Result<(Wakeups, impl Future<Output = ()> + Send + use<>), StoreError> {
+    let (waker, wakeups) = watch::channel(());
+    Ok((wakeups, listen_for(url, channel, waker, shutdown)?))
+}
+
+/// Wakes those who listen in this process.
+pub type Waker = watch::Sender<()>;
+
+/// The same for those who listen to this waker already: somebody in this process can wake them without the database.
+pub fn listen_for(
+    url: &str,
+    channel: &'static str,
+    waker: Waker,
+    shutdown: CancellationToken,
+) -> Result<impl Future<Output = ()> + Send + use<>, StoreError> {
     let options = pool::options(url)?;
-    let (sender, receiver) = watch::channel(());
-    let listening = async move {
+    Ok(async move {
         let mut pause = RECONNECT_AFTER;
         while !shutdown.is_cancelled() {
-            match listen_once(options.clone(), channel, &sender, &shutdown).await {
+            match listen_once(options.clone(), channel, &waker, &shutdown).await {
                 Ok(()) => pause = RECONNECT_AFTER,
                 Err(error) => tracing::warn!(channel, "no hints for the moment, the poll goes on: {error}"),
             }
@@ -40,27 +73,26 @@ pub fn listen(
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(RECONNECT_AFTER_MAX),
             }
         }
-    };
-    Ok((receiver, listening))
+    })
 }
 
 /// Listens until the connection is lost or shutdown comes.
 async fn listen_once(
     options: PgConnectOptions,
     channel: &'static str,
-    sender: &watch::Sender<()>,
+    waker: &Waker,
     shutdown: &CancellationToken,
 ) -> Result<(), sqlx::Error> {
     let one = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let mut listener = PgListener::connect_with(&one).await?;
     listener.listen(channel).await?;
-    sender.send_replace(());
+    waker.send_replace(());
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
             // `None` when the connection was lost.
             received = listener.try_recv() => match received? {
-                Some(_) => sender.send_replace(()),
+                Some(_) => waker.send_replace(()),
                 None => break,
             },
         }

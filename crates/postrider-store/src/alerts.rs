@@ -1,0 +1,256 @@
+//! Alerts, and the cards on which people decide about them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use postrider_model::{
+    ids::{AlertId, DecisionCardId, TenantId},
+    job::{AlertStatus, CardStatus},
+};
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::PgConnection;
+
+use crate::{Pool, StoreError, campaigns::word, jobs::interval, pool, unnamed::unnamed};
+
+/// Something that somebody should know.
+#[derive(Debug, Clone, Serialize)]
+pub struct Alert {
+    /// Its id.
+    pub id: AlertId,
+    /// By which rule.
+    pub alert_config_id: String,
+    /// About what; the tenant as a whole if it is absent.
+    pub external_object_id: Option<String>,
+    /// In one line.
+    pub title: String,
+    /// How bad it is.
+    pub severity: String,
+    /// Whether it holds.
+    pub status: AlertStatus,
+    /// What it rests on.
+    pub evidence: Value,
+    /// Who was told: account, recipient, what about, and what became of it.
+    pub notifications: Value,
+    /// Since when it holds.
+    pub created_at: Timestamp,
+    /// When it changed last.
+    pub updated_at: Timestamp,
+    /// Since when it does not hold any more.
+    pub resolved_at: Option<Timestamp>,
+}
+
+/// Up to so many alerts of a tenant, newest first, below this one; only open ones, or only the others, if that is given.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    is_open: Option<bool>,
+    below: Option<AlertId>,
+    limit: i64,
+) -> Result<Vec<Alert>, StoreError> {
+    let rows = sqlx::query_file!("sql/list_alerts.sql", tenant.0, is_open, below.map(|id| id.0), limit)
+        .fetch_all(unnamed(connection))
+        .await
+        .map_err(StoreError::on("listing the alerts"))?;
+    let time = jiff_sqlx::Timestamp::to_jiff;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Alert {
+                id: AlertId(row.id),
+                alert_config_id: row.alert_config_id,
+                external_object_id: row.external_object_id,
+                title: row.title,
+                severity: row.severity,
+                status: word(&row.status)?,
+                evidence: row.evidence,
+                notifications: row.notifications,
+                created_at: time(row.created_at),
+                updated_at: time(row.updated_at),
+                resolved_at: row.resolved_at.map(time),
+            })
+        })
+        .collect()
+}
+
+/// The three thresholds of the rules about jobs.
+#[derive(Debug, Clone, Copy)]
+pub struct Thresholds {
+    /// More failed runs in a day are an alert.
+    pub failed_max: i32,
+    /// A run that is at it for longer is an alert.
+    pub running_max: Duration,
+    /// A larger share of retried runs in a day is an alert.
+    pub retry_rate_max: f64,
+}
+
+/// What detecting did.
+#[derive(Debug, Clone, Serialize)]
+pub struct Detected {
+    /// New alerts.
+    pub raised: i32,
+    /// Alerts that do not hold any more.
+    pub resolved: i32,
+    /// Alerts about jobs that hold now.
+    pub open: i32,
+}
+
+/// Raises and resolves the alerts about the jobs of a tenant.
+pub async fn detect(pool: &Pool, tenant: TenantId, thresholds: Thresholds) -> Result<Detected, StoreError> {
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let detected = sqlx::query_as!(
+        Detected,
+        r#"select raised as "raised!", resolved as "resolved!", open as "open!" from jobs.detect_alerts($1, $2, $3)"#,
+        thresholds.failed_max,
+        interval(thresholds.running_max),
+        thresholds.retry_rate_max,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("detecting alerts"))?;
+    pool::commit(transaction).await?;
+    Ok(detected)
+}
+
+/// What making cards did.
+#[derive(Debug, Clone, Serialize)]
+pub struct Carded {
+    /// New cards.
+    pub opened: i32,
+    /// Cards whose alert resolved itself.
+    pub closed: i32,
+}
+
+/// Makes a card for each open alert of a tenant, and closes those of alerts that are over.
+pub async fn generate_cards(pool: &Pool, tenant: TenantId) -> Result<Carded, StoreError> {
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let carded = sqlx::query_as!(
+        Carded,
+        r#"select opened as "opened!", closed as "closed!" from jobs.generate_decision_cards()"#
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("making decision cards"))?;
+    pool::commit(transaction).await?;
+    Ok(carded)
+}
+
+/// A card.
+#[derive(Debug, Clone, Serialize)]
+pub struct Card {
+    /// Its id.
+    pub id: DecisionCardId,
+    /// The alert that it is about.
+    pub alert_instance_id: AlertId,
+    /// Which number.
+    pub metric_code: String,
+    /// The day it is about.
+    pub period_start: String,
+    /// How it stands.
+    pub status: CardStatus,
+    /// In one line.
+    pub title: String,
+    /// What could be done.
+    pub recommendation: String,
+    /// What it rests on.
+    pub evidence: Value,
+    /// What somebody said about it.
+    pub note: Option<String>,
+    /// Who decided.
+    pub decided_by: Option<String>,
+    /// Since when it is there.
+    pub created_at: Timestamp,
+    /// When it changed last.
+    pub updated_at: Timestamp,
+}
+
+/// Up to so many cards of a tenant, newest first, below this one.
+pub async fn cards(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    status: Option<CardStatus>,
+    below: Option<DecisionCardId>,
+    limit: i64,
+) -> Result<Vec<Card>, StoreError> {
+    select_cards(connection, tenant, None, status, below, limit).await
+}
+
+/// One card of a tenant.
+pub async fn card(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: DecisionCardId,
+) -> Result<Option<Card>, StoreError> {
+    Ok(select_cards(connection, tenant, Some(id), None, None, 1).await?.pop())
+}
+
+async fn select_cards(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    only: Option<DecisionCardId>,
+    status: Option<CardStatus>,
+    below: Option<DecisionCardId>,
+    limit: i64,
+) -> Result<Vec<Card>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select id, alert_instance_id, metric_code, period_start::text as "period_start!", status, title, recommendation, evidence, note,
+               decided_by,
+               created_at as "created_at: jiff_sqlx::Timestamp",
+               updated_at as "updated_at: jiff_sqlx::Timestamp"
+          from jobs.decision_cards
+         where tenant_id = $1
+           and ($2::uuid is null or id = $2)
+           and ($3::text is null or status = $3)
+           and ($4::uuid is null or id < $4)
+         order by id desc
+         limit $5
+        "#,
+        tenant.0,
+        only.map(|id| id.0),
+        status.map(CardStatus::as_str),
+        below.map(|id| id.0),
+        limit,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing the decision cards"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Card {
+                id: DecisionCardId(row.id),
+                alert_instance_id: AlertId(row.alert_instance_id),
+                metric_code: row.metric_code,
+                period_start: row.period_start,
+                status: word(&row.status)?,
+                title: row.title,
+                recommendation: row.recommendation,
+                evidence: row.evidence,
+                note: row.note,
+                decided_by: row.decided_by,
+                created_at: row.created_at.to_jiff(),
+                updated_at: row.updated_at.to_jiff(),
+            })
+        })
+        .collect()
+}
+
+/// Decides a card of the transaction's tenant. `None` when there is none; `Err` inside says how it stands when it was decided before.
+pub async fn decide_card(
+    connection: &mut PgConnection,
+    id: DecisionCardId,
+    status: CardStatus,
+    note: Option<&str>,
+    actor: &str,
+) -> Result<Option<Result<(), CardStatus>>, StoreError> {
+    let row = sqlx::query!(
+        r#"select decided as "decided!", status as "status!" from jobs.decide_card($1, $2, $3, $4)"#,
+        id.0,
+        status.as_str(),
+        note,
+        actor,
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("deciding the card"))?;
+    row.map(|row| Ok(if row.decided { Ok(()) } else { Err(word(&row.status)?) })).transpose()
+}

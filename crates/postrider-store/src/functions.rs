@@ -1,0 +1,221 @@
+//! What can be run: functions of a tenant, behind a URL, in the database, or in the program itself.
+
+use jiff::Timestamp;
+use postrider_model::{
+    ids::{FunctionId, ProviderAccountId, TenantId},
+    job::{RetryPolicy, Target, new_signing_secret},
+    lock_key::Grain,
+    seal::{MasterKey, Place},
+};
+use secrecy::SecretString;
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use crate::{StoreError, accounts, campaigns::word, unnamed::unnamed};
+
+/// A function as it may be shown: without its secret.
+#[derive(Debug, Clone, Serialize)]
+pub struct FunctionState {
+    /// Its id.
+    #[serde(skip)]
+    pub id: FunctionId,
+    /// What it is called.
+    pub name: String,
+    /// What it is.
+    pub target: Target,
+    /// Within what time it runs once.
+    pub grain: Grain,
+    /// How long it may take.
+    pub timeout_seconds: u32,
+    /// When it is tried again.
+    pub retry: RetryPolicy,
+    /// Since when.
+    pub created_at: Timestamp,
+    /// When it was set last.
+    pub updated_at: Timestamp,
+}
+
+/// What a function is set to.
+#[derive(Debug)]
+pub struct NewFunction<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// What it is.
+    pub target: &'a Target,
+    /// Within what time it runs once.
+    pub grain: Grain,
+    /// How long it may take.
+    pub timeout_seconds: u32,
+    /// When it is tried again.
+    pub retry: RetryPolicy,
+    /// What signs requests to it. Without one it keeps the one it has, or gets a new one.
+    pub secret: Option<&'a SecretString>,
+}
+
+/// What setting a function did.
+#[derive(Debug)]
+pub struct Put {
+    /// Whether there was none of this name.
+    pub is_new: bool,
+    /// A secret that was made for it, to be shown once.
+    pub new_secret: Option<SecretString>,
+}
+
+/// How often to begin anew when somebody makes the same function at the same moment.
+const TRIES: usize = 3;
+
+/// Sets a function of the transaction's tenant, in place of the one of this name. `key` seals the secret of an HTTP function.
+pub async fn put(
+    connection: &mut PgConnection,
+    key: Option<&MasterKey>,
+    tenant: TenantId,
+    function: &NewFunction<'_>,
+    actor: &str,
+) -> Result<Put, StoreError> {
+    for _ in 0..TRIES {
+        let known = find(connection, tenant, function.name).await?;
+        let is_http = |target: &Target| matches!(target, Target::Http(_));
+        let has_secret = known.as_ref().is_some_and(|known| is_http(&known.target));
+        let id = known.as_ref().map_or_else(FunctionId::new, |known| known.id);
+        let new_secret = (is_http(function.target) && function.secret.is_none() && !has_secret)
+            .then(new_signing_secret)
+            .transpose()
+            .map_err(|error| StoreError::Unfit(format!("no secret could be made: {error}")))?;
+        let secret = function.secret.or(new_secret.as_ref()).filter(|_| is_http(function.target));
+        let sealed = match (secret, key) {
+            (None, _) => None,
+            (Some(secret), Some(key)) => Some(accounts::seal(key, place(tenant, id), secret)?),
+            (Some(_), None) => return Err(StoreError::Unfit(NO_KEY.to_owned())),
+        };
+        let (kind, target) = function.target.parts();
+        let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let was_put = sqlx::query_scalar!(
+            r#"select jobs.put_function($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) as "was_put!""#,
+            id.0,
+            function.name,
+            kind,
+            target,
+            function.grain.as_str(),
+            number(function.timeout_seconds),
+            number(function.retry.max_retries),
+            number(function.retry.initial_delay_ms),
+            function.retry.backoff_multiplier,
+            number(function.retry.max_delay_ms),
+            sealed,
+            actor,
+        )
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("setting the function"))?;
+        if was_put {
+            return Ok(Put { is_new: known.is_none(), new_secret });
+        }
+    }
+    Err(StoreError::Conflict { message: "the function is being set by somebody else; try again".to_owned() })
+}
+
+/// Why an HTTP function cannot be set.
+const NO_KEY: &str = "requests to an HTTP function are signed with a secret, which needs the master key; set master_key or master_key_file";
+
+/// Makes a function that comes with the program, unless the transaction's tenant has one of this name.
+pub async fn put_builtin(connection: &mut PgConnection, name: &str, grain: Grain) -> Result<(), StoreError> {
+    sqlx::query!("select jobs.put_builtin($1, $2, $3)", FunctionId::new().0, name, grain.as_str())
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("setting the function"))?;
+    Ok(())
+}
+
+/// Takes a function away. False when the tenant of the transaction has no such function.
+pub async fn remove(connection: &mut PgConnection, name: &str, actor: &str) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select jobs.remove_function($1, $2) as "known!""#, name, actor)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(|error| match StoreError::constraint(&error) {
+            Some("schedules_run_a_function") => StoreError::Conflict {
+                message: format!(
+                    "{}; remove or change that schedule first",
+                    error.as_database_error().map(|error| error.message().to_owned()).unwrap_or_default()
+                ),
+            },
+            _ => StoreError::on("removing the function")(error),
+        })
+}
+
+/// One function of a tenant.
+pub async fn find(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    name: &str,
+) -> Result<Option<FunctionState>, StoreError> {
+    Ok(select(connection, tenant, Some(name), None, 1).await?.pop())
+}
+
+/// Up to so many functions of a tenant, in the order of their names, after this one.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    after: Option<&str>,
+    limit: i64,
+) -> Result<Vec<FunctionState>, StoreError> {
+    select(connection, tenant, None, after, limit).await
+}
+
+async fn select(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    only: Option<&str>,
+    after: Option<&str>,
+    limit: i64,
+) -> Result<Vec<FunctionState>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        select id, name, kind, target, grain, timeout_seconds, max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms,
+               created_at as "created_at: jiff_sqlx::Timestamp",
+               updated_at as "updated_at: jiff_sqlx::Timestamp"
+          from jobs.functions
+         where tenant_id = $1
+           and ($2::text is null or name = $2)
+           and ($3::text is null or name > $3)
+         order by name
+         limit $4
+        "#,
+        tenant.0,
+        only,
+        after,
+        limit,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("listing the functions"))?;
+    let number = |number: i32| u32::try_from(number).unwrap_or_default();
+    rows.into_iter()
+        .map(|row| {
+            Ok(FunctionState {
+                id: FunctionId(row.id),
+                target: Target::from_parts(&row.kind, row.target).ok_or_else(|| {
+                    StoreError::Unfit(format!(
+                        "the function `{}` is of a kind that this version does not know",
+                        row.name
+                    ))
+                })?,
+                name: row.name,
+                grain: word(&row.grain)?,
+                timeout_seconds: number(row.timeout_seconds),
+                retry: RetryPolicy {
+                    max_retries: number(row.max_retries),
+                    initial_delay_ms: number(row.initial_delay_ms),
+                    backoff_multiplier: row.backoff_multiplier,
+                    max_delay_ms: number(row.max_delay_ms),
+                },
+                created_at: row.created_at.to_jiff(),
+                updated_at: row.updated_at.to_jiff(),
+            })
+        })
+        .collect()
+}
+
+/// A secret is bound to its row, as that of an account is.
+pub(crate) fn place(tenant: TenantId, function: FunctionId) -> Place {
+    Place { tenant, account: ProviderAccountId(function.0) }
+}

@@ -1,0 +1,423 @@
+//! Runs of functions: acquired under a lock key, claimed by a runner, ended under the claim.
+//!
+//! ```text
+//! acquire ──commit──▶ running, nobody holds it ──claim──▶ ClaimedRun ──the function──▶ end ──▶ completed, or failed
+//!                                                              └─ its runner dies: recovered when its heartbeat is too old
+//! ```
+
+mod operating;
+mod sql_function;
+
+use std::{collections::HashMap, time::Duration};
+
+use jiff::Timestamp;
+use postrider_model::{
+    ids::{FunctionId, JobRunId, TenantId},
+    job::{JobRunStatus, Target},
+    lock_key::EntityHash,
+    seal::MasterKey,
+};
+use secrecy::SecretString;
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    Pool, StoreError, accounts, campaigns::word, crash_point, functions, jobs::interval, outbox::storable,
+    pool, unnamed::unnamed,
+};
+
+pub use self::{
+    operating::{
+        Cancelled, Day, Health, Retried, RunFilter, RunState, Standing, cancel, day, find, health, measure,
+        page, prune, retry, which_ended,
+    },
+    sql_function::{SqlEnd, check_sql_function, perform_sql},
+};
+
+/// The channel on which it is said, after a commit, that there are runs to be claimed.
+pub const HINT_CHANNEL: &str = "postrider_job_runs";
+/// The channel on which it is said, after a commit, that a run was cancelled: whoever is at it should let go.
+pub const CANCEL_CHANNEL: &str = "postrider_job_cancels";
+/// The channel on which it is said, after a commit, that runs have ended.
+pub const ENDS_CHANNEL: &str = "postrider_job_ends";
+
+/// Whether a lock key could be acquired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acquired {
+    /// A run was made.
+    Run(JobRunId),
+    /// This run has the key, and is at it.
+    Running(JobRunId),
+    /// This run has the key, and waits for its next try.
+    RetryPending(JobRunId),
+    /// This run was completed in this grain.
+    Completed(JobRunId),
+    /// There is no such function.
+    UnknownFunction,
+}
+
+/// What is to be run.
+#[derive(Debug, Clone, Copy)]
+pub struct Invocation<'a> {
+    /// Which function.
+    pub function: &'a str,
+    /// What it is given.
+    pub input: Option<&'a Value>,
+    /// What it is about, as a part of the lock key.
+    pub entities: Option<&'a EntityHash>,
+    /// Whether to run it although it was completed in this grain. Audited.
+    pub force: bool,
+}
+
+/// Acquires the lock key of an invocation for the transaction's tenant, by the database's clock. Wake the runners after the commit.
+pub async fn acquire(
+    connection: &mut PgConnection,
+    invocation: Invocation<'_>,
+    actor: &str,
+) -> Result<Acquired, StoreError> {
+    let row = sqlx::query!(
+        r#"select outcome as "outcome!", run_id from jobs.acquire_run($1, $2, $3, $4, $5, $6)"#,
+        JobRunId::new().0,
+        invocation.function,
+        invocation.entities.map(ToString::to_string),
+        invocation.input,
+        invocation.force,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(|error| match StoreError::constraint(&error) {
+        Some("job_runs_input_is_bounded") => {
+            StoreError::Refused { message: "the input is too large".to_owned(), hint: None }
+        }
+        _ => StoreError::on("acquiring the lock key")(error),
+    })?;
+    let run = JobRunId(row.run_id.unwrap_or_default());
+    match row.outcome.as_str() {
+        "acquired" => Ok(Acquired::Run(run)),
+        "running" => Ok(Acquired::Running(run)),
+        "retry_pending" => Ok(Acquired::RetryPending(run)),
+        "completed" => Ok(Acquired::Completed(run)),
+        "unknown_function" => Ok(Acquired::UnknownFunction),
+        other => Err(StoreError::Unfit(format!(
+            "the database says `{other}` about a lock key, which this version does not know"
+        ))),
+    }
+}
+
+/// A run that a runner holds.
+#[derive(Debug)]
+pub struct ClaimedRun {
+    /// Which one.
+    pub id: JobRunId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// What the function is called.
+    pub function_name: String,
+    /// What no other run has.
+    pub lock_key: String,
+    /// What the function is given.
+    pub input: Value,
+    /// How often it was tried before.
+    pub retry_count: i32,
+    /// What it fires for, if a schedule made it.
+    pub scheduled_for: Option<Timestamp>,
+    /// What is to be done; `None` when the function is gone.
+    pub function: Option<ClaimedFunction>,
+    claim: i32,
+}
+
+/// The function of a claimed run.
+#[derive(Debug)]
+pub struct ClaimedFunction {
+    /// What it is; `None` when this version does not know it.
+    pub target: Option<Target>,
+    /// How long it may take.
+    pub timeout: Duration,
+    id: FunctionId,
+    sealed_secret: Option<Vec<u8>>,
+}
+
+impl ClaimedRun {
+    /// The number of the claim, which fences.
+    #[must_use]
+    pub fn claim(&self) -> i32 {
+        self.claim
+    }
+
+    /// The secret that signs requests, opened.
+    pub fn secret(&self, key: &MasterKey) -> Result<Option<SecretString>, StoreError> {
+        let Some(ClaimedFunction { id, sealed_secret: Some(sealed), .. }) = &self.function else {
+            return Ok(None);
+        };
+        accounts::open(key, functions::place(self.tenant, *id), sealed).map(Some)
+    }
+
+    /// What became of it, to be written down.
+    pub fn end(&self, end: End) -> EndedRun {
+        EndedRun { id: self.id, claim: self.claim, end }
+    }
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum End {
+    /// It is done, with this result.
+    Completed(Value),
+    /// It failed.
+    Failed {
+        /// Why.
+        error: String,
+        /// Whether another try may do.
+        retryable: bool,
+    },
+}
+
+/// The end of an attempt, to be written down. It is kept until the database has it.
+#[must_use = "an end that is not written down is lost"]
+#[derive(Debug)]
+pub struct EndedRun {
+    id: JobRunId,
+    claim: i32,
+    end: End,
+}
+
+impl EndedRun {
+    /// Which run.
+    #[must_use]
+    pub fn id(&self) -> JobRunId {
+        self.id
+    }
+
+    /// What became of it.
+    #[must_use]
+    pub fn end(&self) -> &End {
+        &self.end
+    }
+
+    /// The same run with another end, because the database does not take this one.
+    pub fn instead(&self, end: End) -> Self {
+        Self { end, ..*self }
+    }
+}
+
+/// What a runner has room for, and what it can run.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// In all.
+    pub limit: usize,
+    /// For a tenant that is not in `tenants`.
+    pub per_tenant: usize,
+    /// For those that are; none where it is 0.
+    pub tenants: HashMap<TenantId, usize>,
+    /// The tenant that was served last: others come first.
+    pub after: Option<TenantId>,
+    /// Kinds of functions.
+    pub kinds: Vec<String>,
+    /// Functions of the program itself.
+    pub builtins: Vec<String>,
+}
+
+/// Takes runs that are due. The commit was seen.
+pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<ClaimedRun>, StoreError> {
+    crash_point!("run.before_claim");
+    let (tenants, rooms): (Vec<Uuid>, Vec<i32>) =
+        room.tenants.iter().map(|(tenant, room)| (tenant.0, number(*room))).unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!",
+               tenant_id as "tenant_id!",
+               function_name as "function_name!",
+               lock_key as "lock_key!",
+               input_params,
+               retry_count as "retry_count!",
+               claims as "claims!",
+               scheduled_for as "scheduled_for: jiff_sqlx::Timestamp",
+               function_id,
+               kind,
+               target,
+               timeout_seconds,
+               sealed_secret
+          from jobs.claim_runs($1, $2, $3, $4, $5, $6, $7, $8)
+        "#,
+        worker,
+        number(room.limit),
+        number(room.per_tenant),
+        &tenants,
+        &rooms,
+        &room.kinds,
+        &room.builtins,
+        room.after.map(|tenant| tenant.0),
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("claiming runs"))?;
+    if !rows.is_empty() {
+        crash_point!("run.claimed");
+    }
+    pool::commit(transaction).await?;
+    if !rows.is_empty() {
+        crash_point!("run.after_claim");
+    }
+    Ok(rows
+        .into_iter()
+        .map(|row| ClaimedRun {
+            id: JobRunId(row.id),
+            tenant: TenantId(row.tenant_id),
+            function_name: row.function_name,
+            lock_key: row.lock_key,
+            input: row.input_params.unwrap_or(Value::Null),
+            retry_count: row.retry_count,
+            scheduled_for: row.scheduled_for.map(jiff_sqlx::Timestamp::to_jiff),
+            function: row.function_id.map(|id| ClaimedFunction {
+                target: Target::from_parts(&row.kind.unwrap_or_default(), row.target.unwrap_or_default()),
+                timeout: Duration::from_secs(
+                    row.timeout_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default(),
+                ),
+                id: FunctionId(id),
+                sealed_secret: row.sealed_secret,
+            }),
+            claim: row.claims,
+        })
+        .collect())
+}
+
+/// How a run stands after its end was written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// Its state.
+    pub status: JobRunStatus,
+    /// When it is tried again.
+    pub retry_at: Option<Timestamp>,
+}
+
+/// Writes ends down, each under its claim. Those that are not in the answer are not this worker's any more, and did not change.
+pub async fn end(
+    pool: &Pool,
+    worker: &str,
+    ended: &[EndedRun],
+) -> Result<HashMap<JobRunId, Ending>, StoreError> {
+    crash_point!("run.before_end");
+    let mut transaction = pool::begin(pool).await?;
+    let endings = end_in(&mut transaction, worker, ended).await?;
+    crash_point!("run.ended");
+    pool::commit(transaction).await?;
+    crash_point!("run.after_end");
+    Ok(endings)
+}
+
+async fn end_in(
+    connection: &mut PgConnection,
+    worker: &str,
+    ended: &[EndedRun],
+) -> Result<HashMap<JobRunId, Ending>, StoreError> {
+    let ids: Vec<Uuid> = ended.iter().map(|run| run.id.0).collect();
+    let claims: Vec<i32> = ended.iter().map(|run| run.claim).collect();
+    let mut results: Vec<Option<Value>> = Vec::with_capacity(ended.len());
+    let mut errors: Vec<Option<String>> = Vec::with_capacity(ended.len());
+    let mut are_retryable = Vec::with_capacity(ended.len());
+    for run in ended {
+        let (result, error, retryable) = match &run.end {
+            End::Completed(result) => (Some(result.clone()), None, false),
+            End::Failed { error, retryable } => (None, Some(shortened(error)), *retryable),
+        };
+        results.push(result);
+        errors.push(error);
+        are_retryable.push(retryable);
+    }
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!", status as "status!", retry_at as "retry_at: jiff_sqlx::Timestamp"
+          from jobs.end_runs($1, $2, $3, $4::jsonb[], $5::text[], $6)
+        "#,
+        worker,
+        &ids,
+        &claims,
+        &results as _,
+        &errors as _,
+        &are_retryable,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("ending runs"))?;
+    rows.into_iter()
+        .map(|row| {
+            let retry_at = row.retry_at.map(jiff_sqlx::Timestamp::to_jiff);
+            Ok((JobRunId(row.id), Ending { status: word(&row.status)?, retry_at }))
+        })
+        .collect()
+}
+
+/// Says that a worker lives. Answers with the runs that it still holds; the others were cancelled or taken from it.
+pub async fn heartbeat(
+    pool: &Pool,
+    worker: &str,
+    held: &[(JobRunId, i32)],
+) -> Result<Vec<JobRunId>, StoreError> {
+    let (ids, claims): (Vec<Uuid>, Vec<i32>) = held.iter().map(|(id, claim)| (id.0, *claim)).unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query_scalar!(
+        r#"select id as "id!" from jobs.heartbeat_runs($1, $2, $3) as held (id)"#,
+        worker,
+        &ids,
+        &claims,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("keeping runs"))?;
+    pool::commit(transaction).await?;
+    Ok(rows.into_iter().map(JobRunId).collect())
+}
+
+/// A run whose process went away.
+#[derive(Debug, Clone)]
+pub struct Recovered {
+    /// Which one.
+    pub id: JobRunId,
+    /// What it ran.
+    pub function_name: String,
+    /// Who ran it.
+    pub worker: String,
+    /// When it is tried again; never, if it was its last try.
+    pub retry_at: Option<Timestamp>,
+}
+
+/// Fails up to so many runs whose process has not been heard of for so long. They are retried like any other.
+pub async fn recover(pool: &Pool, lease: Duration, limit: i32) -> Result<Vec<Recovered>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!", function_name as "function_name!", worker as "worker!", retry_at as "retry_at: jiff_sqlx::Timestamp"
+          from jobs.recover_runs($1, $2)
+        "#,
+        interval(lease),
+        limit,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("recovering runs"))?;
+    pool::commit(transaction).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Recovered {
+            id: JobRunId(row.id),
+            function_name: row.function_name,
+            worker: row.worker,
+            retry_at: row.retry_at.map(jiff_sqlx::Timestamp::to_jiff),
+        })
+        .collect())
+}
+
+/// Longest error that is kept, in characters.
+const ERROR_MAX: usize = 2000;
+
+fn shortened(error: &str) -> String {
+    let end = error.char_indices().nth(ERROR_MAX).map_or(error.len(), |(at, _)| at);
+    storable(&error[..end]).into_owned()
+}
+
+fn number(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}

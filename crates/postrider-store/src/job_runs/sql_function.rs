@@ -1,0 +1,180 @@
+//! Functions in the database: what one does and that its run is completed commit together, or not at all.
+//!
+//! Each is called on a connection of its own, which is closed afterwards: what a function sets or leaves there reaches nobody, and one that
+//! is given up in the middle keeps nobody waiting.
+
+use std::time::Duration;
+
+use postrider_model::job::{SqlName, VALUE_BYTES_MAX, is_retryable_sqlstate};
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use super::{ClaimedRun, End, end_in};
+use crate::{Pool, StoreError, crash_point, pool, unnamed::unnamed};
+
+/// Schemas that are not for tenants: their functions are the kernel's, or the server's.
+const CLOSED: &[&str] =
+    &["jobs", "execution", "channels", "m10_recovery", "tenancy", "postrider", "information_schema"];
+
+/// How the attempt of a SQL function ended.
+#[derive(Debug)]
+pub enum SqlEnd {
+    /// It is completed, and committed with what the function did. Nothing is left to write down.
+    Committed,
+    /// The run is not this worker's any more: nothing of what the function did stays.
+    Lost,
+    /// It failed, and nothing of what it did stays.
+    Failed(End),
+}
+
+/// Runs a SQL function for a claimed run, as the worker, in the context of the run's tenant and within its time.
+pub async fn perform_sql(
+    pool: &Pool,
+    worker: &str,
+    run: &ClaimedRun,
+    name: &SqlName,
+    timeout: Duration,
+) -> Result<SqlEnd, StoreError> {
+    let doing = StoreError::on("calling a SQL function");
+    let mut connection = pool.acquire().await.map_err(&doing)?.detach();
+    let mut transaction =
+        connection.begin_with("begin isolation level read committed").await.map_err(&doing)?;
+    pool::act_as(&mut transaction, run.tenant).await?;
+    let signature = match signature(&mut transaction, name).await? {
+        Ok(signature) => signature,
+        Err(problem) => return Ok(SqlEnd::Failed(End::Failed { error: problem, retryable: false })),
+    };
+    let result = match call(&mut transaction, name, signature, &run.input, timeout).await {
+        Ok(result) => result,
+        Err(end) => return Ok(SqlEnd::Failed(end)),
+    };
+    // What the function has set must not stay on the server behind a pooler, nor decide for whom the run is ended.
+    reset(&mut transaction).await?;
+    let ended = end_in(&mut transaction, worker, &[run.end(End::Completed(result))]).await?;
+    if !ended.contains_key(&run.id) {
+        return Ok(SqlEnd::Lost);
+    }
+    crash_point!("run.ended");
+    transaction.commit().await.map_err(StoreError::on("committing"))?;
+    crash_point!("run.after_end");
+    let _ = connection.close().await;
+    Ok(SqlEnd::Committed)
+}
+
+/// How a function is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signature {
+    Nothing,
+    Input,
+}
+
+/// What is wrong with a SQL function, if anything. To be asked as the worker, who will call it, or as somebody who can say as much.
+pub async fn check_sql_function(
+    connection: &mut PgConnection,
+    name: &SqlName,
+) -> Result<Result<(), String>, StoreError> {
+    Ok(signature(connection, name).await?.map(|_| ()))
+}
+
+async fn signature(
+    connection: &mut PgConnection,
+    name: &SqlName,
+) -> Result<Result<Signature, String>, StoreError> {
+    let (schema, function) = name.parts();
+    if CLOSED.contains(&schema) || schema.starts_with("pg_") {
+        return Ok(Err(format!(
+            "the functions of the schema `{schema}` cannot be run as jobs; put yours into another one"
+        )));
+    }
+    let row = sqlx::query!(
+        r#"
+        select function.pronargs = 0 as "takes_nothing!",
+               has_function_privilege('postrider_worker', function.oid, 'execute')
+                   and has_schema_privilege('postrider_worker', schema.oid, 'usage') as "may_be_called!"
+          from pg_catalog.pg_proc as function
+          join pg_catalog.pg_namespace as schema on schema.oid = function.pronamespace
+         where schema.nspname = $1
+           and function.proname = $2
+           and function.prokind = 'f'
+           and not function.proretset
+           and (function.pronargs = 0 or function.proargtypes::oid[] = array['pg_catalog.jsonb'::regtype::oid])
+         order by function.pronargs desc
+         limit 1
+        "#,
+        schema,
+        function,
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("looking for the function"))?;
+    Ok(match row {
+        None => Err(format!(
+            "there is no function {name}(jsonb) in the database; create one that takes the input as jsonb and returns jsonb"
+        )),
+        Some(row) if !row.may_be_called => Err(format!(
+            "the worker may not call {name}; run: grant usage on schema {schema} to postrider_worker; grant execute on function {name} to \
+             postrider_worker"
+        )),
+        Some(row) if row.takes_nothing => Ok(Signature::Nothing),
+        Some(_) => Ok(Signature::Input),
+    })
+}
+
+async fn call(
+    connection: &mut PgConnection,
+    name: &SqlName,
+    signature: Signature,
+    input: &Value,
+    timeout: Duration,
+) -> Result<Value, End> {
+    // The server stops it when its time is up, and when nobody is there any more to hear of its end.
+    let bounded = sqlx::query!(
+        "select set_config('statement_timeout', $1, true) as timeout, set_config('client_connection_check_interval', '1s', true) as interval",
+        timeout.as_millis().to_string(),
+    )
+    .fetch_one(unnamed(connection))
+    .await;
+    bounded.map_err(|error| failed(name, timeout, &error))?;
+    let (schema, function) = name.parts();
+    let arguments = match signature {
+        Signature::Nothing => "",
+        Signature::Input => "$1",
+    };
+    // The parts were checked to be plain identifiers when the name was made, and are quoted all the same.
+    let statement = format!(r#"select to_jsonb("{schema}"."{function}"({arguments}))"#);
+    let mut query = sqlx::query_scalar::<_, Option<Value>>(AssertSqlSafe(statement)).persistent(false);
+    if signature == Signature::Input {
+        query = query.bind(input);
+    }
+    let result = query.fetch_one(&mut *connection).await.map_err(|error| failed(name, timeout, &error))?;
+    let result = result.unwrap_or(Value::Null);
+    if result.to_string().len() > VALUE_BYTES_MAX {
+        let error = format!("{name} returned more than {VALUE_BYTES_MAX} bytes");
+        return Err(End::Failed { error, retryable: false });
+    }
+    Ok(result)
+}
+
+fn failed(name: &SqlName, timeout: Duration, error: &sqlx::Error) -> End {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    let retryable = code.as_deref().is_none_or(is_retryable_sqlstate);
+    let error = match error.as_database_error() {
+        Some(_) if code.as_deref() == Some("57014") => {
+            format!("{name} took longer than {timeout:?} and was stopped")
+        }
+        Some(error) => format!("{name}: {}", error.message()),
+        None => format!("{name} could not be called: {error}"),
+    };
+    End::Failed { error, retryable }
+}
+
+async fn reset(connection: &mut PgConnection) -> Result<(), StoreError> {
+    for statement in ["reset session authorization", "reset all"] {
+        sqlx::query(statement)
+            .persistent(false)
+            .execute(&mut *connection)
+            .await
+            .map_err(StoreError::on("putting the connection back in order"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! Telling people about alerts: one row, one key and at most one call each, unless the provider guarantees that a repeat is harmless.
+//!
+//! ```text
+//! plan ──▶ queued ──reserve, commit──▶ NotificationCall ──the call──▶ settle ──▶ sent, failed, queued again (nothing left)
+//!                                            └─ nobody knows: in doubt; after the quiet time repeated or asked for, where that is possible
+//! ```
+
+use std::time::Duration;
+
+use postrider_model::{
+    Channel, IdempotencyKey,
+    ids::{OutboxId, ProviderAccountId, TenantId},
+};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    HeldDoubt, Pool, Reservation, StoreError, jobs::interval, outbox::storable, pool, reservation::Asked,
+    unnamed::unnamed,
+};
+
+/// Somebody who is told about alerts.
+#[derive(Debug, Clone)]
+pub struct Recipient {
+    /// Through which account.
+    pub account: ProviderAccountId,
+    /// Where.
+    pub to: String,
+}
+
+/// What is said.
+#[derive(Debug, Clone)]
+pub struct News {
+    /// Which notification.
+    pub id: OutboxId,
+    /// To whom.
+    pub recipient: Recipient,
+    /// In one line.
+    pub subject: String,
+    /// All of it.
+    pub body: String,
+    claim: i32,
+}
+
+/// The right to tell somebody. Only the store makes one, from a committed row.
+#[must_use = "a call that is not settled is in doubt"]
+#[derive(Debug)]
+pub struct NotificationCall {
+    /// What to say.
+    pub news: News,
+    reservation: Reservation,
+}
+
+impl NotificationCall {
+    /// What an adapter is called with.
+    pub fn reservation(&self) -> &Reservation {
+        &self.reservation
+    }
+}
+
+/// A notification of which nobody knows whether it arrived.
+#[derive(Debug)]
+pub struct DoubtfulNotification {
+    /// What was said.
+    pub news: News,
+    /// What the provider is asked with.
+    pub doubt: HeldDoubt,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The provider has it, under this name.
+    Sent(String),
+    /// The provider will not have it.
+    Failed(String),
+    /// Nothing left: it may be called again.
+    NotSent(String),
+    /// Nobody knows.
+    Unknown(String),
+}
+
+/// Writes down who is to be told about what. Returns how many notifications are new.
+pub async fn plan(pool: &Pool, tenant: TenantId, recipients: &[Recipient]) -> Result<i32, StoreError> {
+    let (accounts, names): (Vec<Uuid>, Vec<String>) =
+        recipients.iter().map(|recipient| (recipient.account.0, recipient.to.clone())).unzip();
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let planned =
+        sqlx::query_scalar!(r#"select jobs.plan_notifications($1, $2) as "planned!""#, &accounts, &names)
+            .fetch_one(unnamed(&mut transaction))
+            .await
+            .map_err(StoreError::on("planning notifications"))?;
+    pool::commit(transaction).await?;
+    Ok(planned)
+}
+
+/// Takes up to so many notifications that nobody was told yet. The commit was seen.
+pub async fn reserve(
+    pool: &Pool,
+    tenant: TenantId,
+    limit: i32,
+    channel: impl Fn(&Recipient) -> Channel,
+) -> Result<Vec<NotificationCall>, StoreError> {
+    let asked = Asked::now();
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!", account_id as "account_id!", recipient as "recipient!", subject as "subject!", body as "body!",
+               claims as "claims!"
+          from jobs.reserve_notifications($1)
+        "#,
+        limit,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("reserving notifications"))?;
+    pool::commit(transaction).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let id = OutboxId(row.id);
+            let recipient = Recipient { account: ProviderAccountId(row.account_id), to: row.recipient };
+            let (channel, key) = (channel(&recipient), IdempotencyKey::of_notification(id));
+            let news = News { id, recipient, subject: row.subject, body: row.body, claim: row.claims };
+            NotificationCall { news, reservation: Reservation::committed(id, tenant, channel, key, asked) }
+        })
+        .collect())
+}
+
+/// Takes up to so many notifications that are in doubt, once the quiet time has passed since their last call.
+pub async fn claim_doubtful(
+    pool: &Pool,
+    tenant: TenantId,
+    quiet: Duration,
+    limit: i32,
+    channel: impl Fn(&Recipient) -> Channel,
+) -> Result<Vec<DoubtfulNotification>, StoreError> {
+    let asked = Asked::now();
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let rows = sqlx::query!(
+        r#"
+        select id as "id!", account_id as "account_id!", recipient as "recipient!", subject as "subject!", body as "body!",
+               claims as "claims!",
+               first_called_at as "first_called_at!: jiff_sqlx::Timestamp",
+               in_doubt_since as "in_doubt_since!: jiff_sqlx::Timestamp"
+          from jobs.claim_doubtful_notifications($1, $2)
+        "#,
+        interval(quiet),
+        limit,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("claiming notifications in doubt"))?;
+    pool::commit(transaction).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let id = OutboxId(row.id);
+            let recipient = Recipient { account: ProviderAccountId(row.account_id), to: row.recipient };
+            let times = (row.first_called_at.to_jiff(), row.in_doubt_since.to_jiff());
+            let key = IdempotencyKey::of_notification(id);
+            let doubt = HeldDoubt::of_row(
+                (id, tenant),
+                (channel(&recipient), key),
+                recipient.to.clone(),
+                times,
+                row.claims,
+                asked,
+            );
+            let news = News { id, recipient, subject: row.subject, body: row.body, claim: row.claims };
+            DoubtfulNotification { news, doubt }
+        })
+        .collect())
+}
+
+/// Writes down what became of a call. False when somebody else holds the notification by now, and nothing was changed.
+pub async fn settle(
+    pool: &Pool,
+    tenant: TenantId,
+    news: &News,
+    verdict: &Verdict,
+) -> Result<bool, StoreError> {
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let settled = settle_in(&mut transaction, news, verdict).await?;
+    pool::commit(transaction).await?;
+    Ok(settled)
+}
+
+async fn settle_in(
+    connection: &mut PgConnection,
+    news: &News,
+    verdict: &Verdict,
+) -> Result<bool, StoreError> {
+    let (word, message_id, error) = match verdict {
+        Verdict::Sent(name) => ("sent", Some(storable(name)), None),
+        Verdict::Failed(error) => ("failed", None, Some(storable(error))),
+        Verdict::NotSent(error) => ("not_sent", None, Some(storable(error))),
+        Verdict::Unknown(error) => ("unknown", None, Some(storable(error))),
+    };
+    sqlx::query_scalar!(
+        r#"select jobs.settle_notification($1, $2, $3, $4, $5) as "settled!""#,
+        news.id.0,
+        news.claim,
+        word,
+        message_id.as_deref(),
+        error.as_deref(),
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("settling a notification"))
+}

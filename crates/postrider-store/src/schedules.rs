@@ -1,0 +1,12 @@
+//! When functions run by themselves: set by people, fired by whichever scheduler comes first.
+
+mod firing;
+mod operating;
+
+pub use self::{
+    firing::{DueSchedule, Fire, due, fire, fire_waiting},
+    operating::{
+        FiringState, INPUT_TOO_LARGE, NewSchedule, ScheduleState, find, firings, now, page, put, remove,
+        switch,
+    },
+};

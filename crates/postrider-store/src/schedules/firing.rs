@@ -1,0 +1,119 @@
+//! Firing. There is no leader: a firing is a row under a unique key, made in the transaction that moves the schedule on.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
+use postrider_model::{
+    ids::{JobRunId, ScheduleId, TenantId},
+    schedule::Misfire,
+};
+use uuid::Uuid;
+
+use crate::{Pool, StoreError, campaigns::word, crash_point, jobs::interval, pool, unnamed::unnamed};
+
+/// A schedule whose time has come.
+#[derive(Debug, Clone)]
+pub struct DueSchedule {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Which.
+    pub id: ScheduleId,
+    /// Its expression.
+    pub cron: String,
+    /// Its zone.
+    pub timezone: String,
+    /// What becomes of firings that nobody was there for.
+    pub misfire: Misfire,
+    /// The first firing that is due.
+    pub due: Timestamp,
+    /// What the schedule was when it was read.
+    pub version: i32,
+    /// The database's time. Clocks of schedulers may differ, and decide nothing.
+    pub now: Timestamp,
+}
+
+/// Up to so many schedules whose time has come, those that have waited longest first.
+pub async fn due(pool: &Pool, limit: i32) -> Result<Vec<DueSchedule>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select tenant_id as "tenant_id!", id as "id!", cron as "cron!", timezone as "timezone!", misfire as "misfire!",
+               next_fire_at as "next_fire_at!: jiff_sqlx::Timestamp", version as "version!", now as "now!: jiff_sqlx::Timestamp"
+          from jobs.due_schedules($1)
+        "#,
+        limit,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("looking for due schedules"))?;
+    pool::commit(transaction).await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(DueSchedule {
+                tenant: TenantId(row.tenant_id),
+                id: ScheduleId(row.id),
+                cron: row.cron,
+                timezone: row.timezone,
+                misfire: word(&row.misfire)?,
+                due: row.next_fire_at.to_jiff(),
+                version: row.version,
+                now: row.now.to_jiff(),
+            })
+        })
+        .collect()
+}
+
+/// What is to be done about a schedule that is due.
+#[derive(Debug, Clone)]
+pub struct Fire<'a> {
+    /// These firings run.
+    pub run: &'a [Timestamp],
+    /// The last of those that do not, and why.
+    pub skipped: Option<(Timestamp, String)>,
+    /// When it is due next.
+    pub next: Option<Timestamp>,
+}
+
+/// Fires a schedule and moves it on. Answers how many runs were made; `None` when somebody else was faster, or it was changed.
+pub async fn fire(pool: &Pool, schedule: &DueSchedule, fire: &Fire<'_>) -> Result<Option<i32>, StoreError> {
+    crash_point!("schedule.before_fire");
+    let times: Vec<jiff_sqlx::Timestamp> = fire.run.iter().map(|time| time.to_sqlx()).collect();
+    let runs: Vec<Uuid> = fire.run.iter().map(|_| JobRunId::new().0).collect();
+    let mut transaction = pool::begin(pool).await?;
+    let started = sqlx::query_scalar!(
+        "select jobs.fire_schedule($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        schedule.tenant.0,
+        schedule.id.0,
+        schedule.due.to_sqlx() as _,
+        schedule.version,
+        &times as _,
+        &runs,
+        fire.skipped.as_ref().map(|(last, _)| last.to_sqlx()) as _,
+        fire.skipped.as_ref().map(|(_, why)| why.as_str()),
+        fire.next.map(ToSqlx::to_sqlx) as _,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("firing a schedule"))?;
+    if started.is_some() {
+        crash_point!("schedule.fired");
+    }
+    pool::commit(transaction).await?;
+    if started.is_some() {
+        crash_point!("schedule.after_fire");
+    }
+    Ok(started)
+}
+
+/// Goes on with firings that wait for nothing any more, and gives up those that have waited for longer than this. Answers how many runs
+/// were made.
+pub async fn fire_waiting(pool: &Pool, limit: i32, patience: Duration) -> Result<i32, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let started = sqlx::query_scalar!("select jobs.fire_waiting($1, $2)", limit, interval(patience))
+        .fetch_one(unnamed(&mut transaction))
+        .await
+        .map_err(StoreError::on("going on with firings that waited"))?;
+    pool::commit(transaction).await?;
+    Ok(started.unwrap_or_default())
+}
