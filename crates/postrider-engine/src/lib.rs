@@ -7,6 +7,9 @@
 //! | [`resolver`] | settles what is in doubt, where the provider allows it |
 //! | [`executor`] | executes messages, and puts their replies into the outbox |
 //! | [`dispatcher`] | sends replies, at least once, and takes up what dead processes left |
+//! | [`hints`] | tells other processes that there may be work |
+//! | [`jobs`] | the runner: performs runs of functions, retries them, and takes up what dead processes left |
+//! | [`scheduler`] | fires schedules whose time has come |
 //! | [`render`] | from an asset and a lead to a message |
 //! | [`relay`] | empties the event outbox into its sinks, at least once |
 //! | [`retention`] | removes old processed events in small steps |
@@ -15,14 +18,20 @@ pub mod campaigns;
 pub mod dispatcher;
 pub mod drafts;
 pub mod executor;
+pub mod hints;
+pub mod jobs;
 pub mod relay;
 pub mod render;
 pub mod resolver;
 pub mod retention;
+pub mod scheduler;
 
 pub use campaigns::{CampaignSettings, CampaignWorker};
-pub use dispatcher::{Dispatcher, DispatcherSettings, ReplyHints, Sweep};
+pub use dispatcher::{Dispatcher, DispatcherSettings, Sweep};
 pub use executor::{Ended, Executing};
+pub use hints::Hints;
+pub use jobs::{Functions, Runner, RunnerParts, RunnerSettings};
 pub use relay::{Relay, RelaySettings, Route};
 pub use resolver::{Resolver, ResolverSettings};
 pub use retention::{Retention, sweep_requests};
+pub use scheduler::{Scheduler, SchedulerSettings};

@@ -1,10 +1,10 @@
-//! Removes what is old, in small steps, so that nobody waits for it: processed events, the history of campaigns, chat messages that are
-//! over, and what was answered to requests a day ago.
+//! Removes what is old, in small steps, so that nobody waits for it: processed events, the history of campaigns, chat messages and runs of
+//! functions that are over, and what was answered to requests a day ago.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use postrider_store::{PgConnection, Pool, StoreError, events, history, pool, replies, requests};
+use postrider_store::{PgConnection, Pool, StoreError, events, history, job_runs, pool, replies, requests};
 use tokio_util::sync::CancellationToken;
 
 /// How long things are kept.
@@ -16,6 +16,8 @@ pub struct Retention {
     pub history: Option<Duration>,
     /// Chat messages that are over, with their replies; for ever without.
     pub messages: Option<Duration>,
+    /// Runs of functions that are over, with their firings, errors and alerts; for ever without.
+    pub runs: Option<Duration>,
     /// How often to look for what is older.
     pub every: Duration,
 }
@@ -32,6 +34,7 @@ impl Retention {
             tell("processed events", self.sweep_events(&pool, &shutdown).await);
             tell("events of campaigns", self.sweep_history(&pool, &shutdown).await);
             tell("messages with their replies", self.sweep_messages(&pool, &shutdown).await);
+            tell("runs of functions", self.sweep_runs(&pool, &shutdown).await);
             tell("answered requests", sweep_requests(&pool, &shutdown).await);
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -57,6 +60,12 @@ impl Retention {
         let Some(older_than) = self.messages else { return Ok(0) };
         Old::Messages { older_than }.sweep(pool, shutdown).await
     }
+
+    /// One pass over the runs of functions that are over. Returns how many were removed.
+    pub async fn sweep_runs(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
+        let Some(older_than) = self.runs else { return Ok(0) };
+        Old::Runs { older_than }.sweep(pool, shutdown).await
+    }
 }
 
 /// One pass over the answers to requests that are a day old. Returns how many were forgotten.
@@ -69,6 +78,7 @@ enum Old {
     Events { before: Timestamp, after_id: i64 },
     History { before: Timestamp },
     Messages { older_than: Duration },
+    Runs { older_than: Duration },
     Requests,
 }
 
@@ -98,6 +108,7 @@ impl Old {
             }
             Self::History { before } => history::prune(connection, *before, WINDOW).await?,
             Self::Messages { older_than } => replies::prune(connection, *older_than, WINDOW).await?,
+            Self::Runs { older_than } => job_runs::prune(connection, *older_than, WINDOW).await?,
             Self::Requests => requests::prune(connection, WINDOW).await?,
         };
         Ok((removed, removed < i64::from(WINDOW)))

@@ -1,0 +1,121 @@
+//! Keeps what this process runs, lets go of what was cancelled, and fails what dead processes left.
+
+use std::{sync::Arc, time::Duration};
+
+use postrider_store::{Pool, StoreError, job_runs, pool, wakeups::Wakeups};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Shared, within};
+
+/// Runs recovered in one transaction.
+const BATCH: i32 = 100;
+
+/// How often the jobs are measured for the metrics.
+const MEASURE_EVERY: Duration = Duration::from_secs(30);
+
+pub(super) struct Keeper {
+    shared: Arc<Shared>,
+    cancels: Wakeups,
+    /// A few times within the lease, so that one lost heartbeat is none.
+    every: Duration,
+}
+
+impl Keeper {
+    pub(super) fn new(shared: Arc<Shared>, cancels: Wakeups) -> Self {
+        let every = (shared.settings.lease / 6).max(Duration::from_millis(50));
+        Self { shared, cancels, every }
+    }
+
+    pub(super) async fn run(mut self, over: CancellationToken) {
+        let measuring = tokio::spawn(measure(self.shared.pool.clone(), over.clone()));
+        while !over.is_cancelled() {
+            let begun = Instant::now();
+            self.cancels.mark_unchanged();
+            if let Err(error) = self.beat().await {
+                tracing::warn!(?error, "runs could not be kept: {error}");
+            }
+            if let Err(error) = self.recover().await {
+                tracing::warn!(?error, "runs of dead processes wait for the next round: {error}");
+            }
+            tokio::select! {
+                () = over.cancelled() => {}
+                changed = self.cancels.changed() => if changed.is_err() {
+                    tokio::time::sleep_until(begun + self.every).await;
+                },
+                () = tokio::time::sleep_until(begun + self.every) => {}
+            }
+        }
+        let _ = measuring.await;
+    }
+
+    async fn beat(&self) -> Result<(), StoreError> {
+        let held = self.shared.held.all();
+        if held.is_empty() {
+            return Ok(());
+        }
+        let kept = within(job_runs::heartbeat(&self.shared.pool, &self.shared.name, &held)).await?;
+        for (id, claim) in held {
+            // What has just ended is not held either: then nobody waits for the token.
+            if !kept.contains(&id) && self.shared.held.lose(id, claim) {
+                tracing::debug!(job_id = %id.0, "a run is not this runner's any more");
+            }
+        }
+        Ok(())
+    }
+
+    async fn recover(&self) -> Result<(), StoreError> {
+        loop {
+            let recovered =
+                within(job_runs::recover(&self.shared.pool, self.shared.settings.lease, BATCH)).await?;
+            for run in &recovered {
+                tracing::warn!(job_id = %run.id.0, function = run.function_name, worker = run.worker, retry_at = ?run.retry_at, "the process of a run went away");
+            }
+            metrics::counter!("postrider_job_runs_total", "as" => "recovered")
+                .increment(recovered.len() as u64);
+            if recovered.iter().any(|run| run.retry_at.is_none()) {
+                self.shared.ends.send();
+            }
+            if recovered.len() < BATCH as usize {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn measure(pool: Pool, over: CancellationToken) {
+    loop {
+        if let Err(error) = within(measure_once(&pool)).await {
+            tracing::debug!(?error, "the jobs could not be measured");
+        }
+        tokio::select! {
+            () = over.cancelled() => return,
+            () = tokio::time::sleep(MEASURE_EVERY) => {}
+        }
+    }
+}
+
+async fn measure_once(pool: &Pool) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let standing = job_runs::measure(&mut transaction).await?;
+    pool::commit(transaction).await?;
+    let share = |part: i64, of: i64| if of > 0 { part as f64 / of as f64 } else { 0.0 };
+    for (name, value) in [
+        ("postrider_jobs_waiting", standing.waiting as f64),
+        ("postrider_jobs_running", standing.running as f64),
+        ("postrider_jobs_retry_pending", standing.retry_pending as f64),
+        ("postrider_jobs_failed_24h", standing.failed_day as f64),
+        ("postrider_jobs_total_24h", standing.total_day as f64),
+        ("postrider_jobs_retry_rate_24h", share(standing.retried_day, standing.total_day)),
+        ("postrider_jobs_long_running", standing.long_running as f64),
+        ("postrider_jobs_oldest_heartbeat_seconds", standing.oldest_heartbeat_seconds),
+        ("postrider_schedules_overdue_seconds", standing.overdue_seconds),
+        ("postrider_schedule_firings_waiting", standing.waiting_firings as f64),
+        ("postrider_sync_errors_open", standing.open_errors as f64),
+        ("postrider_alerts_open", standing.open_alerts as f64),
+        ("postrider_alert_notifications_in_doubt", standing.doubtful_notifications as f64),
+    ] {
+        metrics::gauge!(name).set(value);
+    }
+    Ok(())
+}

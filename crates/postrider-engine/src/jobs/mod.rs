@@ -1,0 +1,323 @@
+//! The runner: claims runs of functions, performs them, and ends each under its claim.
+//!
+//! ```text
+//! claim ──▶ perform (HTTP · SQL · Rust, within its time) ──▶ settle
+//!   ▲ tenant by tenant in turns
+//! keep: heartbeats; lets go of what was cancelled; fails what dead processes left, which is then retried
+//! ```
+//!
+//! A function that failed comes again by `retry_at`, which the database alone computes, whoever claims it then.
+
+pub mod builtin;
+mod functions;
+mod keep;
+mod perform;
+mod settle;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use postrider_model::{
+    ids::{JobRunId, TenantId},
+    seal::MasterKey,
+};
+use postrider_providers::GuardedClient;
+use postrider_store::{
+    Pool, StoreError,
+    job_runs::{self, ClaimedRun, EndedRun, Room},
+    wakeups::Wakeups,
+};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
+use self::{keep::Keeper, perform::Performed, settle::Settler};
+use crate::Hints;
+
+/// What can be set.
+#[derive(Debug, Clone)]
+pub struct RunnerSettings {
+    /// Most runs at a time.
+    pub concurrency: usize,
+    /// Most of them of one tenant.
+    pub tenant_concurrency: usize,
+    /// A run whose process has not been heard of for so long is failed, and retried.
+    pub lease: Duration,
+    /// How often to look without a hint.
+    pub poll_interval: Duration,
+    /// Most SQL functions at a time; each holds a connection.
+    pub sql_concurrency: usize,
+    /// The schemas whose functions may be run; those of everybody but Postrider and the server, if none is named.
+    pub sql_schemas: Vec<String>,
+}
+
+/// What a runner runs with.
+pub struct RunnerParts {
+    /// Connections of the worker.
+    pub pool: Pool,
+    /// Connections for SQL functions, which may take long: claims, heartbeats and ends must not wait for them.
+    pub sql_pool: Pool,
+    /// Rust functions.
+    pub functions: Functions,
+    /// For functions behind URLs.
+    pub client: GuardedClient,
+    /// Opens the secrets of those; without it they are left to other processes.
+    pub master_key: Option<MasterKey>,
+    /// To say that runs have ended.
+    pub ends: Hints,
+}
+
+/// One runner.
+pub struct Runner {
+    shared: Arc<Shared>,
+    wakeups: Wakeups,
+    cancels: Wakeups,
+}
+
+struct Shared {
+    pool: Pool,
+    /// New at every start, so that nobody is taken for the process that died under the same name.
+    name: String,
+    functions: Functions,
+    client: GuardedClient,
+    master_key: Option<MasterKey>,
+    ends: Hints,
+    held: Held,
+    sql_pool: Pool,
+    settings: RunnerSettings,
+}
+
+impl Runner {
+    /// A runner. `wakeups` say that there are runs, `cancels` that runs were cancelled.
+    #[must_use]
+    pub fn new(parts: RunnerParts, wakeups: Wakeups, cancels: Wakeups, settings: RunnerSettings) -> Self {
+        let RunnerParts { pool, sql_pool, functions, client, master_key, ends } = parts;
+        let name = format!("runner-{}", uuid::Uuid::now_v7());
+        let held = Held::default();
+        let shared = Shared { pool, name, functions, client, master_key, ends, held, sql_pool, settings };
+        Self { shared: Arc::new(shared), wakeups, cancels }
+    }
+
+    /// Runs functions until shutdown; then finishes those that are under way.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let shared = Arc::clone(&self.shared);
+        tracing::info!(runner = shared.name, "the runner is running");
+        // It must live as long as anything is under way.
+        let over = CancellationToken::new();
+        let keeper = tokio::spawn(Keeper::new(Arc::clone(&shared), self.cancels).run(over.clone()));
+        let (ended, receiver) = mpsc::channel(shared.settings.concurrency);
+        let settler = tokio::spawn(Settler::new(Arc::clone(&shared)).run(receiver));
+        let mut work = Work {
+            shared: Arc::clone(&shared),
+            attempts: JoinSet::new(),
+            tenants: HashMap::new(),
+            sql_attempts: 0,
+            served_last: [None; 2],
+            ended,
+        };
+        let mut is_full = false;
+
+        while !shutdown.is_cancelled() {
+            // Before the claim, so that a hint during the claim is not lost.
+            self.wakeups.mark_unchanged();
+            work.take_ends();
+            // Whoever left nothing to the other kind last time comes second.
+            let order = if is_full { [Kind::Sql, Kind::Other] } else { [Kind::Other, Kind::Sql] };
+            is_full = false;
+            for kind in order {
+                is_full |= work.claim(kind).await;
+            }
+            // A full claim means that there is more.
+            if is_full && work.free() > 0 {
+                continue;
+            }
+            // A notification is a hint; the poll is the guarantee.
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                changed = self.wakeups.changed(), if work.free() > 0 => if changed.is_err() {
+                    tokio::time::sleep(shared.settings.poll_interval).await;
+                },
+                () = work.next_end() => {}
+                () = tokio::time::sleep(shared.settings.poll_interval) => {}
+            }
+        }
+
+        tracing::info!(under_way = work.attempts.len(), "the runner finishes what it holds");
+        work.finish().await;
+        let _ = settler.await;
+        over.cancel();
+        let _ = keeper.await;
+        tracing::info!(runner = shared.name, "the runner has stopped");
+    }
+}
+
+/// What is claimed by itself: functions in the database must not take the places of others while they wait for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Other,
+    Sql,
+}
+
+/// What is under way.
+struct Work {
+    shared: Arc<Shared>,
+    attempts: JoinSet<(TenantId, Kind)>,
+    tenants: HashMap<TenantId, usize>,
+    sql_attempts: usize,
+    /// By kind.
+    served_last: [Option<TenantId>; 2],
+    ended: mpsc::Sender<EndedRun>,
+}
+
+impl Work {
+    /// Claims runs of a kind and begins them. Whether there may be more.
+    async fn claim(&mut self, kind: Kind) -> bool {
+        let room = self.room(kind);
+        if room.limit == 0 {
+            return false;
+        }
+        match within(job_runs::claim(&self.shared.pool, &self.shared.name, &room)).await {
+            Ok(claimed) => {
+                let is_full = claimed.len() >= room.limit;
+                self.begin(claimed, kind);
+                is_full
+            }
+            Err(error) => {
+                tracing::error!(error = ?error, "no runs were claimed: {error}");
+                false
+            }
+        }
+    }
+
+    /// How many more there may be.
+    fn free(&self) -> usize {
+        self.shared.settings.concurrency.saturating_sub(self.attempts.len())
+    }
+
+    /// What there is room for.
+    fn room(&self, kind: Kind) -> Room {
+        let Shared { functions, settings, master_key, .. } = &*self.shared;
+        let (limit, kinds): (_, &[&str]) = match kind {
+            Kind::Sql => (settings.sql_concurrency.saturating_sub(self.sql_attempts), &["sql"]),
+            Kind::Other if master_key.is_some() => (usize::MAX, &["builtin", "http"]),
+            // Without the key others are better off with what is behind a URL.
+            Kind::Other => (usize::MAX, &["builtin"]),
+        };
+        Room {
+            limit: limit.min(self.free()),
+            per_tenant: settings.tenant_concurrency,
+            tenants: self
+                .tenants
+                .iter()
+                .map(|(tenant, busy)| (*tenant, settings.tenant_concurrency.saturating_sub(*busy)))
+                .collect(),
+            after: self.served_last[kind as usize],
+            kinds: kinds.iter().map(ToString::to_string).collect(),
+            builtins: functions.names().map(str::to_owned).collect(),
+        }
+    }
+
+    fn begin(&mut self, claimed: Vec<ClaimedRun>, kind: Kind) {
+        // The one that is farthest on the way around from where the claim began was served last.
+        let began = self.served_last[kind as usize];
+        let tenants = claimed.iter().map(|run| run.tenant);
+        self.served_last[kind as usize] =
+            tenants.max_by_key(|tenant| (Some(*tenant) <= began, *tenant)).or(began);
+        for run in claimed {
+            *self.tenants.entry(run.tenant).or_default() += 1;
+            self.sql_attempts += usize::from(kind == Kind::Sql);
+            let cancelled = self.shared.held.take(&run);
+            let (shared, ended) = (Arc::clone(&self.shared), self.ended.clone());
+            self.attempts.spawn(async move {
+                match perform::perform(&shared, &run, &cancelled).await {
+                    // The settler outlives every attempt, and lets go of the run when its end is written down.
+                    Performed::Ended(end) => {
+                        let _ = ended.send(run.end(end)).await;
+                    }
+                    Performed::Committed => {
+                        shared.held.let_go(run.id);
+                        shared.ends.send();
+                    }
+                    Performed::Abandoned => shared.held.let_go(run.id),
+                }
+                (run.tenant, kind)
+            });
+        }
+    }
+
+    /// Waits for the end of an attempt; for ever if there is none.
+    async fn next_end(&mut self) {
+        match self.attempts.join_next().await {
+            Some(ended) => ended.into_iter().for_each(|(tenant, kind)| self.end(tenant, kind)),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes the ends of all attempts that have ended.
+    fn take_ends(&mut self) {
+        while let Some(ended) = self.attempts.try_join_next() {
+            ended.into_iter().for_each(|(tenant, kind)| self.end(tenant, kind));
+        }
+    }
+
+    fn end(&mut self, tenant: TenantId, kind: Kind) {
+        self.sql_attempts -= usize::from(kind == Kind::Sql);
+        if let Some(busy) = self.tenants.get_mut(&tenant) {
+            *busy -= 1;
+            if *busy == 0 {
+                self.tenants.remove(&tenant);
+            }
+        }
+    }
+
+    async fn finish(mut self) {
+        while self.attempts.join_next().await.is_some() {}
+    }
+}
+
+/// The runs that this process holds: kept alive until their end is written down.
+#[derive(Default)]
+struct Held(Mutex<HashMap<JobRunId, (i32, CancellationToken)>>);
+
+impl Held {
+    /// Remembers a run. The token is cancelled when the run is not ours any more.
+    fn take(&self, run: &ClaimedRun) -> CancellationToken {
+        let cancelled = CancellationToken::new();
+        self.lock().insert(run.id, (run.claim(), cancelled.clone()));
+        cancelled
+    }
+
+    fn let_go(&self, id: JobRunId) {
+        self.lock().remove(&id);
+    }
+
+    fn all(&self) -> Vec<(JobRunId, i32)> {
+        self.lock().iter().map(|(id, (claim, _))| (*id, *claim)).collect()
+    }
+
+    /// Gives a run up, if it is still held under this claim.
+    fn lose(&self, id: JobRunId, claim: i32) -> bool {
+        let mut held = self.lock();
+        let is_held = held.get(&id).is_some_and(|(known, _)| *known == claim);
+        if is_held && let Some((_, cancelled)) = held.remove(&id) {
+            cancelled.cancel();
+        }
+        is_held
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobRunId, (i32, CancellationToken)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long the database may take for one step: a connection that died silently must not stop everything.
+const STEP_WITHIN: Duration = Duration::from_secs(30);
+
+/// Gives up what takes too long. It may have been done all the same; then it is recovered.
+pub(crate) async fn within<T>(step: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let took_too_long = || StoreError::Unfit(format!("the database has not answered within {STEP_WITHIN:?}"));
+    tokio::time::timeout(STEP_WITHIN, step).await.unwrap_or_else(|_| Err(took_too_long()))
+}
