@@ -10,8 +10,8 @@ use axum::{
 };
 use postrider_model::{
     ids::{
-        ApiKeyId, AssetId, CampaignId, ChannelMessageId, EventId, ExecutorId, LeadId, LinkId, OutboxId,
-        ProviderAccountId, RunId,
+        ApiKeyId, AssetId, CampaignId, ChannelMessageId, DecisionCardId, EventId, ExecutorId, JobRunId,
+        LeadId, LinkId, OutboxId, ProviderAccountId, RunId, ScheduleId, SyncErrorId,
     },
     seal::MasterKey,
 };
@@ -356,13 +356,17 @@ named!(
     AssetId => "asset",
     CampaignId => "campaign",
     ChannelMessageId => "message",
+    DecisionCardId => "decision card",
     EventId => "event",
     ExecutorId => "executor",
+    JobRunId => "job run",
     LeadId => "lead",
     LinkId => "link",
     OutboxId => "item",
     ProviderAccountId => "provider account",
     RunId => "run",
+    ScheduleId => "schedule",
+    SyncErrorId => "sync error",
 );
 
 impl<T: Named, U: DeserializeOwned> Named for (T, U) {

@@ -7,6 +7,7 @@ mod auth;
 mod body;
 mod callbacks;
 mod docs;
+mod ends;
 mod error;
 mod health;
 mod ingress;
@@ -26,6 +27,8 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use postrider_engine::Hints;
+use postrider_model::seal::MasterKey;
 use postrider_providers::{Adapters, Policy};
 use postrider_store::Pool;
 use tokio::net::TcpListener;
@@ -33,6 +36,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use axum::http::HeaderValue;
 pub use callbacks::CallbackKeys;
+pub use ends::{Ends, Waiter};
 pub use ingress::Ingress;
 pub use metrics_exporter_prometheus::PrometheusHandle;
 pub use router::{document, router};
@@ -66,6 +70,8 @@ pub struct App {
     pub throttle: Throttle,
     /// Where the pages come from that may read answers in a browser.
     pub cors_origins: Vec<HeaderValue>,
+    /// What it takes to invoke functions.
+    pub jobs: Jobs,
     /// Who reads what happens to campaigns.
     pub stream: Hub,
     /// How long a peer may take nothing of what it is sent.
@@ -76,6 +82,19 @@ pub struct App {
     pub connections_max: usize,
     /// From how many failures on an event is stuck.
     pub stuck_after: i32,
+}
+
+/// What it takes to set and to invoke functions.
+#[derive(Clone)]
+pub struct Jobs {
+    /// What seals the secrets of functions behind URLs; without it there can be none.
+    pub master_key: Option<MasterKey>,
+    /// Wakes the runners, on [`postrider_store::job_runs::HINT_CHANNEL`].
+    pub hints: Hints,
+    /// Has them let go of what was cancelled, on [`postrider_store::job_runs::CANCEL_CHANNEL`].
+    pub cancels: Hints,
+    /// Who waits for runs.
+    pub ends: Ends,
 }
 
 /// Starts to collect the metrics of this process. Once per process.

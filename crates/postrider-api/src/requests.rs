@@ -51,6 +51,14 @@ pub(crate) enum Begun {
     Fresh(Writing),
 }
 
+/// The same, for a request whose answer is more than what was kept.
+pub(crate) enum Taken {
+    /// It was done before; this was kept then.
+    Before(Answer),
+    /// It is to be done now.
+    Fresh(Writing),
+}
+
 /// A request at work, in one transaction that acts for the caller's tenant. Dropped, it did nothing.
 #[must_use = "without an answer nothing is written"]
 pub(crate) struct Writing {
@@ -70,13 +78,21 @@ impl Writing {
         caller: Caller,
         request: &Fingerprint,
     ) -> Result<Begun, ApiError> {
+        match Self::take(pool, caller, request).await? {
+            Taken::Before(answer) => replay(answer).map(Begun::Replay),
+            Taken::Fresh(writing) => Ok(Begun::Fresh(writing)),
+        }
+    }
+
+    /// The same, for who does more with an answer of before than to say it again.
+    pub(crate) async fn take(pool: &Pool, caller: Caller, request: &Fingerprint) -> Result<Taken, ApiError> {
         let mut transaction = pool::begin_as(pool, caller.tenant_id).await?;
         let Some(key) = request.idempotency_key.clone() else {
-            return Ok(Begun::Fresh(Self { transaction, key: None }));
+            return Ok(Taken::Fresh(Self { transaction, key: None }));
         };
         match requests::begin(&mut transaction, &key, &request.hash).await? {
-            Found::Nothing => Ok(Begun::Fresh(Self { transaction, key: Some(key) })),
-            Found::Answered(answer) => replay(answer).map(Begun::Replay),
+            Found::Nothing => Ok(Taken::Fresh(Self { transaction, key: Some(key) })),
+            Found::Answered(answer) => Ok(Taken::Before(answer)),
             Found::InProgress => Err(ApiError::conflict(
                 "a request with this `Idempotency-Key` is in progress; try again in a moment",
             )),
@@ -102,6 +118,20 @@ impl Writing {
         let kept = Answer { status: status.as_u16(), location: None, body: Some(text.clone()) };
         self.finish(kept).await?;
         Ok(response(status, text))
+    }
+
+    /// The same for an answer that also says, in its head, where to find what was made.
+    pub(crate) async fn answer_made<T: Serialize>(
+        self,
+        location: String,
+        body: &T,
+    ) -> Result<Response, ApiError> {
+        let text = to_text(body)?;
+        let status = StatusCode::CREATED;
+        let kept =
+            Answer { status: status.as_u16(), location: Some(location.clone()), body: Some(text.clone()) };
+        self.finish(kept).await?;
+        Ok(located(response(status, text), Some(&location)))
     }
 
     /// The same for an answer with a secret in it, which is not kept: whoever repeats the request learns where to find what
@@ -133,9 +163,20 @@ fn replay(answer: Answer) -> Result<Response, ApiError> {
         return Err(ApiError::conflict(done).with("location", answer.location));
     };
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
-    let mut response = response(status, body);
+    Ok(replayed(located(response(status, body), answer.location.as_deref())))
+}
+
+/// Says that this was done before.
+pub(crate) fn replayed(mut response: Response) -> Response {
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    Ok(response)
+    response
+}
+
+fn located(mut response: Response, location: Option<&str>) -> Response {
+    if let Some(location) = location.and_then(|location| HeaderValue::from_str(location).ok()) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
 }
 
 fn to_text<T: Serialize>(body: &T) -> Result<String, ApiError> {

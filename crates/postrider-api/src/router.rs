@@ -32,7 +32,9 @@ use crate::{
     resources::{
         accounts, assets, audit, campaigns,
         channels::{executors, links, messages, outbox},
-        events, in_doubt, keys, leads, phases, runs,
+        events, in_doubt,
+        jobs::{alerts, errors, functions, health as job_health, invoke, runs as job_runs, schedules},
+        keys, leads, phases, runs,
     },
     stream,
 };
@@ -43,6 +45,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How long a webhook may take: longer than the longest execution.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long the invocation of a function may take: longer than the longest wait for its end.
+const INVOKE_TIMEOUT: Duration = Duration::from_secs(invoke::WAIT_SECONDS_MAX as u64 + 60);
 /// Smaller answers are not worth compressing.
 const COMPRESS_BYTES_MIN: u64 = 1024;
 
@@ -95,6 +99,27 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(outbox::requeue_all))
         .routes(routes!(outbox::get))
         .routes(routes!(outbox::requeue))
+        .routes(routes!(functions::list))
+        .routes(routes!(functions::show, functions::put, functions::remove))
+        .routes(routes!(job_runs::list))
+        .routes(routes!(job_runs::show))
+        .routes(routes!(job_runs::retry))
+        .routes(routes!(job_runs::cancel))
+        .routes(routes!(job_health::show))
+        .routes(routes!(schedules::list, schedules::create))
+        .routes(routes!(schedules::preview))
+        .routes(routes!(schedules::show, schedules::put, schedules::remove))
+        .routes(routes!(schedules::enable))
+        .routes(routes!(schedules::disable))
+        .routes(routes!(schedules::firings))
+        .routes(routes!(errors::list))
+        .routes(routes!(errors::show))
+        .routes(routes!(errors::resolve))
+        .routes(routes!(errors::retry))
+        .routes(routes!(alerts::list))
+        .routes(routes!(alerts::list_cards))
+        .routes(routes!(alerts::show_card))
+        .routes(routes!(alerts::decide))
         .routes(routes!(callbacks::receive))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
@@ -105,6 +130,15 @@ fn webhooks() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(ingress::receive, ingress::verify))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, WEBHOOK_TIMEOUT))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+/// `/api/v2`: functions, whose ends are waited for.
+fn invocations() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(invoke::invoke))
+        .layer(middleware::map_response(invoke::refused))
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, INVOKE_TIMEOUT))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
@@ -125,7 +159,8 @@ fn streams() -> OpenApiRouter<App> {
 fn documented(serves_api: bool) -> (Router<App>, OpenApiDocument) {
     let mut routes = OpenApiRouter::with_openapi(docs::Document::openapi()).merge(process());
     if serves_api {
-        routes = routes.nest("/api/v2", short().merge(webhooks()).merge(long()).merge(streams()));
+        routes = routes
+            .nest("/api/v2", short().merge(webhooks()).merge(invocations()).merge(long()).merge(streams()));
     }
     let (router, document) = routes.split_for_parts();
     (router, docs::complete(document))
@@ -152,9 +187,10 @@ pub fn router(app: App) -> Router {
         .layer(CompressionLayer::new().gzip(true).compress_when(
             SizeAbove::new(COMPRESS_BYTES_MIN).and(NotForContentType::IMAGES).and(NotForContentType::SSE),
         ));
-    if let Some(cors) = cors {
-        router = router.layer(cors);
-    }
+    router = match cors {
+        Some(cors) => router.layer(cors),
+        None => router.layer(middleware::from_fn(invoke::open_to_pages)),
+    };
     router
         .layer(TraceLayer::new_for_http().make_span_with(span).on_failure(()))
         .layer(PropagateRequestIdLayer::x_request_id())

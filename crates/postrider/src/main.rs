@@ -1,5 +1,6 @@
 //! The one binary: `postrider`.
 
+mod bell;
 mod cli;
 mod config;
 mod installation;

@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context;
 use postrider_api::{StreamSettings, Throttle};
 use postrider_engine::{
-    CampaignSettings, DispatcherSettings, Executing, RelaySettings, ReplyHints, ResolverSettings, Retention,
-    Route, Sweep, campaigns::RetryPolicy, resolver::Pause,
+    CampaignSettings, DispatcherSettings, Executing, Hints, RelaySettings, ResolverSettings, Retention,
+    Route, RunnerParts, RunnerSettings, SchedulerSettings, Sweep, campaigns::RetryPolicy, jobs,
+    resolver::Pause,
 };
 use postrider_model::{EventSink, chat::RetrySchedule, seal::MasterKey};
 use postrider_providers::{Adapters, GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};
@@ -123,12 +124,7 @@ pub fn resolver_settings(config: &Config) -> ResolverSettings {
 }
 
 /// What executes messages, with these connections.
-pub fn executing(
-    config: &Config,
-    pool: &Pool,
-    key: &MasterKey,
-    hints: &ReplyHints,
-) -> anyhow::Result<Executing> {
+pub fn executing(config: &Config, pool: &Pool, key: &MasterKey, hints: &Hints) -> anyhow::Result<Executing> {
     // Each executor is given its own time, which is never longer.
     let client = GuardedClient::new(outbound(config), Limits { total: EXECUTION_MAX, ..Limits::default() })?;
     let max_attempts = receiving(config).max_attempts;
@@ -166,7 +162,7 @@ pub fn receiving(config: &Config) -> Receiving {
 }
 
 /// What takes up what dead processes left, a few times within the shortest time after which they count as dead.
-pub fn sweep(config: &Config, pool: &Pool, executing: Executing, hints: &ReplyHints) -> Sweep {
+pub fn sweep(config: &Config, pool: &Pool, executing: Executing, hints: &Hints) -> Sweep {
     let Receiving { lease, max_attempts } = receiving(config);
     let lock_timeout = Duration::from_secs(config.channels.outbox.lock_timeout_seconds);
     let every = lock_timeout.min(lease).mul_f64(0.1);
@@ -178,6 +174,49 @@ pub fn sweep(config: &Config, pool: &Pool, executing: Executing, hints: &ReplyHi
         lease,
         max_attempts,
         every: every.clamp(Duration::from_millis(200), Duration::from_secs(5)),
+    }
+}
+
+/// What runs functions, with these connections.
+pub fn runner_parts(
+    config: &Config,
+    pool: &Pool,
+    sql_pool: Pool,
+    adapters: &Adapters,
+    master_key: Option<MasterKey>,
+    ends: &Hints,
+) -> anyhow::Result<RunnerParts> {
+    let providers = master_key.clone().map(|key| (adapters.clone(), key));
+    Ok(RunnerParts {
+        pool: pool.clone(),
+        sql_pool,
+        functions: jobs::builtin::standard(pool, providers),
+        client: GuardedClient::new(outbound(config), postrider_providers::function::LIMITS)?,
+        master_key,
+        ends: ends.clone(),
+    })
+}
+
+/// The runner's settings.
+pub fn runner_settings(config: &Config) -> RunnerSettings {
+    let jobs = &config.jobs;
+    RunnerSettings {
+        concurrency: jobs.concurrency,
+        tenant_concurrency: jobs.tenant_concurrency,
+        lease: Duration::from_secs(jobs.lease_seconds),
+        poll_interval: Duration::from_millis(jobs.poll_interval_ms),
+        sql_concurrency: jobs.sql_concurrency,
+        sql_schemas: jobs.sql_schemas.clone(),
+    }
+}
+
+/// The scheduler's settings.
+pub fn scheduler_settings(config: &Config) -> SchedulerSettings {
+    let jobs = &config.jobs;
+    SchedulerSettings {
+        poll_interval: Duration::from_millis(jobs.poll_interval_ms),
+        misfire_grace: Duration::from_secs(jobs.misfire_grace_seconds),
+        dependency_patience: Duration::from_secs(jobs.dependency_wait_hours * 60 * 60),
     }
 }
 
@@ -231,6 +270,7 @@ pub fn retention(config: &Config) -> Retention {
         events: days(config.relay.retention_days),
         history: days(config.campaigns.history_days),
         messages: days(config.channels.retention_days),
+        runs: days(config.jobs.retention_days),
         every: RETENTION_EVERY,
     }
 }

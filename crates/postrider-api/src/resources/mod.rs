@@ -7,6 +7,7 @@ pub(crate) mod campaigns;
 pub(crate) mod channels;
 pub(crate) mod events;
 pub(crate) mod in_doubt;
+pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod leads;
 pub(crate) mod limits;

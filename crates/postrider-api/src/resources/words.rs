@@ -4,12 +4,12 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 macro_rules! words {
-    ($($(#[$doc:meta])* $name:ident { $($variant:ident),+ $(,)? })*) => {$(
+    ($($(#[$doc:meta])* $name:ident { $($(#[$renamed:meta])* $variant:ident),+ $(,)? })*) => {$(
         $(#[$doc])*
         #[derive(Serialize, ToSchema)]
         #[serde(rename_all = "snake_case")]
         #[cfg_attr(not(test), expect(dead_code, reason = "only its schema is used"))]
-        pub(crate) enum $name { $($variant),+ }
+        pub(crate) enum $name { $($(#[$renamed])* $variant),+ }
 
         #[cfg(test)]
         impl $name {
@@ -48,12 +48,30 @@ words! {
     MessageStatus { Accepted, Executed, DeniedUnlinked, DeniedRbac, DeniedSentinel, DispatchFailed }
     /// The state of a reply.
     ReplyStatus { Pending, Sending, Sent, Dead }
+    /// Within what time a function runs once.
+    Grain { Day, Hour, #[serde(rename = "5min")] FiveMinutes }
+    /// The state of a run of a function. One that is `running` waits for a runner, or one is at it; one that is `failed` waits for
+    /// its retry where it has a `retry_at`, and for a person where it has none.
+    JobRunStatus { Running, Completed, Failed, Cancelled }
+    /// What becomes of firings that nobody was there for: none of them runs, the last one, or all.
+    Misfire { Skip, Once, All }
+    /// What became of a firing.
+    FiringOutcome { Started, Waiting, Skipped }
+    /// Whether an alert holds.
+    AlertStatus { Active, Open, Triggered, Resolved }
+    /// The state of a decision card.
+    CardStatus {
+        #[serde(rename = "OPEN")] Open,
+        #[serde(rename = "IN_PROGRESS")] InProgress,
+        #[serde(rename = "RESOLVED")] Resolved,
+        #[serde(rename = "DISMISSED")] Dismissed,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use postrider_engine::resolver;
-    use postrider_model::{campaign, chat};
+    use postrider_model::{campaign, chat, job, lock_key, schedule};
 
     use super::*;
 
@@ -76,6 +94,12 @@ mod tests {
         assert_eq!(spelled(SettledBy::ALL), spelled(resolver::SettledBy::ALL));
         assert_eq!(spelled(MessageStatus::ALL), spelled(chat::MessageStatus::ALL));
         assert_eq!(spelled(ReplyStatus::ALL), spelled(chat::ReplyStatus::ALL));
+        assert_eq!(spelled(Grain::ALL), spelled(lock_key::Grain::ALL));
+        assert_eq!(spelled(JobRunStatus::ALL), spelled(job::JobRunStatus::ALL));
+        assert_eq!(spelled(Misfire::ALL), spelled(schedule::Misfire::ALL));
+        assert_eq!(spelled(FiringOutcome::ALL), spelled(job::FiringOutcome::ALL));
+        assert_eq!(spelled(AlertStatus::ALL), spelled(job::AlertStatus::ALL));
+        assert_eq!(spelled(CardStatus::ALL), spelled(job::CardStatus::ALL));
         assert_eq!(spelled(ItemState::ALL)[..6], spelled(ItemStatus::ALL)[..]);
     }
 }

@@ -31,6 +31,8 @@ enum Only {
     Controls,
     /// Replies in chats
     Replies,
+    /// Functions: invoked, and fired by schedules
+    Jobs,
     /// Readers of event streams
     Stream,
 }
@@ -48,6 +50,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Some(Only::Campaigns) => Part::Campaigns,
         Some(Only::Controls) => Part::Controls,
         Some(Only::Replies) => Part::Replies,
+        Some(Only::Jobs) => Part::Jobs,
         Some(Only::Stream) => Part::Stream,
     };
     postrider_bench::run(args.quick, part).await?;

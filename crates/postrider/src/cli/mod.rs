@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod events;
 mod in_doubt;
+mod jobs;
 mod keys;
 mod migrate;
 mod output;
@@ -90,6 +91,9 @@ enum Command {
     /// Say who writes and what executes, list messages and replies, and queue dead replies again
     #[command(subcommand)]
     Channels(channels::ChannelsCommand),
+    /// Run functions, now or by a schedule, and look after what failed
+    #[command(subcommand)]
+    Jobs(jobs::JobsCommand),
     /// Show the whole story of a campaign, a run, a job or an item
     Trace(trace::TraceArgs),
     /// Publish, list, retry and close domain events
@@ -130,6 +134,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Campaign(command) => campaign::run(command, &config).await,
         Command::InDoubt(command) => in_doubt::run(command, &config).await,
         Command::Channels(command) => channels::run(command, &config).await,
+        Command::Jobs(command) => jobs::run(command, &config).await,
         Command::Trace(args) => trace::run(args, &config).await,
         Command::Events(command) => events::run(command, &config).await,
         Command::Bench(args) => bench::run(args).await,

@@ -40,7 +40,7 @@ pub fn line(text: &str) -> anyhow::Result<()> {
 }
 
 /// Text from outside must not steer the terminal, nor turn around the order in which it is read.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
 }

@@ -4,14 +4,14 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use postrider_api::{App, CallbackKeys, Hub, Ingress};
-use postrider_engine::{CampaignWorker, Dispatcher, Relay, ReplyHints, Resolver};
+use postrider_api::{App, CallbackKeys, Ends, Hub, Ingress, Jobs};
+use postrider_engine::{CampaignWorker, Dispatcher, Hints, Relay, Resolver, Runner, Scheduler};
 use postrider_model::seal::MasterKey;
-use postrider_store::{Pool, doctor, events, jobs, migrate, pool, replies, wakeups};
+use postrider_store::{Pool, doctor, events, job_runs, jobs, migrate, pool, replies, wakeups};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{config::Config, installation::Installation, shutdown, wire};
+use crate::{bell::Bell, config::Config, installation::Installation, shutdown, wire};
 
 #[derive(Args)]
 pub struct ServeArgs {
@@ -35,6 +35,8 @@ enum ServeRole {
     Dispatcher,
     /// Domain events to their sinks
     Relay,
+    /// Scheduled jobs: fires schedules, and runs functions
+    Scheduler,
 }
 
 impl ServeRole {
@@ -45,6 +47,9 @@ impl ServeRole {
             Self::Resolver => Some("doubts are not settled, they wait"),
             Self::Dispatcher => Some("replies are not sent, they wait"),
             Self::Api => Some("callbacks and webhooks of providers cannot be verified, they are put off"),
+            Self::Scheduler => {
+                Some("functions behind URLs are not called and nobody is told about alerts, their runs wait")
+            }
             Self::Relay => None,
         }
     }
@@ -96,7 +101,7 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             let resolver = Resolver::new(pool, adapters.clone(), master_key, settings);
             loops.spawn(resolver.run(draining.clone()));
         }
-        let reply_hints = ReplyHints::default();
+        let reply_hints = Hints::new(replies::HINT_CHANNEL);
         loops.spawn(reply_hints.clone().run(app_pool.clone(), draining.clone()));
         if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Dispatcher)) {
             let pool = checked(installation.worker_pool(connections).await?, DISPATCHER).await?;
@@ -116,12 +121,37 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             }
         }
         let serves_api = roles.contains(&ServeRole::Api);
+        let [runs, cancels, ends] =
+            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL].map(Bell::new);
+        for bell in [&runs, &cancels, &ends] {
+            loops.spawn(bell.hints.clone().run(app_pool.clone(), draining.clone()));
+        }
+        if serves_api || roles.contains(&ServeRole::Scheduler) {
+            loops.spawn(ends.listen(installation.listen_url(), &draining)?);
+        }
+        if roles.contains(&ServeRole::Scheduler) {
+            let pool = checked(installation.worker_pool(connections).await?, SCHEDULER).await?;
+            let sql_pool = installation.worker_pool(u32::try_from(config.jobs.sql_concurrency)?).await?;
+            for bell in [&runs, &cancels] {
+                loops.spawn(bell.listen(installation.listen_url(), &draining)?);
+            }
+            let parts =
+                wire::runner_parts(config, &pool, sql_pool, &adapters, master_key.clone(), &ends.hints)?;
+            let settings = wire::runner_settings(config);
+            loops
+                .spawn(Runner::new(parts, runs.wakeups(), cancels.wakeups(), settings).run(draining.clone()));
+            let settings = wire::scheduler_settings(config);
+            let scheduler = Scheduler { pool, ends: ends.wakeups(), runs: runs.hints.clone(), settings };
+            loops.spawn(scheduler.run(draining.clone()));
+        }
         let import_pool = if serves_api { installation.import_pool().await? } else { app_pool.clone() };
         let settings = wire::stream_settings(config);
         let stream = Hub::new(app_pool.clone(), installation.listen_url(), settings, draining.clone())?;
+        let waiting = Ends::new(draining.clone());
         if serves_api {
             allow_many_connections();
             loops.spawn(stream.clone().run());
+            loops.spawn(waiting.clone().run(app_pool.clone(), ends.wakeups()));
         }
         if roles.iter().any(|role| *role != ServeRole::Api) {
             let pool = installation.worker_pool(1).await?;
@@ -136,6 +166,8 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             }
             None => None,
         };
+        let jobs =
+            Jobs { master_key: master_key.clone(), hints: runs.hints, cancels: cancels.hints, ends: waiting };
         let callbacks = master_key.map(|master_key| CallbackKeys { adapters: adapters.clone(), master_key });
         let app = App {
             pool: app_pool,
@@ -146,6 +178,7 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             adapters,
             callbacks,
             ingress,
+            jobs,
             outbound: wire::outbound(config),
             throttle: wire::throttle(config),
             cors_origins: config.api.cors_origins(),
@@ -229,6 +262,7 @@ const APP: Needs = ("postrider_app", "HTTP", "database.app_url");
 const CAMPAIGNS: Needs = ("postrider_worker", "the campaign worker", "database.url");
 const RESOLVER: Needs = ("postrider_worker", "the resolver", "database.url");
 const DISPATCHER: Needs = ("postrider_worker", "the dispatcher", "database.url");
+const SCHEDULER: Needs = ("postrider_worker", "the scheduler", "database.url");
 const RELAY: Needs = ("postrider_worker", "the relay", "database.url");
 
 /// Refuses to serve where the promises would not hold.

@@ -266,10 +266,10 @@ impl NewExecutorBody {
     }
 }
 
-const MAKE_ONE: &str =
+pub(crate) const MAKE_ONE: &str =
     "make one with `echo \"whsec_$(openssl rand -base64 32)\"` and give it to the receiver";
 
-fn check_address(field: &str, url: &str, policy: &Policy) -> ApiResult<()> {
+pub(crate) fn check_address(field: &str, url: &str, policy: &Policy) -> ApiResult<()> {
     if url.len() > URL_BYTES_MAX {
         return Err(ApiError::unprocessable(field, format!("is longer than {URL_BYTES_MAX} bytes")));
     }

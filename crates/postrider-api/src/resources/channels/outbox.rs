@@ -6,6 +6,7 @@ use postrider_model::{chat::ReplyStatus, ids::OutboxId};
 use postrider_store::{
     pool,
     replies::{self, ReplyFilter, ReplyState, Requeue},
+    wakeups,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -347,7 +348,7 @@ impl RequeueBody {
 
 /// Wakes the dispatchers. What was written is written, so a hint that fails is no failure.
 async fn hint(app: &App) {
-    if let Err(error) = replies::hint(&app.pool).await {
+    if let Err(error) = wakeups::notify(&app.pool, replies::HINT_CHANNEL).await {
         tracing::warn!(?error, "no hint was sent; the next poll finds the replies: {error}");
     }
 }

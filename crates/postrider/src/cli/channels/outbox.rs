@@ -12,6 +12,7 @@ use postrider_model::{
 use postrider_store::{
     pool,
     replies::{self, ReplyFilter, ReplyState, Requeue},
+    wakeups,
 };
 
 use super::{
@@ -119,7 +120,7 @@ pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow:
         );
     }
     pool::commit(transaction).await?;
-    replies::hint(&pool).await?;
+    wakeups::notify(&pool, replies::HINT_CHANNEL).await?;
     if args.json {
         return output::json(&serde_json::json!({ "requeued": requeued }));
     }

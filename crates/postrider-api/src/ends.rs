@@ -1,0 +1,210 @@
+//! Tells whoever waits for a run that it is over.
+//!
+//! One loop per process asks for all runs that somebody waits for, in one statement: by a hint of the runners, and twice a second.
+//! Those who wait hold no connection. While nobody waits, nothing is asked.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use postrider_model::ids::JobRunId;
+use postrider_store::{Pool, StoreError, job_runs, pool, wakeups::Wakeups};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// How often to look without a hint.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Shortest time between two looks, so that many ends are seen together.
+const LOOK_PAUSE: Duration = Duration::from_millis(2);
+/// Most runs to ask for in one statement.
+const ASKED_MAX: usize = 1_000;
+/// Most who wait at a time. Who comes then is answered without an end.
+const WAITERS_MAX: usize = 10_000;
+
+/// The runs of which somebody wants to know when they are over.
+#[derive(Clone)]
+pub struct Ends(Arc<Shared>);
+
+struct Shared {
+    waited: Mutex<Waited>,
+    arrived: Notify,
+    draining: CancellationToken,
+}
+
+#[derive(Default)]
+struct Waited {
+    waiters: usize,
+    /// How many wait for a run, and what tells them.
+    runs: HashMap<JobRunId, (usize, CancellationToken)>,
+}
+
+impl Ends {
+    /// Nobody waits yet. The loop is [`Ends::run`]. Once `draining` is cancelled, nobody is kept waiting.
+    #[must_use]
+    pub fn new(draining: CancellationToken) -> Self {
+        Self(Arc::new(Shared { waited: Mutex::default(), arrived: Notify::new(), draining }))
+    }
+
+    /// Looks for ends until the process drains. `hints` come from [`job_runs::ENDS_CHANNEL`].
+    pub async fn run(self, pool: Pool, mut hints: Wakeups) {
+        let draining = &self.0.draining;
+        while !draining.is_cancelled() {
+            // Before the look, so that a hint during the look is not lost.
+            hints.mark_unchanged();
+            let asked = self.waited_for();
+            if asked.is_empty() {
+                tokio::select! {
+                    () = draining.cancelled() => {}
+                    () = self.0.arrived.notified() => {}
+                }
+                continue;
+            }
+            let began = Instant::now();
+            if let Err(error) = self.look(&pool, &asked).await {
+                tracing::warn!("who waits for runs waits on, the next look is in {LOOK_EVERY:?}: {error}");
+            }
+            tokio::select! {
+                () = draining.cancelled() => {}
+                // A look that took long is not repeated at once: this loop has half of one connection, not all of it.
+                () = tokio::time::sleep(began.elapsed().max(LOOK_PAUSE)) => tokio::select! {
+                    () = draining.cancelled() => {}
+                    Ok(()) = hints.changed() => {}
+                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                },
+            }
+        }
+    }
+
+    /// Waits for a run from now on, so that no end is missed. `None` when too many wait.
+    pub fn wait_for(&self, run: JobRunId) -> Option<Waiter> {
+        let mut waited = self.lock();
+        if waited.waiters >= WAITERS_MAX {
+            return None;
+        }
+        waited.waiters += 1;
+        let (count, over) = waited.runs.entry(run).or_default();
+        *count += 1;
+        let over = over.clone();
+        drop(waited);
+        self.0.arrived.notify_one();
+        Some(Waiter { ends: self.clone(), run, over })
+    }
+
+    async fn look(&self, pool: &Pool, asked: &[JobRunId]) -> Result<(), StoreError> {
+        for some in asked.chunks(ASKED_MAX) {
+            let mut transaction = pool::begin(pool).await?;
+            let ended = job_runs::which_ended(&mut transaction, some).await?;
+            pool::commit(transaction).await?;
+            self.tell(&ended);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, ended: &[JobRunId]) {
+        let waited = self.lock();
+        for (_, over) in ended.iter().filter_map(|run| waited.runs.get(run)) {
+            over.cancel();
+        }
+    }
+
+    /// The runs whose end nobody was told yet.
+    fn waited_for(&self) -> Vec<JobRunId> {
+        let waited = self.lock();
+        waited.runs.iter().filter(|(_, (_, over))| !over.is_cancelled()).map(|(run, _)| *run).collect()
+    }
+
+    fn leave(&self, run: JobRunId) {
+        let mut waited = self.lock();
+        waited.waiters = waited.waiters.saturating_sub(1);
+        if let Some((count, _)) = waited.runs.get_mut(&run) {
+            *count -= 1;
+            if *count == 0 {
+                waited.runs.remove(&run);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waited> {
+        self.0.waited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody who waits for a run. Dropped, they wait no more.
+#[must_use = "dropped, nobody waits"]
+pub struct Waiter {
+    ends: Ends,
+    run: JobRunId,
+    over: CancellationToken,
+}
+
+impl Waiter {
+    /// Returns when the run is over, when this time has passed, or when the process drains.
+    pub async fn over_within(self, time: Duration) {
+        tokio::select! {
+            () = self.over.cancelled() => {}
+            () = self.ends.0.draining.cancelled() => {}
+            () = tokio::time::sleep(time) => {}
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.ends.leave(self.run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_wait_for_a_run_are_told_and_forgotten() {
+        let ends = Ends::new(CancellationToken::new());
+        let (run, other) = (JobRunId::new(), JobRunId::new());
+        let waiting: Vec<_> = (0..3).filter_map(|_| ends.wait_for(run)).collect();
+        let elsewhere = ends.wait_for(other);
+        let mut asked = ends.waited_for();
+        asked.sort();
+        assert_eq!(asked, [run, other], "each run is asked for once");
+
+        ends.tell(&[run, JobRunId::new()]);
+        assert_eq!(ends.waited_for(), [other], "what was told is not asked again");
+        let began = tokio::time::Instant::now();
+        for waiter in waiting {
+            waiter.over_within(LONG).await;
+        }
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert_eq!((ends.lock().runs.len(), ends.lock().waiters), (1, 1));
+        drop(elsewhere);
+        assert_eq!((ends.lock().runs.len(), ends.lock().waiters), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_longer_than_they_want_or_the_process_lives() {
+        let draining = CancellationToken::new();
+        let ends = Ends::new(draining.clone());
+        let began = tokio::time::Instant::now();
+        let Some(waiter) = ends.wait_for(JobRunId::new()) else { unreachable!("there is room") };
+        waiter.over_within(Duration::from_secs(2)).await;
+        assert_eq!(began.elapsed(), Duration::from_secs(2));
+        draining.cancel();
+        let Some(waiter) = ends.wait_for(JobRunId::new()) else { unreachable!("there is room") };
+        waiter.over_within(LONG).await;
+        assert_eq!(began.elapsed(), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn those_who_wait_are_bounded() {
+        let ends = Ends::new(CancellationToken::new());
+        let all: Vec<_> = (0..WAITERS_MAX).map_while(|_| ends.wait_for(JobRunId::new())).collect();
+        assert_eq!(all.len(), WAITERS_MAX);
+        assert!(ends.wait_for(JobRunId::new()).is_none());
+        drop(all);
+        assert!(ends.wait_for(JobRunId::new()).is_some());
+    }
+}

@@ -1,0 +1,128 @@
+//! How the jobs of a tenant are doing.
+
+use std::time::Duration;
+
+use axum::{Json, extract::State};
+use postrider_model::job::JobRunStatus;
+use postrider_store::{
+    job_runs::{self, Day, Health},
+    pool,
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::super::words;
+use crate::{App, auth::Viewer, error::ApiResult};
+
+/// More failed runs in a day are an alert.
+const FAILED_MAX: i64 = 5;
+/// A run that takes longer is an alert.
+const RUNNING_MAX: Duration = Duration::from_secs(30 * 60);
+/// A larger share of retried runs in a day is an alert.
+const RETRY_RATE_MAX: f64 = 0.1;
+
+/// How jobs are doing.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct JobHealth {
+    /// Runs of the last day, by function and state.
+    functions: Vec<FunctionHealth>,
+    alerts: JobThresholds,
+}
+
+/// Runs of one function in one state, of the last day.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FunctionHealth {
+    function_name: String,
+    #[schema(value_type = words::JobRunStatus)]
+    status: JobRunStatus,
+    count: i64,
+    avg_duration_ms: Option<f64>,
+    max_duration_ms: Option<i32>,
+    /// How many were tried again.
+    retried_count: i64,
+}
+
+impl From<Health> for FunctionHealth {
+    fn from(health: Health) -> Self {
+        Self {
+            function_name: health.function_name,
+            status: health.status,
+            count: health.count,
+            avg_duration_ms: health.avg_duration_ms,
+            max_duration_ms: health.max_duration_ms,
+            retried_count: health.retried_count,
+        }
+    }
+}
+
+/// The three numbers that `detect-alerts` watches, at this moment, by its thresholds when nobody says otherwise.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct JobThresholds {
+    /// Runs of the last day that are failed.
+    failed_24h: Threshold,
+    /// Runs that have been running for 30 minutes or more.
+    long_running: Threshold,
+    /// The share of the last day's runs that were tried again.
+    retry_rate: Threshold,
+}
+
+/// A number, and the largest that is fine.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = JobThreshold)]
+pub(crate) struct Threshold {
+    value: f64,
+    threshold: f64,
+    /// Whether it is an alert.
+    crossed: bool,
+}
+
+impl Threshold {
+    fn of(value: f64, threshold: f64) -> Self {
+        Self { value, threshold, crossed: value > threshold }
+    }
+}
+
+impl From<Day> for JobThresholds {
+    #[expect(clippy::cast_precision_loss, reason = "numbers of runs are far smaller")]
+    fn from(day: Day) -> Self {
+        let rate = if day.total == 0 { 0.0 } else { day.retried as f64 / day.total as f64 };
+        Self {
+            failed_24h: Threshold::of(day.failed as f64, FAILED_MAX as f64),
+            long_running: Threshold::of(day.long_running as f64, 0.0),
+            retry_rate: Threshold::of(rate, RETRY_RATE_MAX),
+        }
+    }
+}
+
+/// How the tenant's jobs are doing.
+#[utoipa::path(
+    get,
+    path = "/jobs/health",
+    operation_id = "job_health",
+    tag = "jobs",
+    responses((status = 200, description = "The last day, and what is wrong at this moment", body = JobHealth)),
+)]
+pub(crate) async fn show(State(app): State<App>, Viewer(caller): Viewer) -> ApiResult<Json<JobHealth>> {
+    let mut transaction = pool::begin_snapshot(&app.pool, caller.tenant_id).await?;
+    let functions = job_runs::health(&mut transaction, caller.tenant_id).await?;
+    let day = job_runs::day(&mut transaction, caller.tenant_id, RUNNING_MAX).await?;
+    pool::commit(transaction).await?;
+    let functions = functions.into_iter().map(FunctionHealth::from).collect();
+    Ok(Json(JobHealth { functions, alerts: day.into() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threshold_is_crossed_by_more_than_it_allows() {
+        let crossed = |failed, long_running, retried, total| {
+            let alerts = JobThresholds::from(Day { failed, long_running, retried, total });
+            [alerts.failed_24h, alerts.long_running, alerts.retry_rate].map(|alert| alert.crossed)
+        };
+        assert_eq!(crossed(0, 0, 0, 0), [false, false, false]);
+        assert_eq!(crossed(5, 0, 1, 10), [false, false, false]);
+        assert_eq!(crossed(6, 1, 2, 19), [true, true, true]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Invoking a function: once per grain, and waiting for what it answers.
+//!
+//! ```text
+//! acquire ──commit──▶ hint ──▶ wait for the end, without a connection ──▶ 200, or 500 or 409 by how it ended
+//!   ├─ somebody has the lock key: 409                    └─ the wait is over: 202
+//! ```
+//!
+//! A client that goes away stops nothing.
+
+mod answer;
+mod browsers;
+
+use std::time::Duration;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use postrider_model::ids::{JobRunId, TenantId};
+use postrider_store::{
+    StoreError,
+    job_runs::{self, Acquired, Invocation, RunState},
+    keys::Caller,
+    pool,
+};
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+use utoipa::{IntoParams, ToSchema};
+
+use self::answer::{Done, Waiting};
+pub(crate) use self::{answer::refused, browsers::open_to_pages};
+use super::{FunctionName, check_input, functions, hash, input_too_large, make_builtin, runs};
+use crate::{
+    App,
+    auth::Operator,
+    body::{MaybeBody, Path, Query},
+    ends::Waiter,
+    error::{ApiError, ApiResult},
+    requests::{Repeatable, Taken, Writing, replayed},
+};
+
+/// How long to wait for the end when nobody says, in seconds.
+const WAIT_SECONDS: u32 = 60;
+/// The longest that can be said.
+pub(crate) const WAIT_SECONDS_MAX: u32 = 600;
+
+/// How to invoke.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct InvokeQuery {
+    /// How many seconds to wait for the end, with all retries; 0 answers at once.
+    #[param(minimum = 0, maximum = 600, default = 60)]
+    wait: Option<u32>,
+    /// Whether to run it although it was completed in this grain. One that is active is never run beside itself.
+    #[param(default = false)]
+    force: Option<bool>,
+}
+
+/// What to invoke a function with.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Invocation)]
+pub(crate) struct InvokeBody {
+    /// What the function is given: any JSON, up to 64 KiB.
+    #[serde(default)]
+    input: Option<Value>,
+    /// What it is about: it runs once per grain and entities.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    entities: Option<Box<RawValue>>,
+    /// As in the query.
+    #[serde(default)]
+    force: bool,
+    /// The key's own tenant, for callers that say it.
+    #[serde(default)]
+    #[schema(value_type = Option<uuid::Uuid>)]
+    tenant_id: Option<TenantId>,
+}
+
+/// Runs a function, and answers with its result. It runs once per grain and entities, whoever invokes it.
+#[utoipa::path(
+    post,
+    path = "/functions/{name}/invoke",
+    operation_id = "invoke_function",
+    tag = "jobs",
+    params(("name" = String, Path, description = "The function's name"), InvokeQuery, Repeatable),
+    request_body(content = Option<InvokeBody>),
+    responses(
+        (status = 200, description = "It is completed", body = Done),
+        (status = 202, description = "It is not over yet; look at the run later", body = Waiting),
+        (status = 409, description = "It is active, or was completed in this grain: `reason` says which, `existing_job_id` which run; or the run was cancelled"),
+        (status = 500, description = "It failed for good: `error` says why, `job_id` which run. Without a `job_id` it is a bug"),
+    ),
+)]
+pub(crate) async fn invoke(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Path(FunctionName(name)): Path<FunctionName>,
+    Query(query): Query<InvokeQuery>,
+    MaybeBody { value, fingerprint }: MaybeBody<InvokeBody>,
+) -> ApiResult<Response> {
+    let wait = query.wait.unwrap_or(WAIT_SECONDS);
+    if wait > WAIT_SECONDS_MAX {
+        return Err(ApiError::invalid("wait", format!("must lie between 0 and {WAIT_SECONDS_MAX}")));
+    }
+    let body = value.unwrap_or_default();
+    if body.tenant_id.is_some_and(|tenant| tenant != caller.tenant_id) {
+        return Err(ApiError::invalid("tenant_id", "is not the tenant of this key; leave it out"));
+    }
+    let wrong = |error| ApiError::Invalid(vec![error]);
+    check_input(body.input.as_ref()).map_err(wrong)?;
+    let entities = hash(body.entities.as_deref()).map_err(wrong)?;
+    let invocation = Invocation {
+        function: &name,
+        input: body.input.as_ref(),
+        entities: entities.as_ref(),
+        force: body.force || query.force.unwrap_or_default(),
+    };
+    let wait = Duration::from_secs(wait.into());
+
+    let mut writing = match Writing::take(&app.pool, caller, &fingerprint).await? {
+        Taken::Before(kept) => {
+            let run = answer::run_of(&kept)?;
+            let waiter = app.jobs.ends.wait_for(run);
+            return outcome(&app, caller, run, waiter, wait).await.map(replayed);
+        }
+        Taken::Fresh(writing) => writing,
+    };
+    let run = acquire(&mut writing, caller, invocation).await?;
+    // Before the commit, so that no end is missed.
+    let waiter = app.jobs.ends.wait_for(run);
+    let accepted = writing.answer(StatusCode::ACCEPTED, &Waiting::fresh(run)).await?;
+    app.jobs.hints.send();
+    if wait.is_zero() {
+        return Ok(accepted);
+    }
+    outcome(&app, caller, run, waiter, wait).await
+}
+
+/// A run under the lock key, or why there is none.
+async fn acquire(writing: &mut Writing, caller: Caller, invocation: Invocation<'_>) -> ApiResult<JobRunId> {
+    let (connection, actor) = (writing.connection(), caller.actor());
+    let mut acquired = job_runs::acquire(connection, invocation, &actor).await.map_err(too_large)?;
+    if acquired == Acquired::UnknownFunction && make_builtin(connection, invocation.function).await? {
+        acquired = job_runs::acquire(connection, invocation, &actor).await.map_err(too_large)?;
+    }
+    let existing = match acquired {
+        Acquired::Run(run) => return Ok(run),
+        Acquired::UnknownFunction => return Err(functions::UNKNOWN),
+        Acquired::Running(run) | Acquired::RetryPending(run) | Acquired::Completed(run) => run,
+    };
+    let run = job_runs::find(connection, caller.tenant_id, existing).await?.ok_or(runs::UNKNOWN)?;
+    Err(answer::in_the_way(acquired, &run))
+}
+
+/// What the database keeps needs more room than what is sent.
+fn too_large(error: StoreError) -> ApiError {
+    match error {
+        StoreError::Refused { .. } => ApiError::Invalid(vec![input_too_large()]),
+        error => error.into(),
+    }
+}
+
+/// Waits for a run, if there is room to wait, and says how it stands then.
+async fn outcome(
+    app: &App,
+    caller: Caller,
+    run: JobRunId,
+    waiter: Option<Waiter>,
+    wait: Duration,
+) -> ApiResult<Response> {
+    if let Some(waiter) = waiter {
+        waiter.over_within(wait).await;
+    }
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let state: Option<RunState> = job_runs::find(&mut transaction, caller.tenant_id, run).await?;
+    pool::commit(transaction).await?;
+    Ok(answer::standing(state.ok_or(runs::UNKNOWN)?))
+}

@@ -1,0 +1,177 @@
+//! Schedules and firings, as they are written and shown.
+
+use jiff::Timestamp;
+use postrider_model::{
+    job::FiringOutcome,
+    lock_key::Grain,
+    schedule::{Misfire, Timing},
+};
+use postrider_store::schedules::{FiringState, ScheduleState};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::{
+    super::{super::words, check_input, hash},
+    timing::{NextFiring, read},
+};
+use crate::error::{ApiError, ApiResult};
+
+/// Most functions that a schedule depends on.
+const DEPENDS_ON_MAX: usize = 20;
+
+/// A schedule.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Schedule)]
+pub(crate) struct ScheduleBody {
+    id: Uuid,
+    function_name: String,
+    #[schema(example = "*/5 * * * *")]
+    cron: String,
+    #[schema(example = "Europe/Berlin")]
+    timezone: String,
+    /// Within what time it runs once; the function's own grain if it is null.
+    #[schema(value_type = Option<words::Grain>)]
+    grain: Option<Grain>,
+    /// What the function is given.
+    input: Option<Value>,
+    /// What it is about.
+    entities: Option<Value>,
+    /// What must have completed before, in the same grain.
+    depends_on: Vec<String>,
+    #[schema(value_type = words::Misfire)]
+    misfire: Misfire,
+    enabled: bool,
+    next_fire_at: Option<Timestamp>,
+    last_fire_at: Option<Timestamp>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl From<ScheduleState> for ScheduleBody {
+    fn from(schedule: ScheduleState) -> Self {
+        Self {
+            id: schedule.id.0,
+            function_name: schedule.function_name,
+            cron: schedule.cron,
+            timezone: schedule.timezone,
+            grain: schedule.grain,
+            input: schedule.input,
+            entities: schedule.entities,
+            depends_on: schedule.depends_on,
+            misfire: schedule.misfire,
+            enabled: schedule.enabled,
+            next_fire_at: schedule.next_fire_at,
+            last_fire_at: schedule.last_fire_at,
+            created_at: schedule.created_at,
+            updated_at: schedule.updated_at,
+        }
+    }
+}
+
+/// A schedule, when it fires next, and what may surprise about that.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ScheduleDetails {
+    #[serde(flatten)]
+    pub(super) schedule: ScheduleBody,
+    /// The next five; none while it is disabled.
+    pub(super) next_firings: Vec<NextFiring>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// What a schedule is set to.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewSchedule)]
+pub(crate) struct NewScheduleBody {
+    #[schema(example = "detect-alerts")]
+    pub(super) function_name: String,
+    /// Minute, hour, day, month and weekday.
+    #[schema(example = "*/5 * * * *", max_length = 255)]
+    pub(super) cron: String,
+    /// An IANA name; `UTC` when left out.
+    #[serde(default)]
+    #[schema(example = "Europe/Berlin", max_length = 255)]
+    pub(super) timezone: Option<String>,
+    /// Within what time it runs once; that of the function when left out.
+    #[serde(default)]
+    #[schema(value_type = Option<words::Grain>)]
+    pub(super) grain: Option<Grain>,
+    /// What the function is given: any JSON, up to 64 KiB.
+    #[serde(default)]
+    pub(super) input: Option<Value>,
+    /// What it is about: it runs once per grain and entities.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) entities: Option<Box<RawValue>>,
+    /// Functions that must have completed before, in the same grain.
+    #[serde(default)]
+    #[schema(max_items = 20, required = false)]
+    pub(super) depends_on: Vec<String>,
+    /// `once` when left out.
+    #[serde(default)]
+    #[schema(value_type = Option<words::Misfire>)]
+    pub(super) misfire: Option<Misfire>,
+    /// Whether it fires; yes, when left out.
+    #[serde(default)]
+    pub(super) enabled: Option<bool>,
+}
+
+/// Which schedules to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SchedulesQuery {
+    /// Only of this function.
+    #[param(example = "detect-alerts")]
+    pub(super) function: Option<String>,
+    /// Most items of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    pub(super) limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
+    pub(super) cursor: Option<String>,
+}
+
+/// A firing, and what became of it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Firing)]
+pub(crate) struct FiringBody {
+    /// The time it is for.
+    fire_at: Timestamp,
+    #[schema(value_type = words::FiringOutcome)]
+    outcome: FiringOutcome,
+    /// The run that was made, or that was in the way.
+    job_run_id: Option<Uuid>,
+    /// What it waits for, or why there is no run.
+    reason: Option<String>,
+    decided_at: Option<Timestamp>,
+}
+
+impl From<FiringState> for FiringBody {
+    fn from(firing: FiringState) -> Self {
+        Self {
+            fire_at: firing.fire_at,
+            outcome: firing.outcome,
+            job_run_id: firing.job_run_id.map(|run| run.0),
+            reason: firing.reason,
+            decided_at: firing.decided_at,
+        }
+    }
+}
+
+impl NewScheduleBody {
+    /// What is wrong with it, as far as it can be told without looking anything up.
+    pub(super) fn check(&self) -> ApiResult<Timing> {
+        let wrong = |error| ApiError::Unprocessable(vec![error]);
+        let timing = read(&self.cron, self.timezone.as_deref()).map_err(wrong)?;
+        check_input(self.input.as_ref()).map_err(wrong)?;
+        hash(self.entities.as_deref()).map_err(wrong)?;
+        if self.depends_on.len() > DEPENDS_ON_MAX {
+            let problem = format!("has at most {DEPENDS_ON_MAX} functions");
+            return Err(ApiError::unprocessable("depends_on", problem));
+        }
+        Ok(timing)
+    }
+}

@@ -1,0 +1,93 @@
+//! A dry run: when a schedule would fire.
+
+use axum::{Json, extract::State};
+use jiff::Timestamp;
+use postrider_model::lock_key::Grain;
+use postrider_store::{pool, schedules};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    super::super::words,
+    timing::{NextFiring, read, warnings},
+};
+use crate::{
+    App,
+    auth::Viewer,
+    body::Body,
+    error::{ApiError, ApiResult},
+};
+
+/// How many firings are shown when nobody says.
+const COUNT: u32 = 10;
+/// The most that can be said.
+const COUNT_MAX: u32 = 100;
+
+/// What to try.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SchedulePreview)]
+pub(crate) struct PreviewBody {
+    /// Minute, hour, day, month and weekday.
+    #[schema(example = "30 2 * * *", max_length = 255)]
+    cron: String,
+    /// An IANA name; `UTC` when left out.
+    #[serde(default)]
+    #[schema(example = "Europe/Berlin", max_length = 255)]
+    timezone: Option<String>,
+    /// To be warned of firings that share one.
+    #[serde(default)]
+    #[schema(value_type = Option<words::Grain>)]
+    grain: Option<Grain>,
+    /// How many firings to show; 10 when left out.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 100)]
+    count: Option<u32>,
+    /// After which moment; now, when left out.
+    #[serde(default)]
+    from: Option<Timestamp>,
+}
+
+/// When it would fire.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ScheduleFirings)]
+pub(crate) struct Previewed {
+    firings: Vec<NextFiring>,
+    warnings: Vec<String>,
+}
+
+/// Says when a schedule would fire, and stores nothing.
+#[utoipa::path(
+    post,
+    path = "/schedules/preview",
+    operation_id = "preview_schedule",
+    tag = "jobs",
+    request_body = PreviewBody,
+    responses((status = 200, description = "Its next firings", body = Previewed)),
+)]
+pub(crate) async fn preview(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Body { value: wanted, .. }: Body<PreviewBody>,
+) -> ApiResult<Json<Previewed>> {
+    let timing = read(&wanted.cron, wanted.timezone.as_deref())
+        .map_err(|error| ApiError::Unprocessable(vec![error]))?;
+    let count = wanted.count.unwrap_or(COUNT);
+    if !(1..=COUNT_MAX).contains(&count) {
+        return Err(ApiError::unprocessable("count", format!("must lie between 1 and {COUNT_MAX}")));
+    }
+    let from = match wanted.from {
+        Some(from) if from < Timestamp::UNIX_EPOCH => {
+            return Err(ApiError::unprocessable("from", "is before 1970; nothing fired then"));
+        }
+        Some(from) => from,
+        None => {
+            let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+            let now = schedules::now(&mut transaction).await?;
+            pool::commit(transaction).await?;
+            now
+        }
+    };
+    let firings = NextFiring::after(&timing, from, usize::try_from(count).unwrap_or_default());
+    Ok(Json(Previewed { firings, warnings: warnings(&timing, wanted.grain, from) }))
+}

@@ -1,0 +1,100 @@
+//! When a schedule would fire.
+
+use clap::Args;
+use jiff::{SignedDuration, Timestamp};
+use postrider_model::{
+    lock_key::Grain,
+    schedule::{Cron, Timing, Zone, shared_grains},
+};
+use serde_json::{Value, json};
+
+use super::super::output;
+
+/// How far ahead to look for firings that share a grain: every change of the clocks is in it.
+const HORIZON: SignedDuration = SignedDuration::from_hours(366 * 24);
+
+#[derive(Args)]
+pub struct TimingArgs {
+    /// When, as minute, hour, day, month and weekday, such as '0 2 * * *'
+    #[arg(long)]
+    cron: Cron,
+    /// On the clocks of which zone, by its IANA name
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    timezone: Zone,
+}
+
+impl TimingArgs {
+    pub fn timing(&self) -> Timing {
+        Timing { cron: self.cron.clone(), zone: self.timezone.clone() }
+    }
+}
+
+#[derive(Args)]
+pub struct PreviewArgs {
+    #[command(flatten)]
+    timing: TimingArgs,
+    /// Say whether firings would share this grain: day, hour or 5min
+    #[arg(long)]
+    grain: Option<Grain>,
+    /// So many firings
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    count: u32,
+    /// After this moment, such as 2026-03-28T00:00:00Z [default: now]
+    #[arg(long, value_name = "TIME")]
+    after: Option<Timestamp>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows the next firings. Nothing is opened, and nothing is written.
+pub fn preview(args: &PreviewArgs) -> anyhow::Result<()> {
+    let (timing, after) = (args.timing.timing(), args.after.unwrap_or_else(Timestamp::now));
+    let firings = next(&timing, after, usize::try_from(args.count)?);
+    let warning = args.grain.and_then(|grain| warning(&timing, grain, after));
+    if args.json {
+        return output::json(&json!({
+            "cron": timing.cron,
+            "timezone": timing.zone,
+            "firings": as_json(&timing, &firings),
+            "warning": warning,
+        }));
+    }
+    let rows = firings.iter().map(|at| [local(&timing, *at), output::time(*at)]).collect();
+    output::table([timing.zone.as_str(), "utc"], rows, "it never fires again")?;
+    if let Some(warning) = warning {
+        eprintln!("{warning}");
+    }
+    Ok(())
+}
+
+/// The next firings.
+pub fn next(timing: &Timing, after: Timestamp, count: usize) -> Vec<Timestamp> {
+    timing.firings_after(after).take(count).collect()
+}
+
+/// What a clock on the wall shows then.
+pub fn local(timing: &Timing, at: Timestamp) -> String {
+    at.to_zoned(timing.zone.time_zone().clone()).strftime("%a %Y-%m-%d %H:%M %:z").to_string()
+}
+
+/// Firings for programs.
+pub fn as_json(timing: &Timing, firings: &[Timestamp]) -> Vec<Value> {
+    let zone = timing.zone.time_zone();
+    firings.iter().map(|at| json!({ "utc": at, "local": at.to_zoned(zone.clone()) })).collect()
+}
+
+/// What to know about firings of which only the first would run.
+pub fn warning(timing: &Timing, grain: Grain, after: Timestamp) -> Option<String> {
+    let (first, second) = shared_grains(timing, grain, after, HORIZON)?;
+    let advice = match grain {
+        Grain::Day => "--grain hour or 5min keeps them apart",
+        Grain::Hour => "--grain 5min keeps them apart",
+        Grain::FiveMinutes => "fire less often",
+    };
+    Some(format!(
+        "the firings at {} and {} lie in one grain ({grain}), so only the first of them runs; {advice}",
+        output::time(first),
+        output::time(second)
+    ))
+}

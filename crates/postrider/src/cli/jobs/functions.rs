@@ -1,0 +1,277 @@
+//! What can be run.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, builder::PossibleValuesParser};
+use postrider_engine::jobs::BUILTINS;
+use postrider_model::{
+    job::{RetryPolicy, SqlName, TIMEOUT_SECONDS_DEFAULT, Target, check_function_name},
+    lock_key::Grain,
+};
+use postrider_providers::{check_secret, read_url};
+use postrider_store::{
+    functions::{self, FunctionState, NewFunction},
+    job_runs, pool,
+};
+use secrecy::{ExposeSecret, SecretString};
+
+use super::super::{ForTenant, accounts::read_secret, actor, output, with_installation};
+use crate::{config::Config, installation::Installation, wire};
+
+#[derive(Subcommand)]
+pub enum FunctionCommand {
+    /// List what can be run, without secrets
+    List {
+        #[command(flatten)]
+        of: ForTenant,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what a function is, in place of what it was
+    ///
+    /// Requests to a URL are signed. The secret is read from a file or a variable, or made, and then printed this once.
+    Put(PutArgs),
+    /// Take a function away: runs of it that wait fail
+    Remove {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The function's name
+        name: String,
+    },
+}
+
+#[derive(Args)]
+pub struct PutArgs {
+    #[command(flatten)]
+    of: ForTenant,
+    /// What it is called: a part of lock keys
+    #[arg(value_parser = name)]
+    name: String,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Read the secret, `whsec_…`, from this file
+    #[arg(long, value_name = "FILE", requires = "http", conflicts_with = "secret_env")]
+    secret_file: Option<PathBuf>,
+    /// Read the secret from this variable of the environment
+    #[arg(long, value_name = "VARIABLE", requires = "http")]
+    secret_env: Option<String>,
+    /// Within what time it runs once: day, hour or 5min [default: day, or its own for what comes with Postrider]
+    #[arg(long)]
+    grain: Option<Grain>,
+    /// How long it may take
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_SECONDS_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=900))]
+    timeout: u32,
+    #[command(flatten)]
+    retry: RetryPolicyArgs,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct TargetArgs {
+    /// An endpoint
+    #[arg(long, value_name = "URL")]
+    http: Option<String>,
+    /// A function in the database, which takes and returns jsonb
+    #[arg(long, value_name = "SCHEMA.FUNCTION")]
+    sql: Option<SqlName>,
+    /// What comes with Postrider
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(BUILTINS.iter().map(|(name, _)| *name)))]
+    builtin: Option<String>,
+}
+
+#[derive(Args)]
+struct RetryPolicyArgs {
+    /// How often it is tried again when it fails
+    #[arg(long, value_name = "N", default_value_t = RetryPolicy::default().max_retries, value_parser = clap::value_parser!(u32).range(0..=100))]
+    max_retries: u32,
+    /// The pause before the first retry
+    #[arg(long, value_name = "N", default_value_t = RetryPolicy::default().initial_delay_ms)]
+    initial_delay_ms: u32,
+    /// How much longer each pause is than the one before
+    #[arg(long, value_name = "FACTOR", default_value_t = RetryPolicy::default().backoff_multiplier)]
+    backoff_multiplier: f64,
+    /// The longest pause
+    #[arg(long, value_name = "N", default_value_t = RetryPolicy::default().max_delay_ms)]
+    max_delay_ms: u32,
+}
+
+fn name(given: &str) -> Result<String, String> {
+    check_function_name(given).map(|()| given.to_owned())
+}
+
+/// What was given, and makes sense.
+struct Given {
+    target: Target,
+    grain: Grain,
+    retry: RetryPolicy,
+    secret: Option<SecretString>,
+}
+
+pub async fn run(command: FunctionCommand, config: &Config) -> anyhow::Result<()> {
+    match command {
+        FunctionCommand::List { of, json } => {
+            with_installation(config, async |installation| list(&of, json, installation).await).await
+        }
+        FunctionCommand::Put(args) => {
+            // What is wrong with the input is said before anything is started.
+            let given = check(&args, config)?;
+            with_installation(config, async |installation| put(&args, &given, installation, config).await)
+                .await
+        }
+        FunctionCommand::Remove { of, name } => {
+            with_installation(config, async |installation| remove(&of, &name, installation).await).await
+        }
+    }
+}
+
+fn check(args: &PutArgs, config: &Config) -> anyhow::Result<Given> {
+    let RetryPolicyArgs { max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms } = args.retry;
+    let retry = RetryPolicy { max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms };
+    if let Some((field, problem)) = retry.problem() {
+        anyhow::bail!("--{} {problem}", field.replace('_', "-"));
+    }
+    let target = match &args.target {
+        TargetArgs { http: Some(url), .. } => {
+            read_url(url, &wire::outbound(config)).map_err(|refused| anyhow::anyhow!("--http: {refused}"))?;
+            Target::Http(url.clone())
+        }
+        TargetArgs { sql: Some(name), .. } => Target::Sql(name.clone()),
+        TargetArgs { builtin, .. } => Target::Builtin(builtin.clone().unwrap_or_default()),
+    };
+    let own_grain = match &target {
+        Target::Builtin(name) => {
+            BUILTINS.iter().find(|(builtin, _)| builtin == name).map(|(_, grain)| *grain)
+        }
+        _ => None,
+    };
+    let grain = args.grain.or(own_grain).unwrap_or(Grain::Day);
+    Ok(Given { target, grain, retry, secret: secret(args)? })
+}
+
+/// The secret that was given, if one was.
+fn secret(args: &PutArgs) -> anyhow::Result<Option<SecretString>> {
+    const MAKE_ONE: &str = "leave it out, and one is made";
+    let secret: Option<SecretString> = match (&args.secret_file, &args.secret_env) {
+        (Some(file), _) => Some(read_secret(Some(file))?)
+            .map(|secret| {
+                secret.with_context(|| format!("the secret in {} is empty; {MAKE_ONE}", file.display()))
+            })
+            .transpose()?,
+        (None, Some(variable)) => {
+            let secret = std::env::var(variable).unwrap_or_default();
+            anyhow::ensure!(!secret.is_empty(), "the variable {variable} is not set, or empty; {MAKE_ONE}");
+            Some(secret.into())
+        }
+        (None, None) => None,
+    };
+    if let Some(secret) = &secret {
+        check_secret(secret).map_err(|problem| anyhow::anyhow!("the secret {problem}; {MAKE_ONE}"))?;
+    }
+    Ok(secret)
+}
+
+async fn put(
+    args: &PutArgs,
+    given: &Given,
+    installation: &Installation,
+    config: &Config,
+) -> anyhow::Result<()> {
+    // Only what is behind a URL has a secret to be sealed.
+    let key = match given.target {
+        Target::Http(_) => Some(installation.master_key(config)?),
+        Target::Sql(_) | Target::Builtin(_) => None,
+    };
+    let pool = installation.admin_pool().await?;
+    let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
+    if let Target::Sql(name) = &given.target {
+        let checked = job_runs::check_sql_function(&mut transaction, name).await?;
+        checked.map_err(|problem| anyhow::anyhow!("--sql: {problem}"))?;
+        let (schema, allowed) = (name.parts().0, &config.jobs.sql_schemas);
+        if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed == schema) {
+            eprintln!("it will fail: jobs.sql_schemas does not name `{schema}`");
+        }
+    }
+    let function = NewFunction {
+        name: &args.name,
+        target: &given.target,
+        grain: given.grain,
+        timeout_seconds: args.timeout,
+        retry: given.retry,
+        secret: given.secret.as_ref(),
+    };
+    let put = functions::put(&mut transaction, key.as_ref(), tenant.id, &function, &actor()).await?;
+    let state = functions::find(&mut transaction, tenant.id, &args.name).await?;
+    pool::commit(transaction).await?;
+    let secret = put.new_secret.as_ref().map(ExposeSecret::expose_secret);
+    if args.json {
+        return output::json(
+            &serde_json::json!({ "function": state, "is_new": put.is_new, "secret": secret }),
+        );
+    }
+    let how = if put.is_new { "new" } else { "set" };
+    eprintln!("`{}` is {how}; `{}` runs it", args.name, args.of.command(&["jobs", "invoke", &args.name]));
+    if let Some(secret) = secret {
+        println!("{secret}");
+        eprintln!("keep the secret, which signs the requests: it is not shown again");
+    }
+    Ok(())
+}
+
+async fn list(of: &ForTenant, json: bool, installation: &Installation) -> anyhow::Result<()> {
+    let pool = installation.admin_pool().await?;
+    let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+    let functions = functions::page(&mut transaction, tenant.id, None, i64::MAX).await?;
+    if json {
+        return output::json(&functions);
+    }
+    // What comes with Postrider is there whether it was used or not.
+    let unused = BUILTINS.iter().filter(|(name, _)| functions.iter().all(|known| known.name != *name));
+    let unused = unused.map(|(name, grain)| {
+        let ready = || "comes with Postrider".to_owned();
+        [(*name).to_owned(), ready(), grain.to_string(), "-".to_owned(), "-".to_owned(), "-".to_owned()]
+    });
+    let rows = functions.iter().map(row).chain(unused).collect();
+    output::table(["function", "what it is", "once per", "timeout", "retries", "set"], rows, "")
+}
+
+fn row(function: &FunctionState) -> [String; 6] {
+    let RetryPolicy { max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms } = function.retry;
+    let retries = match max_retries {
+        0 => "none".to_owned(),
+        most => format!(
+            "{most}, after {initial_delay_ms} ms, then {backoff_multiplier} times as long, {max_delay_ms} ms at most"
+        ),
+    };
+    [
+        function.name.clone(),
+        match &function.target {
+            Target::Http(url) => url.clone(),
+            Target::Sql(name) => format!("sql {name}"),
+            Target::Builtin(name) => format!("builtin {name}"),
+        },
+        function.grain.to_string(),
+        format!("{} s", function.timeout_seconds),
+        retries,
+        output::time(function.updated_at),
+    ]
+}
+
+async fn remove(of: &ForTenant, name: &str, installation: &Installation) -> anyhow::Result<()> {
+    let pool = installation.admin_pool().await?;
+    let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+    let is_known = functions::remove(&mut transaction, name, &actor()).await?;
+    anyhow::ensure!(
+        is_known,
+        "tenant `{}` has no function `{name}`; `{}` shows them",
+        tenant.name,
+        of.command(&["jobs", "function", "list"])
+    );
+    pool::commit(transaction).await?;
+    eprintln!("removed `{name}`; what it ran stays in `{}`", of.command(&["jobs", "list"]));
+    Ok(())
+}

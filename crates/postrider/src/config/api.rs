@@ -1,0 +1,74 @@
+//! The HTTP API.
+
+use postrider_api::HeaderValue;
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::within;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Api {
+    /// How many requests a second one key may make, to one process. 0 is no limit.
+    pub rate_per_second: u32,
+    /// How many it may make at once.
+    pub burst: u32,
+    /// Where the pages come from that may read answers in a browser, such as `https://desk.example`.
+    pub cors_origins: Vec<String>,
+    /// Most readers of event streams that one process has.
+    pub readers_max: usize,
+    /// Most of them of one tenant.
+    pub readers_per_tenant_max: usize,
+    /// How long an event stream may be silent before a comment is sent.
+    pub keep_alive_seconds: u64,
+    /// A client that takes nothing of what it is sent for so long is cut off.
+    pub write_timeout_seconds: u64,
+    /// A client that has not sent the whole head of its next request after so long is cut off.
+    pub header_timeout_seconds: u64,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self {
+            rate_per_second: 100,
+            burst: 200,
+            cors_origins: Vec::new(),
+            readers_max: 10_000,
+            readers_per_tenant_max: 5_000,
+            keep_alive_seconds: 15,
+            write_timeout_seconds: 30,
+            header_timeout_seconds: 30,
+        }
+    }
+}
+
+impl Api {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        within(
+            "api",
+            [
+                ("rate_per_second", u64::from(self.rate_per_second), 0..=1_000_000, ""),
+                ("burst", u64::from(self.burst), 1..=1_000_000, ""),
+                ("readers_max", self.readers_max as u64, 1..=1_000_000, ""),
+                ("readers_per_tenant_max", self.readers_per_tenant_max as u64, 1..=1_000_000, ""),
+                ("keep_alive_seconds", self.keep_alive_seconds, 1..=3600, ""),
+                ("write_timeout_seconds", self.write_timeout_seconds, 1..=3600, ""),
+                ("header_timeout_seconds", self.header_timeout_seconds, 1..=3600, ""),
+            ],
+        )?;
+        for origin in &self.cors_origins {
+            let whole = Url::parse(origin).ok().map(|url| url.origin().ascii_serialization());
+            anyhow::ensure!(
+                whole.as_ref() == Some(origin),
+                "api.cors_origins: `{origin}` is not an origin; one is a scheme, a host and a port if it is not the usual one, \
+                 such as https://desk.example"
+            );
+        }
+        Ok(())
+    }
+
+    /// As a browser sends them.
+    pub fn cors_origins(&self) -> Vec<HeaderValue> {
+        self.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect()
+    }
+}
