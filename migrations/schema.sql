@@ -3774,6 +3774,7 @@ declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_grain     text;
 begin
+    perform jobs.keep_moving();
     select function.grain
       into v_grain
       from jobs.functions as function
@@ -3796,6 +3797,27 @@ begin
 end
 $$;
 
+CREATE FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    select not exists (
+        select
+          from unnest(p_depends_on) as wanted (name)
+         where not exists (
+             select
+               from jobs.job_runs as run
+              where run.tenant_id = p_tenant_id
+                and run.function_name = wanted.name
+                and run.status = 'completed'
+                -- The longest grain is a day: nothing older can reach into ours.
+                and run.grain_start > jobs.grain_start(p_grain, p_fire_at) - interval '24 hours'
+                and run.grain_start < jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain)
+                and run.grain_start + jobs.grain_length(run.grain) > jobs.grain_start(p_grain, p_fire_at)))
+$$;
+
 CREATE FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3804,6 +3826,7 @@ declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_status    text;
 begin
+    perform jobs.keep_moving();
     select run.status
       into v_status
       from jobs.job_runs as run
@@ -3829,7 +3852,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer, first_called_at timestamp with time zone, in_doubt_since timestamp with time zone)
+CREATE FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer, first_called_at timestamp with time zone, in_doubt_since timestamp with time zone, age_seconds double precision)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3852,7 +3875,8 @@ CREATE FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit inte
       from doubtful
      where notification.id = doubtful.id
     returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
-              notification.claims, notification.first_called_at, notification.in_doubt_since
+              notification.claims, notification.first_called_at, notification.in_doubt_since,
+              extract(epoch from now() - notification.first_called_at)::double precision
 $$;
 
 CREATE FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, lock_key text, input_params jsonb, retry_count integer, claims integer, scheduled_for timestamp with time zone, function_id uuid, kind text, target text, timeout_seconds integer, sealed_secret bytea)
@@ -3872,6 +3896,7 @@ declare
     v_found           uuid[];
     v_ids             uuid[] := '{}';
 begin
+    perform jobs.keep_moving();
     if coalesce(btrim(p_worker), '') = '' then
         raise exception 'say who claims' using errcode = 'invalid_parameter_value';
     end if;
@@ -3918,7 +3943,8 @@ begin
                    started_at = now(),
                    completed_at = null,
                    locked_by = p_worker,
-                   heartbeat_at = now(),
+                   -- Not the time at which the claim began, which may have waited.
+                   heartbeat_at = clock_timestamp(),
                    claims = run.claims + 1
              where run.id = any (v_ids)
             returning run.*
@@ -3985,7 +4011,7 @@ CREATE TABLE jobs.schedules (
     CONSTRAINT schedules_dependencies_are_few CHECK ((cardinality(depends_on) <= 20)),
     CONSTRAINT schedules_entities_have_their_hash CHECK ((((entities IS NULL) = (entity_hash IS NULL)) AND (octet_length((entities)::text) <= 65536))),
     CONSTRAINT schedules_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
-    CONSTRAINT schedules_input_is_bounded CHECK ((pg_column_size(input) <= 131072)),
+    CONSTRAINT schedules_input_is_bounded CHECK ((pg_column_size(input) <= 1048576)),
     CONSTRAINT schedules_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text]))),
     CONSTRAINT schedules_timezone_is_given CHECK (((btrim(timezone) <> ''::text) AND (octet_length(timezone) <= 255)))
 );
@@ -4005,8 +4031,23 @@ begin
       from jobs.functions as function
      where function.tenant_id = p_schedule.tenant_id
        and function.name = p_schedule.function_name;
-    if exists (select from jobs.unmet_dependencies(p_schedule.tenant_id, p_schedule.depends_on, v_grain, p_fire_at)) then
-        return 'waiting';
+    if not jobs.are_dependencies_met(p_schedule.tenant_id, p_schedule.depends_on, v_grain, p_fire_at) then
+        -- One of a grain waits for all of it, so that what waits does not grow by the minute.
+        update jobs.schedule_firings as firing
+           set outcome = 'skipped',
+               reason = 'another firing of this grain waits already',
+               decided_at = now()
+         where firing.tenant_id = p_schedule.tenant_id
+           and firing.schedule_id = p_schedule.id
+           and firing.fire_at = p_fire_at
+           and exists (select
+                         from jobs.schedule_firings as other
+                        where other.tenant_id = firing.tenant_id
+                          and other.schedule_id = firing.schedule_id
+                          and other.fire_at >= jobs.grain_start(v_grain, p_fire_at)
+                          and other.fire_at < p_fire_at
+                          and other.outcome = 'waiting');
+        return case when found then 'skipped' else 'waiting' end;
     end if;
     select *
       into strict v_opened
@@ -4064,15 +4105,24 @@ begin
 end
 $$;
 
-CREATE FUNCTION jobs.due_schedules(p_limit integer) RETURNS TABLE(tenant_id uuid, id uuid, cron text, timezone text, misfire text, next_fire_at timestamp with time zone, version integer, now timestamp with time zone)
+CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) RETURNS TABLE(tenant_id uuid, id uuid, cron text, timezone text, misfire text, next_fire_at timestamp with time zone, version integer, now timestamp with time zone)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select schedule.tenant_id, schedule.id, schedule.cron, schedule.timezone, schedule.misfire, schedule.next_fire_at, schedule.version, now()
-      from jobs.schedules as schedule
-     where schedule.enabled
-       and schedule.next_fire_at <= now()
-     order by schedule.next_fire_at
+    with oldest as materialized (
+        select schedule.*
+          from jobs.schedules as schedule
+         where schedule.enabled
+           and schedule.next_fire_at <= now()
+           and schedule.id <> all (p_except)
+         order by schedule.next_fire_at
+         limit p_limit * 10
+    )
+    select due.tenant_id, due.id, due.cron, due.timezone, due.misfire, due.next_fire_at, due.version, now()
+      from (select oldest.*, row_number() over (partition by oldest.tenant_id order by oldest.next_fire_at) as place
+              from oldest) as due
+     where due.place <= p_per_tenant
+     order by due.place, due.next_fire_at
      limit p_limit
 $$;
 
@@ -4086,6 +4136,7 @@ CREATE FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p
 declare
     v_held record;
 begin
+    perform jobs.keep_moving();
     -- In the order of the ids, so that nobody waits for somebody who waits for us.
     perform
        from jobs.job_runs as run
@@ -4154,6 +4205,16 @@ declare
     v_schedule jobs.schedules;
     v_started  integer := 0;
 begin
+    perform jobs.keep_moving();
+    -- Who waits for somebody else here keeps all other schedules waiting.
+    perform
+       from jobs.schedules as schedule
+      where schedule.tenant_id = p_tenant_id
+        and schedule.id = p_id
+        for update skip locked;
+    if not found then
+        return null;
+    end if;
     update jobs.schedules as schedule
        set next_fire_at = p_next_fire_at,
            last_fire_at = coalesce(p_fire_at[cardinality(p_fire_at)], schedule.last_fire_at)
@@ -4194,19 +4255,23 @@ declare
     v_firing  record;
     v_started integer := 0;
 begin
+    perform jobs.keep_moving();
     for v_firing in
+        with looked as materialized (
+            select firing.tenant_id, firing.schedule_id, firing.fire_at
+              from jobs.schedule_firings as firing
+             where firing.outcome = 'waiting'
+             order by firing.looked_at
+             limit p_limit
+               for update skip locked
+        )
         select firing.fire_at, firing.created_at < now() - p_patience as is_late, schedule
-          from jobs.schedule_firings as firing
+          from looked
+          join jobs.schedule_firings as firing
+            on firing.tenant_id = looked.tenant_id and firing.schedule_id = looked.schedule_id and firing.fire_at = looked.fire_at
           join jobs.schedules as schedule on schedule.tenant_id = firing.tenant_id and schedule.id = firing.schedule_id
-          join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
-         where firing.outcome = 'waiting'
-           and (firing.created_at < now() - p_patience
-                or not schedule.enabled
-                or not exists (select from jobs.unmet_dependencies(firing.tenant_id, schedule.depends_on,
-                                                                   coalesce(schedule.grain, function.grain), firing.fire_at)))
-         order by firing.created_at
-         limit p_limit
-           for update of firing skip locked
+         -- In one order for all, so that two schedulers do not wait for each other's keys.
+         order by schedule.tenant_id, schedule.function_name, firing.fire_at, schedule.id
     loop
         if v_firing.is_late or not (v_firing.schedule).enabled then
             update jobs.schedule_firings as firing
@@ -4217,9 +4282,20 @@ begin
              where firing.tenant_id = (v_firing.schedule).tenant_id
                and firing.schedule_id = (v_firing.schedule).id
                and firing.fire_at = v_firing.fire_at;
-        elsif jobs.decide_firing(v_firing.schedule, v_firing.fire_at, jobs.new_id()) = 'started' then
-            v_started := v_started + 1;
+            continue;
         end if;
+        case jobs.decide_firing(v_firing.schedule, v_firing.fire_at, jobs.new_id())
+            when 'started' then
+                v_started := v_started + 1;
+            when 'waiting' then
+                update jobs.schedule_firings as firing
+                   set looked_at = clock_timestamp()
+                 where firing.tenant_id = (v_firing.schedule).tenant_id
+                   and firing.schedule_id = (v_firing.schedule).id
+                   and firing.fire_at = v_firing.fire_at;
+            else
+                null;
+        end case;
     end loop;
     return v_started;
 end
@@ -4276,25 +4352,33 @@ CREATE FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) RE
     RETURN date_bin(jobs.grain_length(p_grain), p_at, '2000-01-01 00:00:00+00'::timestamp with time zone);
 
 CREATE FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) RETURNS SETOF uuid
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
     AS $$
-    with held as materialized (
-        select run.id
-          from unnest(p_ids, p_claims) as given (id, claim)
-          join jobs.job_runs as run on run.id = given.id and run.claims = given.claim
-         where run.locked_by = p_worker
-         order by run.id
-           for update of run
-    )
-    update jobs.job_runs as run
-       set heartbeat_at = now()
-      from held
-     where run.id = held.id
-    returning run.id
+begin
+    perform jobs.keep_moving();
+    return query
+        with held as materialized (
+            select run.id
+              from unnest(p_ids, p_claims) as given (id, claim)
+              join jobs.job_runs as run on run.id = given.id and run.claims = given.claim
+             where run.status = 'running'
+               and run.locked_by = p_worker
+        ), free as materialized (
+            select run.id
+              from jobs.job_runs as run
+             where run.id in (select held.id from held)
+               and run.status = 'running'
+               and run.locked_by = p_worker
+               for update skip locked
+        ), beaten as (
+            update jobs.job_runs as run
+               set heartbeat_at = clock_timestamp()
+              from free
+             where run.id = free.id
+        )
+        select held.id from held;
+end
 $$;
 
 CREATE FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(alert_config_id text, external_object_id text, title text, severity text, evidence jsonb)
@@ -4526,6 +4610,17 @@ $_$;
 CREATE FUNCTION jobs.json_stringify(p_value json) RETURNS text
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     RETURN jobs.json_text(jobs.json_shielded(p_value), 1);
+
+CREATE FUNCTION jobs.keep_moving() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '15s', true);
+    end if;
+end
+$$;
 
 CREATE FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -4809,7 +4904,8 @@ begin
         end if;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || p_target);
+    -- Without a query, in which people put secrets.
+    values (v_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || split_part(p_target, '?', 1));
     return true;
 end
 $$;
@@ -4826,6 +4922,7 @@ declare
     v_next      text;
     v_at        integer := 1;
 begin
+    perform jobs.keep_moving();
     -- One at a time per tenant, so that two schedules cannot close a circle between them.
     perform from tenancy.tenants where id = v_tenant_id for no key update;
     select wanted.name
@@ -4948,6 +5045,7 @@ CREATE FUNCTION jobs.recover_runs(p_lease interval, p_limit integer DEFAULT 100)
 declare
     v_stale record;
 begin
+    perform jobs.keep_moving();
     for v_stale in
         select run.id, run.tenant_id, run.function_name, run.locked_by
           from jobs.job_runs as run
@@ -5113,6 +5211,7 @@ declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_run       jobs.job_runs;
 begin
+    perform jobs.keep_moving();
     select * into v_run
       from jobs.job_runs as run
      where run.tenant_id = v_tenant_id
@@ -6468,12 +6567,12 @@ END) STORED,
     claims integer DEFAULT 0 NOT NULL,
     CONSTRAINT job_runs_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
     CONSTRAINT job_runs_held_has_a_heartbeat CHECK (((locked_by IS NULL) = (heartbeat_at IS NULL))),
-    CONSTRAINT job_runs_input_is_bounded CHECK ((pg_column_size(input_params) <= 131072)),
+    CONSTRAINT job_runs_input_is_bounded CHECK ((pg_column_size(input_params) <= 1048576)),
     CONSTRAINT job_runs_only_completed_has_a_result CHECK (((result IS NULL) OR (status = 'completed'::text))),
     CONSTRAINT job_runs_only_failed_is_retried CHECK (((retry_at IS NULL) OR (status = 'failed'::text))),
     CONSTRAINT job_runs_only_running_has_no_end CHECK (((status = 'running'::text) = (completed_at IS NULL))),
     CONSTRAINT job_runs_only_running_is_held CHECK (((locked_by IS NULL) OR (status = 'running'::text))),
-    CONSTRAINT job_runs_result_is_bounded CHECK ((pg_column_size(result) <= 131072)),
+    CONSTRAINT job_runs_result_is_bounded CHECK ((pg_column_size(result) <= 1048576)),
     CONSTRAINT job_runs_retries_are_counted CHECK (((retry_count >= 0) AND (claims >= 0))),
     CONSTRAINT job_runs_status_check CHECK ((status = ANY (ARRAY['running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 )
@@ -6505,6 +6604,7 @@ CREATE TABLE jobs.schedule_firings (
     job_run_id uuid,
     reason text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    looked_at timestamp with time zone DEFAULT now() NOT NULL,
     decided_at timestamp with time zone,
     CONSTRAINT schedule_firings_outcome_check CHECK ((outcome = ANY (ARRAY['started'::text, 'waiting'::text, 'skipped'::text]))),
     CONSTRAINT schedule_firings_started_have_a_run CHECK (((outcome <> 'started'::text) OR (job_run_id IS NOT NULL))),
@@ -6955,7 +7055,7 @@ CREATE INDEX job_runs_waiting ON jobs.job_runs USING btree (tenant_id, COALESCE(
 
 CREATE INDEX schedule_firings_by_age ON jobs.schedule_firings USING btree (fire_at) WHERE (outcome <> 'waiting'::text);
 
-CREATE INDEX schedule_firings_waiting ON jobs.schedule_firings USING btree (created_at) WHERE (outcome = 'waiting'::text);
+CREATE INDEX schedule_firings_waiting ON jobs.schedule_firings USING btree (looked_at) WHERE (outcome = 'waiting'::text);
 
 CREATE INDEX schedules_by_function ON jobs.schedules USING btree (tenant_id, function_name);
 
@@ -7741,6 +7841,8 @@ GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_read;
 REVOKE ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;
 
+REVOKE ALL ON FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) TO postrider_app;
 
@@ -7762,8 +7864,8 @@ REVOKE ALL ON FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at t
 REVOKE ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.due_schedules(p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.due_schedules(p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) TO postrider_worker;
@@ -7841,6 +7943,8 @@ REVOKE ALL ON FUNCTION jobs.json_stringify(p_value json) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_app;
 GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_worker;
 GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.keep_moving() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_app;

@@ -18,6 +18,19 @@ return encode(
             53, 1),
     'hex')::uuid;
 
+-- Who stands still in the middle of a step of this schema holds up others, so nobody may do so for long, unless their login says how long.
+create function jobs.keep_moving()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '15s', true);
+    end if;
+end
+$$;
+
 -- How long a grain is. In hours, because a day of the calendar depends on who asks.
 create function jobs.grain_length(p_grain text)
 returns interval

@@ -59,7 +59,7 @@ create table jobs.schedules (
     constraint schedules_timezone_is_given check (btrim(timezone) <> '' and octet_length(timezone) <= 255),
     constraint schedules_grain_check check (grain in ('day', 'hour', '5min')),
     constraint schedules_misfire_check check (misfire in ('skip', 'once', 'all')),
-    constraint schedules_input_is_bounded check (pg_column_size(input) <= 131072),
+    constraint schedules_input_is_bounded check (pg_column_size(input) <= 1048576),
     constraint schedules_entities_have_their_hash
         check ((entities is null) = (entity_hash is null) and octet_length(entities::text) <= 65536),
     constraint schedules_dependencies_are_few check (cardinality(depends_on) <= 20)
@@ -110,8 +110,9 @@ create table jobs.job_runs (
     constraint job_runs_only_failed_is_retried check (retry_at is null or status = 'failed'),
     constraint job_runs_only_completed_has_a_result check (result is null or status = 'completed'),
     constraint job_runs_retries_are_counted check (retry_count >= 0 and claims >= 0),
-    constraint job_runs_input_is_bounded check (pg_column_size(input_params) <= 131072),
-    constraint job_runs_result_is_bounded check (pg_column_size(result) <= 131072)
+    -- The programs allow 64 KiB of text, which can take far more room as numbers.
+    constraint job_runs_input_is_bounded check (pg_column_size(input_params) <= 1048576),
+    constraint job_runs_result_is_bounded check (pg_column_size(result) <= 1048576)
 ) with (
     fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.02,
@@ -170,6 +171,8 @@ create table jobs.schedule_firings (
     job_run_id  uuid,
     reason      text,
     created_at  timestamptz not null default now(),
+    -- When somebody last looked whether a waiting one may go on: those that were not looked at for longest come first.
+    looked_at   timestamptz not null default now(),
     decided_at  timestamptz,
     -- One row per firing, however many schedulers fire.
     primary key (tenant_id, schedule_id, fire_at),
@@ -179,7 +182,7 @@ create table jobs.schedule_firings (
     constraint schedule_firings_started_have_a_run check (outcome <> 'started' or job_run_id is not null),
     constraint schedule_firings_waiting_are_not_decided check ((outcome = 'waiting') = (decided_at is null))
 );
-create index schedule_firings_waiting on jobs.schedule_firings (created_at) where outcome = 'waiting';
+create index schedule_firings_waiting on jobs.schedule_firings (looked_at) where outcome = 'waiting';
 create index schedule_firings_by_age on jobs.schedule_firings (fire_at) where outcome <> 'waiting';
 select tenancy.protect('jobs.schedule_firings');
 create trigger schedule_firings_are_decided_once

@@ -41,7 +41,8 @@ begin
         end if;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || p_target);
+    -- Without a query, in which people put secrets.
+    values (v_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || split_part(p_target, '?', 1));
     return true;
 end
 $$;
@@ -160,6 +161,7 @@ declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_grain     text;
 begin
+    perform jobs.keep_moving();
     select function.grain
       into v_grain
       from jobs.functions as function
@@ -206,6 +208,7 @@ declare
     v_found           uuid[];
     v_ids             uuid[] := '{}';
 begin
+    perform jobs.keep_moving();
     if coalesce(btrim(p_worker), '') = '' then
         raise exception 'say who claims' using errcode = 'invalid_parameter_value';
     end if;
@@ -252,7 +255,8 @@ begin
                    started_at = now(),
                    completed_at = null,
                    locked_by = p_worker,
-                   heartbeat_at = now(),
+                   -- Not the time at which the claim began, which may have waited.
+                   heartbeat_at = clock_timestamp(),
                    claims = run.claims + 1
              where run.id = any (v_ids)
             returning run.*
@@ -353,6 +357,7 @@ as $$
 declare
     v_held record;
 begin
+    perform jobs.keep_moving();
     -- In the order of the ids, so that nobody waits for somebody who waits for us.
     perform
        from jobs.job_runs as run
@@ -395,29 +400,38 @@ begin
 end
 $$;
 
--- Says that the caller lives. Answers with the runs that it still holds.
+-- Says that the caller lives. Answers with the runs that it still holds. It waits for nobody: a row that somebody has locked keeps the
+-- heartbeat it has, or one run would stop those of all others.
 create function jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[])
 returns setof uuid
-language sql
+language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
-    with held as materialized (
-        select run.id
-          from unnest(p_ids, p_claims) as given (id, claim)
-          join jobs.job_runs as run on run.id = given.id and run.claims = given.claim
-         where run.locked_by = p_worker
-         order by run.id
-           for update of run
-    )
-    update jobs.job_runs as run
-       set heartbeat_at = now()
-      from held
-     where run.id = held.id
-    returning run.id
+begin
+    perform jobs.keep_moving();
+    return query
+        with held as materialized (
+            select run.id
+              from unnest(p_ids, p_claims) as given (id, claim)
+              join jobs.job_runs as run on run.id = given.id and run.claims = given.claim
+             where run.status = 'running'
+               and run.locked_by = p_worker
+        ), free as materialized (
+            select run.id
+              from jobs.job_runs as run
+             where run.id in (select held.id from held)
+               and run.status = 'running'
+               and run.locked_by = p_worker
+               for update skip locked
+        ), beaten as (
+            update jobs.job_runs as run
+               set heartbeat_at = clock_timestamp()
+              from free
+             where run.id = free.id
+        )
+        select held.id from held;
+end
 $$;
 
 -- Fails runs whose process has not been heard of for so long. They are retried like any other.
@@ -430,6 +444,7 @@ as $$
 declare
     v_stale record;
 begin
+    perform jobs.keep_moving();
     for v_stale in
         select run.id, run.tenant_id, run.function_name, run.locked_by
           from jobs.job_runs as run
@@ -459,6 +474,7 @@ declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_run       jobs.job_runs;
 begin
+    perform jobs.keep_moving();
     select * into v_run
       from jobs.job_runs as run
      where run.tenant_id = v_tenant_id
@@ -526,6 +542,7 @@ declare
     v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_status    text;
 begin
+    perform jobs.keep_moving();
     select run.status
       into v_status
       from jobs.job_runs as run

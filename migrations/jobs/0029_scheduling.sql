@@ -42,6 +42,31 @@ as $$
                           and run.grain_start + jobs.grain_length(run.grain) > own.since)
 $$;
 
+-- Whether a firing waits for nothing any more. It is asked often, so it says no more than that.
+create function jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamptz)
+returns boolean
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+    select not exists (
+        select
+          from unnest(p_depends_on) as wanted (name)
+         where not exists (
+             select
+               from jobs.job_runs as run
+              where run.tenant_id = p_tenant_id
+                and run.function_name = wanted.name
+                and run.status = 'completed'
+                -- The longest grain is a day: nothing older can reach into ours.
+                and run.grain_start > jobs.grain_start(p_grain, p_fire_at) - interval '24 hours'
+                and run.grain_start < jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain)
+                and run.grain_start + jobs.grain_length(run.grain) > jobs.grain_start(p_grain, p_fire_at)))
+$$;
+
 -- Sets a schedule. While its times stay the same it also keeps the firing that it has in mind.
 create function jobs.put_schedule(
     p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text,
@@ -59,6 +84,7 @@ declare
     v_next      text;
     v_at        integer := 1;
 begin
+    perform jobs.keep_moving();
     -- One at a time per tenant, so that two schedules cannot close a circle between them.
     perform from tenancy.tenants where id = v_tenant_id for no key update;
     select wanted.name
@@ -170,19 +196,29 @@ begin
 end
 $$;
 
--- Schedules whose time has come, by the database's clock, which it tells: those of the schedulers may differ.
-create function jobs.due_schedules(p_limit integer)
+-- Schedules whose time has come, by the database's clock, which it tells: those of the schedulers may differ. Of one tenant no more than a
+-- part at a time, and none of those that the caller cannot fire.
+create function jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[])
 returns table (tenant_id uuid, id uuid, cron text, timezone text, misfire text, next_fire_at timestamptz, version integer, now timestamptz)
 language sql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select schedule.tenant_id, schedule.id, schedule.cron, schedule.timezone, schedule.misfire, schedule.next_fire_at, schedule.version, now()
-      from jobs.schedules as schedule
-     where schedule.enabled
-       and schedule.next_fire_at <= now()
-     order by schedule.next_fire_at
+    with oldest as materialized (
+        select schedule.*
+          from jobs.schedules as schedule
+         where schedule.enabled
+           and schedule.next_fire_at <= now()
+           and schedule.id <> all (p_except)
+         order by schedule.next_fire_at
+         limit p_limit * 10
+    )
+    select due.tenant_id, due.id, due.cron, due.timezone, due.misfire, due.next_fire_at, due.version, now()
+      from (select oldest.*, row_number() over (partition by oldest.tenant_id order by oldest.next_fire_at) as place
+              from oldest) as due
+     where due.place <= p_per_tenant
+     order by due.place, due.next_fire_at
      limit p_limit
 $$;
 
@@ -202,8 +238,23 @@ begin
       from jobs.functions as function
      where function.tenant_id = p_schedule.tenant_id
        and function.name = p_schedule.function_name;
-    if exists (select from jobs.unmet_dependencies(p_schedule.tenant_id, p_schedule.depends_on, v_grain, p_fire_at)) then
-        return 'waiting';
+    if not jobs.are_dependencies_met(p_schedule.tenant_id, p_schedule.depends_on, v_grain, p_fire_at) then
+        -- One of a grain waits for all of it, so that what waits does not grow by the minute.
+        update jobs.schedule_firings as firing
+           set outcome = 'skipped',
+               reason = 'another firing of this grain waits already',
+               decided_at = now()
+         where firing.tenant_id = p_schedule.tenant_id
+           and firing.schedule_id = p_schedule.id
+           and firing.fire_at = p_fire_at
+           and exists (select
+                         from jobs.schedule_firings as other
+                        where other.tenant_id = firing.tenant_id
+                          and other.schedule_id = firing.schedule_id
+                          and other.fire_at >= jobs.grain_start(v_grain, p_fire_at)
+                          and other.fire_at < p_fire_at
+                          and other.outcome = 'waiting');
+        return case when found then 'skipped' else 'waiting' end;
     end if;
     select *
       into strict v_opened
@@ -240,6 +291,16 @@ declare
     v_schedule jobs.schedules;
     v_started  integer := 0;
 begin
+    perform jobs.keep_moving();
+    -- Who waits for somebody else here keeps all other schedules waiting.
+    perform
+       from jobs.schedules as schedule
+      where schedule.tenant_id = p_tenant_id
+        and schedule.id = p_id
+        for update skip locked;
+    if not found then
+        return null;
+    end if;
     update jobs.schedules as schedule
        set next_fire_at = p_next_fire_at,
            last_fire_at = coalesce(p_fire_at[cardinality(p_fire_at)], schedule.last_fire_at)
@@ -272,8 +333,8 @@ begin
 end
 $$;
 
--- Goes on with firings that wait for nothing any more, and gives up those that have waited too long or whose schedule was switched off.
--- Answers how many runs were started.
+-- Looks at up to so many waiting firings, those first that were not looked at for longest: goes on with what waits for nothing any more, and
+-- gives up what has waited too long or whose schedule was switched off. Answers how many runs were started.
 create function jobs.fire_waiting(p_limit integer, p_patience interval)
 returns integer
 language plpgsql
@@ -284,19 +345,23 @@ declare
     v_firing  record;
     v_started integer := 0;
 begin
+    perform jobs.keep_moving();
     for v_firing in
+        with looked as materialized (
+            select firing.tenant_id, firing.schedule_id, firing.fire_at
+              from jobs.schedule_firings as firing
+             where firing.outcome = 'waiting'
+             order by firing.looked_at
+             limit p_limit
+               for update skip locked
+        )
         select firing.fire_at, firing.created_at < now() - p_patience as is_late, schedule
-          from jobs.schedule_firings as firing
+          from looked
+          join jobs.schedule_firings as firing
+            on firing.tenant_id = looked.tenant_id and firing.schedule_id = looked.schedule_id and firing.fire_at = looked.fire_at
           join jobs.schedules as schedule on schedule.tenant_id = firing.tenant_id and schedule.id = firing.schedule_id
-          join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
-         where firing.outcome = 'waiting'
-           and (firing.created_at < now() - p_patience
-                or not schedule.enabled
-                or not exists (select from jobs.unmet_dependencies(firing.tenant_id, schedule.depends_on,
-                                                                   coalesce(schedule.grain, function.grain), firing.fire_at)))
-         order by firing.created_at
-         limit p_limit
-           for update of firing skip locked
+         -- In one order for all, so that two schedulers do not wait for each other's keys.
+         order by schedule.tenant_id, schedule.function_name, firing.fire_at, schedule.id
     loop
         if v_firing.is_late or not (v_firing.schedule).enabled then
             update jobs.schedule_firings as firing
@@ -307,9 +372,20 @@ begin
              where firing.tenant_id = (v_firing.schedule).tenant_id
                and firing.schedule_id = (v_firing.schedule).id
                and firing.fire_at = v_firing.fire_at;
-        elsif jobs.decide_firing(v_firing.schedule, v_firing.fire_at, jobs.new_id()) = 'started' then
-            v_started := v_started + 1;
+            continue;
         end if;
+        case jobs.decide_firing(v_firing.schedule, v_firing.fire_at, jobs.new_id())
+            when 'started' then
+                v_started := v_started + 1;
+            when 'waiting' then
+                update jobs.schedule_firings as firing
+                   set looked_at = clock_timestamp()
+                 where firing.tenant_id = (v_firing.schedule).tenant_id
+                   and firing.schedule_id = (v_firing.schedule).id
+                   and firing.fire_at = v_firing.fire_at;
+            else
+                null;
+        end case;
     end loop;
     return v_started;
 end
@@ -340,7 +416,7 @@ grant execute on function
     jobs.remove_schedule(uuid, text)
     to postrider_app;
 grant execute on function
-    jobs.due_schedules(integer),
+    jobs.due_schedules(integer, integer, uuid[]),
     jobs.fire_schedule(uuid, uuid, timestamptz, integer, timestamptz[], uuid[], timestamptz, text, timestamptz),
     jobs.fire_waiting(integer, interval)
     to postrider_worker;

@@ -449,7 +449,7 @@ $$;
 -- Takes notifications of which nobody knows whether they arrived, once the quiet time has passed since the last call.
 create function jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer)
 returns table (id uuid, account_id uuid, recipient text, subject text, body text, claims integer, first_called_at timestamptz,
-               in_doubt_since timestamptz)
+               in_doubt_since timestamptz, age_seconds double precision)
 language sql
 security definer
 set search_path = pg_catalog, pg_temp
@@ -473,7 +473,8 @@ as $$
       from doubtful
      where notification.id = doubtful.id
     returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
-              notification.claims, notification.first_called_at, notification.in_doubt_since
+              notification.claims, notification.first_called_at, notification.in_doubt_since,
+              extract(epoch from now() - notification.first_called_at)::double precision
 $$;
 
 -- Writes down what became of a call: `sent`, `failed`, `not_sent` (nothing left: it may be called again, a few times), `unknown`.

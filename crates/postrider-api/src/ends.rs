@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use postrider_model::ids::JobRunId;
+use postrider_model::ids::{JobRunId, TenantId};
 use postrider_store::{Pool, StoreError, job_runs, pool, wakeups::Wakeups};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +20,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 /// Most runs to ask for in one statement.
 const ASKED_MAX: usize = 1_000;
-/// Most who wait at a time. Who comes then is answered without an end.
+/// Most who wait at a time, and most of one tenant: each holds a connection. Who comes then is answered without an end.
 const WAITERS_MAX: usize = 10_000;
+const WAITERS_PER_TENANT_MAX: usize = 500;
 
 /// The runs of which somebody wants to know when they are over.
 #[derive(Clone)]
@@ -36,6 +37,7 @@ struct Shared {
 #[derive(Default)]
 struct Waited {
     waiters: usize,
+    tenants: HashMap<TenantId, usize>,
     /// How many wait for a run, and what tells them.
     runs: HashMap<JobRunId, (usize, CancellationToken)>,
 }
@@ -78,18 +80,20 @@ impl Ends {
     }
 
     /// Waits for a run from now on, so that no end is missed. `None` when too many wait.
-    pub fn wait_for(&self, run: JobRunId) -> Option<Waiter> {
+    pub fn wait_for(&self, tenant: TenantId, run: JobRunId) -> Option<Waiter> {
         let mut waited = self.lock();
-        if waited.waiters >= WAITERS_MAX {
+        let of_tenant = waited.tenants.get(&tenant).copied().unwrap_or_default();
+        if waited.waiters >= WAITERS_MAX || of_tenant >= WAITERS_PER_TENANT_MAX {
             return None;
         }
         waited.waiters += 1;
+        *waited.tenants.entry(tenant).or_default() += 1;
         let (count, over) = waited.runs.entry(run).or_default();
         *count += 1;
         let over = over.clone();
         drop(waited);
         self.0.arrived.notify_one();
-        Some(Waiter { ends: self.clone(), run, over })
+        Some(Waiter { ends: self.clone(), tenant, run, over })
     }
 
     async fn look(&self, pool: &Pool, asked: &[JobRunId]) -> Result<(), StoreError> {
@@ -115,9 +119,15 @@ impl Ends {
         waited.runs.iter().filter(|(_, (_, over))| !over.is_cancelled()).map(|(run, _)| *run).collect()
     }
 
-    fn leave(&self, run: JobRunId) {
+    fn leave(&self, tenant: TenantId, run: JobRunId) {
         let mut waited = self.lock();
         waited.waiters = waited.waiters.saturating_sub(1);
+        if let Some(count) = waited.tenants.get_mut(&tenant) {
+            *count -= 1;
+            if *count == 0 {
+                waited.tenants.remove(&tenant);
+            }
+        }
         if let Some((count, _)) = waited.runs.get_mut(&run) {
             *count -= 1;
             if *count == 0 {
@@ -135,6 +145,7 @@ impl Ends {
 #[must_use = "dropped, nobody waits"]
 pub struct Waiter {
     ends: Ends,
+    tenant: TenantId,
     run: JobRunId,
     over: CancellationToken,
 }
@@ -152,7 +163,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.ends.leave(self.run);
+        self.ends.leave(self.tenant, self.run);
     }
 }
 
@@ -160,14 +171,15 @@ impl Drop for Waiter {
 mod tests {
     use super::*;
 
+    const TENANT: TenantId = TenantId(uuid::Uuid::nil());
     const LONG: Duration = Duration::from_secs(3600);
 
     #[tokio::test(start_paused = true)]
     async fn all_who_wait_for_a_run_are_told_and_forgotten() {
         let ends = Ends::new(CancellationToken::new());
         let (run, other) = (JobRunId::new(), JobRunId::new());
-        let waiting: Vec<_> = (0..3).filter_map(|_| ends.wait_for(run)).collect();
-        let elsewhere = ends.wait_for(other);
+        let waiting: Vec<_> = (0..3).filter_map(|_| ends.wait_for(TENANT, run)).collect();
+        let elsewhere = ends.wait_for(TENANT, other);
         let mut asked = ends.waited_for();
         asked.sort();
         assert_eq!(asked, [run, other], "each run is asked for once");
@@ -189,11 +201,11 @@ mod tests {
         let draining = CancellationToken::new();
         let ends = Ends::new(draining.clone());
         let began = tokio::time::Instant::now();
-        let Some(waiter) = ends.wait_for(JobRunId::new()) else { unreachable!("there is room") };
+        let Some(waiter) = ends.wait_for(TENANT, JobRunId::new()) else { unreachable!("there is room") };
         waiter.over_within(Duration::from_secs(2)).await;
         assert_eq!(began.elapsed(), Duration::from_secs(2));
         draining.cancel();
-        let Some(waiter) = ends.wait_for(JobRunId::new()) else { unreachable!("there is room") };
+        let Some(waiter) = ends.wait_for(TENANT, JobRunId::new()) else { unreachable!("there is room") };
         waiter.over_within(LONG).await;
         assert_eq!(began.elapsed(), Duration::from_secs(2));
     }
@@ -201,10 +213,15 @@ mod tests {
     #[test]
     fn those_who_wait_are_bounded() {
         let ends = Ends::new(CancellationToken::new());
-        let all: Vec<_> = (0..WAITERS_MAX).map_while(|_| ends.wait_for(JobRunId::new())).collect();
-        assert_eq!(all.len(), WAITERS_MAX);
-        assert!(ends.wait_for(JobRunId::new()).is_none());
+        let of_one = |tenant| -> Vec<_> {
+            (0..=WAITERS_PER_TENANT_MAX).map_while(|_| ends.wait_for(tenant, JobRunId::new())).collect()
+        };
+        let all: Vec<Vec<_>> =
+            (0..WAITERS_MAX / WAITERS_PER_TENANT_MAX).map(|_| of_one(TenantId::new())).collect();
+        assert!(all.iter().all(|of_one| of_one.len() == WAITERS_PER_TENANT_MAX));
+        assert!(ends.wait_for(TENANT, JobRunId::new()).is_none());
         drop(all);
-        assert!(ends.wait_for(JobRunId::new()).is_some());
+        assert!(ends.wait_for(TENANT, JobRunId::new()).is_some());
+        assert!(ends.lock().tenants.is_empty());
     }
 }

@@ -259,6 +259,9 @@ fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
             HeaderName::from_static("idempotency-key"),
             HeaderName::from_static("last-event-id"),
             HeaderName::from_static("x-request-id"),
+            // What callers of functions bring by custom.
+            HeaderName::from_static("apikey"),
+            HeaderName::from_static("x-client-info"),
         ])
         .expose_headers([
             header::RETRY_AFTER,

@@ -4,21 +4,28 @@
 //! that is stored, and a firing is a row under a unique key, made in the transaction that moves the schedule on. Of any number of
 //! schedulers that try, one does it.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use jiff::SignedDuration;
-use postrider_model::schedule::{Cron, Plan, Policy, Timing, Zone, plan};
+use postrider_model::{
+    ids::ScheduleId,
+    schedule::{Cron, Misfire, Plan, Policy, Timing, Zone, plan},
+};
 use postrider_store::{
     Pool, StoreError,
     schedules::{self, DueSchedule, Fire},
     wakeups::Wakeups,
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Hints, jobs::within};
 
-/// Schedules read at a time.
+/// Schedules read at a time, and most of them of one tenant.
 const BATCH: i32 = 100;
+const PER_TENANT: i32 = 20;
+/// A schedule that this process cannot fire is left alone for so long: it must not be in the way of others.
+const LEAVE_ALONE: Duration = Duration::from_secs(60);
 /// Most firings of one schedule in one transaction.
 const FIRINGS_MAX: usize = 100;
 
@@ -49,9 +56,10 @@ impl Scheduler {
     /// Fires until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) {
         tracing::info!("the scheduler is running");
+        let mut unfit = HashMap::new();
         while !shutdown.is_cancelled() {
             self.ends.mark_unchanged();
-            let fired = match self.fire_due().await {
+            let fired = match self.fire_due(&mut unfit).await {
                 Ok(fired) => fired,
                 Err(error) => {
                     tracing::error!(?error, "schedules wait for the next round: {error}");
@@ -81,8 +89,10 @@ impl Scheduler {
     }
 
     /// Fires every schedule of a batch that is due.
-    async fn fire_due(&self) -> Result<Fired, StoreError> {
-        let due = within(schedules::due(&self.pool, BATCH)).await?;
+    async fn fire_due(&self, unfit: &mut HashMap<ScheduleId, Instant>) -> Result<Fired, StoreError> {
+        unfit.retain(|_, since| since.elapsed() < LEAVE_ALONE);
+        let except: Vec<ScheduleId> = unfit.keys().copied().collect();
+        let due = within(schedules::due(&self.pool, BATCH, PER_TENANT, &except)).await?;
         let mut fired = Fired { runs: 0, is_full: due.len() >= usize::try_from(BATCH).unwrap_or_default() };
         let mut is_moving = false;
         for schedule in &due {
@@ -96,6 +106,7 @@ impl Scheduler {
                 Ok(None) => is_moving = true,
                 Err(error) => {
                     tracing::error!(schedule_id = %schedule.id.0, ?error, "a schedule was not fired: {error}");
+                    unfit.insert(schedule.id, Instant::now());
                 }
             }
         }
@@ -108,7 +119,8 @@ impl Scheduler {
     async fn fire(&self, schedule: &DueSchedule) -> Result<Option<(i32, bool)>, StoreError> {
         let timing = timing(schedule)?;
         let grace = SignedDuration::try_from(self.settings.misfire_grace).unwrap_or(SignedDuration::MAX);
-        let policy = Policy { misfire: schedule.misfire, grace, limit: FIRINGS_MAX };
+        let misfire: Misfire = schedule.misfire.parse().map_err(unfit)?;
+        let policy = Policy { misfire, grace, limit: FIRINGS_MAX };
         let Plan { run, skipped, next } = plan(&timing, &policy, schedule.due, schedule.now);
         let skipped = skipped.map(|skipped| (skipped.last, format!("nobody was there for {skipped}")));
         if let Some((_, why)) = &skipped {
@@ -130,7 +142,11 @@ struct Fired {
 
 /// What was accepted once may be unknown to another version of the zones: then the schedule waits, and says so.
 fn timing(schedule: &DueSchedule) -> Result<Timing, StoreError> {
-    let cron: Cron = schedule.cron.parse().map_err(|error| StoreError::Unfit(format!("{error}")))?;
-    let zone: Zone = schedule.timezone.parse().map_err(|error| StoreError::Unfit(format!("{error}")))?;
+    let cron: Cron = schedule.cron.parse().map_err(unfit)?;
+    let zone: Zone = schedule.timezone.parse().map_err(unfit)?;
     Ok(Timing { cron, zone })
+}
+
+fn unfit(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Unfit(error.to_string())
 }

@@ -190,6 +190,12 @@ impl EndedRun {
         self.id
     }
 
+    /// Under which claim.
+    #[must_use]
+    pub fn claim(&self) -> i32 {
+        self.claim
+    }
+
     /// What became of it.
     #[must_use]
     pub fn end(&self) -> &End {

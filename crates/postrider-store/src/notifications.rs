@@ -65,6 +65,8 @@ pub struct DoubtfulNotification {
     pub news: News,
     /// What the provider is asked with.
     pub doubt: HeldDoubt,
+    /// How long ago it was called first, by the database's clock.
+    pub age: Duration,
 }
 
 /// What became of a call.
@@ -142,7 +144,8 @@ pub async fn claim_doubtful(
         select id as "id!", account_id as "account_id!", recipient as "recipient!", subject as "subject!", body as "body!",
                claims as "claims!",
                first_called_at as "first_called_at!: jiff_sqlx::Timestamp",
-               in_doubt_since as "in_doubt_since!: jiff_sqlx::Timestamp"
+               in_doubt_since as "in_doubt_since!: jiff_sqlx::Timestamp",
+               age_seconds as "age_seconds!"
           from jobs.claim_doubtful_notifications($1, $2)
         "#,
         interval(quiet),
@@ -168,7 +171,8 @@ pub async fn claim_doubtful(
                 asked,
             );
             let news = News { id, recipient, subject: row.subject, body: row.body, claim: row.claims };
-            DoubtfulNotification { news, doubt }
+            let age = Duration::try_from_secs_f64(row.age_seconds).unwrap_or(Duration::MAX);
+            DoubtfulNotification { news, doubt, age }
         })
         .collect())
 }

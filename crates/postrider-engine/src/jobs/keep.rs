@@ -32,11 +32,14 @@ impl Keeper {
         while !over.is_cancelled() {
             let begun = Instant::now();
             self.cancels.mark_unchanged();
-            if let Err(error) = self.beat().await {
-                tracing::warn!(?error, "runs could not be kept: {error}");
-            }
-            if let Err(error) = self.recover().await {
-                tracing::warn!(?error, "runs of dead processes wait for the next round: {error}");
+            match self.beat().await {
+                // Who could not be heard must not take it for the silence of others: its own runs would be among them.
+                Err(error) => tracing::warn!(?error, "runs could not be kept: {error}"),
+                Ok(()) => {
+                    if let Err(error) = self.recover().await {
+                        tracing::warn!(?error, "runs of dead processes wait for the next round: {error}");
+                    }
+                }
             }
             tokio::select! {
                 () = over.cancelled() => {}

@@ -238,10 +238,10 @@ impl Work {
                         let _ = ended.send(run.end(end)).await;
                     }
                     Performed::Committed => {
-                        shared.held.let_go(run.id);
+                        shared.held.let_go(run.id, run.claim());
                         shared.ends.send();
                     }
-                    Performed::Abandoned => shared.held.let_go(run.id),
+                    Performed::Abandoned => shared.held.let_go(run.id, run.claim()),
                 }
                 (run.tenant, kind)
             });
@@ -286,12 +286,19 @@ impl Held {
     /// Remembers a run. The token is cancelled when the run is not ours any more.
     fn take(&self, run: &ClaimedRun) -> CancellationToken {
         let cancelled = CancellationToken::new();
-        self.lock().insert(run.id, (run.claim(), cancelled.clone()));
+        // An older claim of ours, which was taken from us: two attempts must not go on side by side.
+        if let Some((_, old)) = self.lock().insert(run.id, (run.claim(), cancelled.clone())) {
+            old.cancel();
+        }
         cancelled
     }
 
-    fn let_go(&self, id: JobRunId) {
-        self.lock().remove(&id);
+    /// Forgets a run, unless it is held under another claim by now.
+    fn let_go(&self, id: JobRunId, claim: i32) {
+        let mut held = self.lock();
+        if held.get(&id).is_some_and(|(known, _)| *known == claim) {
+            held.remove(&id);
+        }
     }
 
     fn all(&self) -> Vec<(JobRunId, i32)> {

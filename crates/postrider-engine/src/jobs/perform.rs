@@ -73,7 +73,8 @@ async fn http(shared: &Shared, run: &ClaimedRun, url: &str) -> End {
     let secret = match shared.master_key.as_ref().map(|key| run.secret(key)) {
         Some(Ok(Some(secret))) => secret,
         Some(Err(error)) => return failed(&format!("the function's secret cannot be opened: {error}"), true),
-        Some(Ok(None)) | None => return failed("the function has no secret; set it again", false),
+        // It may have been set anew at this very moment.
+        Some(Ok(None)) | None => return failed("the function has no secret; set it again", true),
     };
     let call = FunctionCall {
         tenant_id: run.tenant,

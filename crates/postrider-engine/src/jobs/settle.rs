@@ -29,7 +29,7 @@ impl Settler {
         let mut gathered = Vec::with_capacity(BATCH_MAX);
         while receiver.recv_many(&mut gathered, BATCH_MAX).await > 0 {
             self.record_for_sure(&gathered).await;
-            gathered.iter().for_each(|ended| self.shared.held.let_go(ended.id()));
+            gathered.iter().for_each(|ended| self.shared.held.let_go(ended.id(), ended.claim()));
             gathered.clear();
             self.shared.ends.send();
         }

@@ -50,7 +50,14 @@ pub async fn perform_sql(
     };
     // What the function has set must not stay on the server behind a pooler, nor decide for whom the run is ended.
     reset(&mut transaction).await?;
-    let ended = end_in(&mut transaction, worker, &[run.end(End::Completed(result))]).await?;
+    let ended = match end_in(&mut transaction, worker, &[run.end(End::Completed(result))]).await {
+        Ok(ended) => ended,
+        Err(StoreError::Refused { message, .. }) => {
+            let error = format!("the result of {name} cannot be stored: {message}");
+            return Ok(SqlEnd::Failed(End::Failed { error, retryable: false }));
+        }
+        Err(error) => return Err(error),
+    };
     if !ended.contains_key(&run.id) {
         return Ok(SqlEnd::Lost);
     }
@@ -89,6 +96,12 @@ async fn signature(
     let row = sqlx::query!(
         r#"
         select function.pronargs = 0 as "takes_nothing!",
+               -- What acts with its owner's rights must have been meant for us: everybody may call a function that nobody thought about.
+               function.prosecdef and not exists (
+                   select
+                     from aclexplode(function.proacl) as granted
+                    where granted.privilege_type = 'EXECUTE'
+                      and granted.grantee = 'postrider_worker'::regrole) as "needs_a_grant!",
                has_function_privilege('postrider_worker', function.oid, 'execute')
                    and has_schema_privilege('postrider_worker', schema.oid, 'usage') as "may_be_called!"
           from pg_catalog.pg_proc as function
@@ -97,7 +110,7 @@ async fn signature(
            and function.proname = $2
            and function.prokind = 'f'
            and not function.proretset
-           and (function.pronargs = 0 or function.proargtypes::oid[] = array['pg_catalog.jsonb'::regtype::oid])
+           and (function.pronargs = 0 or (function.pronargs = 1 and function.proargtypes[0] = 'pg_catalog.jsonb'::regtype))
          order by function.pronargs desc
          limit 1
         "#,
@@ -113,6 +126,10 @@ async fn signature(
         )),
         Some(row) if !row.may_be_called => Err(format!(
             "the worker may not call {name}; run: grant usage on schema {schema} to postrider_worker; grant execute on function {name} to \
+             postrider_worker"
+        )),
+        Some(row) if row.needs_a_grant => Err(format!(
+            "{name} is `security definer`, so it must be granted to the worker by name; run: grant execute on function {name} to \
              postrider_worker"
         )),
         Some(row) if row.takes_nothing => Ok(Signature::Nothing),

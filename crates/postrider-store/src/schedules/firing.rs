@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
-use postrider_model::{
-    ids::{JobRunId, ScheduleId, TenantId},
-    schedule::Misfire,
-};
+use postrider_model::ids::{JobRunId, ScheduleId, TenantId};
 use uuid::Uuid;
 
-use crate::{Pool, StoreError, campaigns::word, crash_point, jobs::interval, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, crash_point, jobs::interval, pool, unnamed::unnamed};
 
 /// A schedule whose time has come.
 #[derive(Debug, Clone)]
@@ -24,7 +21,7 @@ pub struct DueSchedule {
     /// Its zone.
     pub timezone: String,
     /// What becomes of firings that nobody was there for.
-    pub misfire: Misfire,
+    pub misfire: String,
     /// The first firing that is due.
     pub due: Timestamp,
     /// What the schedule was when it was read.
@@ -33,35 +30,42 @@ pub struct DueSchedule {
     pub now: Timestamp,
 }
 
-/// Up to so many schedules whose time has come, those that have waited longest first.
-pub async fn due(pool: &Pool, limit: i32) -> Result<Vec<DueSchedule>, StoreError> {
+/// Up to so many schedules whose time has come, of one tenant no more than `per_tenant`, and none of those in `except`.
+pub async fn due(
+    pool: &Pool,
+    limit: i32,
+    per_tenant: i32,
+    except: &[ScheduleId],
+) -> Result<Vec<DueSchedule>, StoreError> {
+    let except: Vec<Uuid> = except.iter().map(|id| id.0).collect();
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
         select tenant_id as "tenant_id!", id as "id!", cron as "cron!", timezone as "timezone!", misfire as "misfire!",
                next_fire_at as "next_fire_at!: jiff_sqlx::Timestamp", version as "version!", now as "now!: jiff_sqlx::Timestamp"
-          from jobs.due_schedules($1)
+          from jobs.due_schedules($1, $2, $3)
         "#,
         limit,
+        per_tenant,
+        &except,
     )
     .fetch_all(unnamed(&mut transaction))
     .await
     .map_err(StoreError::on("looking for due schedules"))?;
     pool::commit(transaction).await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(DueSchedule {
-                tenant: TenantId(row.tenant_id),
-                id: ScheduleId(row.id),
-                cron: row.cron,
-                timezone: row.timezone,
-                misfire: word(&row.misfire)?,
-                due: row.next_fire_at.to_jiff(),
-                version: row.version,
-                now: row.now.to_jiff(),
-            })
+    Ok(rows
+        .into_iter()
+        .map(|row| DueSchedule {
+            tenant: TenantId(row.tenant_id),
+            id: ScheduleId(row.id),
+            cron: row.cron,
+            timezone: row.timezone,
+            misfire: row.misfire,
+            due: row.next_fire_at.to_jiff(),
+            version: row.version,
+            now: row.now.to_jiff(),
         })
-        .collect()
+        .collect())
 }
 
 /// What is to be done about a schedule that is due.

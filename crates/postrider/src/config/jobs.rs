@@ -31,7 +31,7 @@ impl Default for Jobs {
     fn default() -> Self {
         Self {
             concurrency: 64,
-            tenant_concurrency: 32,
+            tenant_concurrency: 16,
             sql_concurrency: 4,
             sql_schemas: Vec::new(),
             lease_seconds: 30,
@@ -62,6 +62,13 @@ impl Jobs {
         anyhow::ensure!(
             self.retention_days == 0 || self.retention_days >= RETENTION_DAYS_MIN,
             "jobs.retention_days must be at least {RETENTION_DAYS_MIN}, or 0: a run that is forgotten does not keep its grain from running again"
+        );
+        // A firing that waits needs the runs that it waits for, and those of its own grain.
+        let least = self.dependency_wait_hours.div_ceil(24) + 2;
+        anyhow::ensure!(
+            self.retention_days == 0 || u64::from(self.retention_days) >= least,
+            "jobs.retention_days must be at least {least}, or 0: firings wait for up to {} hours (jobs.dependency_wait_hours)",
+            self.dependency_wait_hours
         );
         Ok(())
     }

@@ -119,14 +119,14 @@ pub(crate) async fn invoke(
     let mut writing = match Writing::take(&app.pool, caller, &fingerprint).await? {
         Taken::Before(kept) => {
             let run = answer::run_of(&kept)?;
-            let waiter = app.jobs.ends.wait_for(run);
+            let waiter = app.jobs.ends.wait_for(caller.tenant_id, run);
             return outcome(&app, caller, run, waiter, wait).await.map(replayed);
         }
         Taken::Fresh(writing) => writing,
     };
     let run = acquire(&mut writing, caller, invocation).await?;
     // Before the commit, so that no end is missed.
-    let waiter = app.jobs.ends.wait_for(run);
+    let waiter = app.jobs.ends.wait_for(caller.tenant_id, run);
     let accepted = writing.answer(StatusCode::ACCEPTED, &Waiting::fresh(run)).await?;
     app.jobs.hints.send();
     if wait.is_zero() {

@@ -12,7 +12,6 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Durati
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use jiff::Timestamp;
 use postrider_model::{
     Channel, DoubtClass, Finding, Manifest, Message, Outcome,
     ids::{ProviderAccountId, TenantId},
@@ -28,6 +27,7 @@ use postrider_store::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{Function, FunctionError, Invoked, passing, read, to_value};
 
@@ -35,8 +35,10 @@ use super::{Function, FunctionError, Invoked, passing, read, to_value};
 const CALL_WITHIN: Duration = Duration::from_secs(15);
 /// How long after a call the provider's silence proves nothing.
 const QUIET: Duration = Duration::from_secs(10 * 60 + 15);
-/// Notifications taken at a time.
-const BATCH: i32 = 10;
+/// How long to go on: what is reserved must be called within the function's time, or it is in doubt for nothing.
+const GO_ON_FOR: Duration = Duration::from_secs(30);
+/// A call that begins later than so long after its reservation is not made: others may take the silence for an answer by then.
+const CALL_SOON: Duration = Duration::from_secs(60);
 /// Who is told where the account alone says it.
 const TO: &str = "alerts";
 
@@ -68,6 +70,8 @@ struct Told {
     failed: u32,
     not_sent: u32,
     in_doubt: u32,
+    #[serde(skip)]
+    is_unfinished: bool,
 }
 
 #[async_trait]
@@ -84,6 +88,9 @@ impl Function for ProcessAlertNotifications {
                 message: format!("not everybody could be told: {problem}"),
                 retryable: told.not_sent > 0,
             }),
+            None if told.is_unfinished => {
+                Err(FunctionError::passing("there is more to tell than one run has time for"))
+            }
             None => to_value(&told),
         }
     }
@@ -149,23 +156,22 @@ impl Telling<'_> {
         let channel = |recipient: &Recipient| self.channel(recipient.account).unwrap_or(Channel::Email);
         let mut told =
             Told { planned: notifications::plan(pool, self.tenant, recipients).await?, ..Told::default() };
-        let mut problem = None;
-        loop {
-            let reserved = notifications::reserve(pool, self.tenant, BATCH, channel).await?;
-            let is_last = reserved.len() < usize::try_from(BATCH).unwrap_or_default();
-            for call in reserved {
-                let verdict = self.say(&call).await;
-                problem = self.settle(&call.news, verdict, &mut told).await?.or(problem);
-            }
-            // What was not sent waits for the retry of the run, not for the next round.
-            if is_last || told.not_sent > 0 {
+        let (mut problem, began) = (None, Instant::now());
+        // One at a time. What was not sent waits for the retry of the run, not for the next round.
+        while told.not_sent == 0 && began.elapsed() < GO_ON_FOR {
+            let Some(call) = notifications::reserve(pool, self.tenant, 1, channel).await?.pop() else {
                 break;
-            }
+            };
+            let verdict = self.say(&call).await;
+            problem = self.settle(&call.news, verdict, &mut told).await?.or(problem);
         }
-        for doubtful in notifications::claim_doubtful(pool, self.tenant, QUIET, BATCH, channel).await? {
+        while began.elapsed() < GO_ON_FOR {
+            let doubtful = notifications::claim_doubtful(pool, self.tenant, QUIET, 1, channel).await?.pop();
+            let Some(doubtful) = doubtful else { return Ok((told, problem)) };
             let verdict = self.clear_up(&doubtful).await;
             problem = self.settle(&doubtful.news, verdict, &mut told).await?.or(problem);
         }
+        told.is_unfinished = true;
         Ok((told, problem))
     }
 
@@ -195,6 +201,9 @@ impl Telling<'_> {
             Err(verdict) => return verdict,
         };
         let message = message(news, call.reservation().channel());
+        if call.reservation().age() > CALL_SOON {
+            return Verdict::Unknown("it was held up, and not called".to_owned());
+        }
         let calling = AssertUnwindSafe(provider.call(call.reservation(), &message)).catch_unwind();
         match tokio::time::timeout(CALL_WITHIN, calling).await {
             Ok(Ok(Outcome::Delivered { message_id })) => Verdict::Sent(message_id),
@@ -208,7 +217,7 @@ impl Telling<'_> {
 
     /// Repeats what may be repeated, asks where that is possible, and leaves the rest in doubt.
     async fn clear_up(&self, doubtful: &DoubtfulNotification) -> Verdict {
-        let DoubtfulNotification { news, doubt } = doubtful;
+        let DoubtfulNotification { news, doubt, age } = doubtful;
         let Some(manifest) = self.manifest(news.recipient.account) else {
             return Verdict::Unknown(
                 "its account was removed, or this version does not know its provider".to_owned(),
@@ -220,9 +229,8 @@ impl Telling<'_> {
             Err(verdict) => return verdict,
         };
         let message = message(news, doubt.channel());
-        let age = Timestamp::now().duration_since(doubt.reserved_at()).unsigned_abs();
         let is_repeatable = match manifest.doubt {
-            DoubtClass::Key => manifest.repeat_within().is_some_and(|within| age < within),
+            DoubtClass::Key => manifest.repeat_within().is_some_and(|within| *age < within),
             DoubtClass::Natural => true,
             _ => false,
         };
