@@ -8,7 +8,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # cargo-nextest runs the tests faster where it is installed; cargo itself does everywhere.
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help setup demo build test check lint test-only crash crash-replies fuzz bench schema sqlx clean
+.PHONY: help setup demo build test check lint test-only crash crash-replies crash-jobs fuzz bench schema sqlx clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,11 @@ crash: ## The long form of the crash proof: kills, stops, database crashes, prov
 crash-replies: ## The same for chat: kills of those who receive and reply, and outages of a minute with ten thousand replies waiting
 	@scripts/setup tests
 	cargo test -p postrider --test it -- --ignored --exact --nocapture --test-threads=1 channels::crash::the_long_run channels::outage::ten_thousand_replies_outlive_every_outage_of_a_minute
+
+# Set CRASH_SECONDS and CRASH_SEED to choose another run.
+crash-jobs: ## The same for jobs: kills of those who fire schedules and run functions
+	@scripts/setup tests
+	cargo test -p postrider --test it -- --ignored --exact --nocapture jobs::crash::the_long_run
 
 # Set FUZZ_SECONDS and FUZZ_SEED to choose another run.
 fuzz: ## The long form of trying everything that the OpenAPI document says, and does not say

@@ -105,7 +105,9 @@ impl NewEvent {
     }
 }
 
-fn holds_nul(value: &serde_json::Value) -> bool {
+/// Whether a text or a key in it holds the character with the number zero, which Postgres cannot store.
+#[must_use]
+pub fn holds_nul(value: &serde_json::Value) -> bool {
     match value {
         serde_json::Value::String(text) => text.contains('\0'),
         serde_json::Value::Array(items) => items.iter().any(holds_nul),

@@ -63,6 +63,10 @@ fn every_metric_that_is_counted_is_in_the_operations_page() -> anyhow::Result<()
         "campaigns/route.rs",
         "campaigns/failover.rs",
         "campaigns/committer.rs",
+        "jobs/keep.rs",
+        "jobs/perform.rs",
+        "jobs/settle.rs",
+        "scheduler.rs",
     ];
     for file in files.into_iter().chain(more) {
         for line in read(&format!("crates/postrider-engine/src/{file}"))?.lines() {
@@ -124,6 +128,27 @@ fn the_diagrams_of_channels_are_the_model_s_tables() -> anyhow::Result<()> {
     let channels = read("docs/channels.md")?;
     assert_eq!(drawn(&channels, "\nA message:\n"), told(MESSAGE_MACHINE));
     assert_eq!(drawn(&channels, "\nA reply:\n"), told(REPLY_MACHINE));
+    Ok(())
+}
+
+#[test]
+fn the_diagram_of_a_job_run_is_the_model_s_table() -> anyhow::Result<()> {
+    let page = read("docs/lifecycle.md")?;
+    assert_eq!(drawn(&page, "\n## A job run\n"), told(postrider_model::job::JOB_RUN_MACHINE));
+    Ok(())
+}
+
+#[test]
+fn every_metric_of_the_alert_rules_is_in_the_operations_page() -> anyhow::Result<()> {
+    let (rules, page) = (read("docs/prometheus-alerts.yml")?, read("docs/operations.md")?);
+    let names: Vec<&str> = rules
+        .split(|char: char| !(char.is_ascii_alphanumeric() || char == '_'))
+        .filter(|word| word.starts_with("postrider_"))
+        .collect();
+    assert!(names.len() >= 10, "the rules name {} metrics", names.len());
+    for name in names {
+        assert!(page.contains(name), "docs/operations.md does not explain {name}");
+    }
     Ok(())
 }
 

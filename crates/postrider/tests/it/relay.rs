@@ -353,6 +353,7 @@ async fn retention_removes_old_processed_events_and_nothing_else() -> anyhow::Re
         events: Some(Duration::from_secs(30 * 24 * 3600)),
         history: None,
         messages: None,
+        runs: None,
         every: Duration::from_secs(3600),
     };
     let removed =

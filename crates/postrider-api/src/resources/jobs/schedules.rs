@@ -15,7 +15,6 @@ use postrider_store::{
     pool,
     schedules::{self, NewSchedule},
 };
-use uuid::Uuid;
 
 pub(crate) use self::preview::{__path_preview, preview};
 use self::{

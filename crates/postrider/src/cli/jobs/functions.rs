@@ -52,10 +52,10 @@ pub struct PutArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Read the secret, `whsec_…`, from this file
-    #[arg(long, value_name = "FILE", requires = "http", conflicts_with = "secret_env")]
+    #[arg(long, value_name = "FILE", conflicts_with = "secret_env")]
     secret_file: Option<PathBuf>,
     /// Read the secret from this variable of the environment
-    #[arg(long, value_name = "VARIABLE", requires = "http")]
+    #[arg(long, value_name = "VARIABLE")]
     secret_env: Option<String>,
     /// Within what time it runs once: day, hour or 5min [default: day, or its own for what comes with Postrider]
     #[arg(long)]
@@ -169,6 +169,10 @@ fn secret(args: &PutArgs) -> anyhow::Result<Option<SecretString>> {
         }
         (None, None) => None,
     };
+    anyhow::ensure!(
+        secret.is_none() || args.target.http.is_some(),
+        "nothing would be signed with a secret; leave it out, or give --http"
+    );
     if let Some(secret) = &secret {
         check_secret(secret).map_err(|problem| anyhow::anyhow!("the secret {problem}; {MAKE_ONE}"))?;
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
-use postrider_model::{job::VALUE_BYTES_MAX, lock_key::EntityHash};
+use postrider_model::{event::holds_nul, job::VALUE_BYTES_MAX, lock_key::EntityHash};
 use serde_json::{Value, value::RawValue};
 
 #[derive(Args)]
@@ -37,11 +37,16 @@ impl InputArgs {
 }
 
 fn input(given: &str) -> anyhow::Result<Value> {
-    serde_json::from_str(&text("--input", given)?).map_err(|error| {
+    let input = serde_json::from_str(&text("--input", given)?).map_err(|error| {
         anyhow::anyhow!(
             "--input is not JSON: {error}; quote it for the shell, as in --input '{{\"since\": \"2026-02-06\"}}'"
         )
-    })
+    })?;
+    anyhow::ensure!(
+        !holds_nul(&input),
+        "--input holds the character \\u0000, which Postgres cannot store; remove it"
+    );
+    Ok(input)
 }
 
 fn entities(given: &str) -> anyhow::Result<Entities> {

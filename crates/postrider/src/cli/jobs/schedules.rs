@@ -252,9 +252,8 @@ fn tell(schedule: &ScheduleState) -> anyhow::Result<()> {
         }
         (true, Some(at), Err(_)) => format!("fires next {}", output::time(at)),
     };
-    let grain =
-        schedule.grain.map_or_else(|| "the function's own grain".to_owned(), |grain| grain.to_string());
-    let mut facts = vec![next, format!("once per {grain}; of firings missed: {}", schedule.misfire)];
+    let grain = schedule.grain.map_or_else(|| "the function's own".to_owned(), |grain| grain.to_string());
+    let mut facts = vec![next, format!("grain: {grain}; missed firings: {}", schedule.misfire)];
     if !schedule.depends_on.is_empty() {
         facts.push(format!("after {}", names(&schedule.depends_on)));
     }

@@ -7,7 +7,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
     let admin = World::new().await?.client("postgres").await?;
     let granted = "select oid::regprocedure || ': ' || string_agg(right(role, -10), ' ' order by role) \
           from pg_proc, unnest(array['postrider_app', 'postrider_worker', 'postrider_read']) as role \
-         where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels') \
+         where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs') \
            and has_function_privilege(role, oid, 'execute') \
          group by oid order by oid::regprocedure::text collate \"C\"";
     assert_eq!(
@@ -76,6 +76,49 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "execution.take_turns(text,uuid,integer,integer,boolean,double precision,boolean): worker",
             "execution.tend_phase(text): worker",
             "execution.verify_launch(uuid): app read worker",
+            "jobs.acquire_run(uuid,text,text,jsonb,boolean,text): app",
+            "jobs.cancel_run(uuid,text,text): app",
+            "jobs.claim_doubtful_notifications(interval,integer): worker",
+            "jobs.claim_runs(text,integer,integer,uuid[],integer[],text[],text[],uuid): worker",
+            "jobs.decide_card(uuid,text,text,text): app",
+            "jobs.detect_alerts(integer,interval,double precision): worker",
+            "jobs.due_schedules(integer,integer,uuid[]): worker",
+            "jobs.end_runs(text,uuid[],integer[],jsonb[],text[],boolean[]): worker",
+            "jobs.entity_hash(json): app read worker",
+            "jobs.fire_schedule(uuid,uuid,timestamp with time zone,integer,timestamp with time zone[],uuid[],timestamp with time zone,text,timestamp with time zone): worker",
+            "jobs.fire_waiting(integer,interval): worker",
+            "jobs.generate_decision_cards(): worker",
+            "jobs.grain_label(text,timestamp with time zone): app read worker",
+            "jobs.grain_length(text): app read worker",
+            "jobs.grain_start(text,timestamp with time zone): app read worker",
+            "jobs.heartbeat_runs(text,uuid[],integer[]): worker",
+            "jobs.json_code_units(text): app read worker",
+            "jobs.json_digits(text): app read worker",
+            "jobs.json_members(json): app read worker",
+            "jobs.json_number(text): app read worker",
+            "jobs.json_shielded(json): app read worker",
+            "jobs.json_string(text): app read worker",
+            "jobs.json_stringify(json): app read worker",
+            "jobs.json_text(json,integer): app read worker",
+            "jobs.lock_key(text,uuid,text,timestamp with time zone,text): app read worker",
+            "jobs.measure_jobs(): worker",
+            "jobs.plan_notifications(uuid[],text[]): worker",
+            "jobs.prune_runs(interval,integer): worker",
+            "jobs.put_builtin(uuid,text,text): app",
+            "jobs.put_function(uuid,text,text,text,text,integer,integer,integer,double precision,integer,bytea,text): app",
+            "jobs.put_schedule(uuid,text,text,text,text,jsonb,json,text,text[],text,boolean,timestamp with time zone,text): app",
+            "jobs.raise_alert(text,text,text,text,jsonb): app worker",
+            "jobs.recover_runs(interval,integer): worker",
+            "jobs.remove_function(text,text): app",
+            "jobs.remove_schedule(uuid,text): app",
+            "jobs.reserve_notifications(integer): worker",
+            "jobs.resolve_alert(text,text): app worker",
+            "jobs.resolve_sync_error(uuid,text,text): app",
+            "jobs.retry_run(uuid,text): app",
+            "jobs.settle_notification(uuid,integer,text,text,text): worker",
+            "jobs.switch_schedule(uuid,boolean,timestamp with time zone,text): app",
+            "jobs.which_ended(uuid[]): app",
+            "jobs.why_waiting(uuid,timestamp with time zone): app read worker",
             "m10_recovery.claim_outbox_events(text,integer): worker",
             "m10_recovery.close_outbox_event(bigint,text,text): app",
             "m10_recovery.complete_outbox_event(bigint,text,boolean,text): worker",
@@ -116,7 +159,7 @@ async fn each_role_may_read_these_tables_and_not_the_secrets() -> anyhow::Result
                lateral (select string_agg(attname, ' ' order by attnum) as hidden from pg_attribute \
                          where attrelid = class.oid and attnum > 0 and not attisdropped \
                            and not has_column_privilege(role, class.oid, attnum, 'select')) as columns \
-         where relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels') and relkind = 'r' \
+         where relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs') and relkind in ('r', 'v') \
            and has_any_column_privilege(role, class.oid, 'select') \
          group by class.oid order by class.oid::regclass::text collate \"C\"";
     assert_eq!(
@@ -140,6 +183,15 @@ async fn each_role_may_read_these_tables_and_not_the_secrets() -> anyhow::Result
             "execution.lead_lists: app, read, worker",
             "execution.leads: app, read, worker",
             "execution.provider_callbacks: app, read, worker",
+            "jobs.alert_instances: app, read, worker",
+            "jobs.alert_notifications: app, read, worker",
+            "jobs.decision_cards: app, read, worker",
+            "jobs.functions: app without sealed_secret, read without sealed_secret, worker without sealed_secret",
+            "jobs.job_health: app, read, worker",
+            "jobs.job_runs: app, read, worker",
+            "jobs.schedule_firings: app, read, worker",
+            "jobs.schedules: app, read, worker",
+            "jobs.sync_errors: app, read, worker",
             "m10_recovery.outbox: app, read, worker",
             "postrider.catalogue: app, read, worker",
             "postrider.migrations: app, read, worker",

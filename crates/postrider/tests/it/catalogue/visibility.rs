@@ -27,6 +27,13 @@ pub struct Tenant {
     pub reply: Uuid,
     pub link: Uuid,
     pub executor: Uuid,
+    /// What runs by itself: a function, which an alert is named after too, a run of it that failed for good and the letter about it,
+    /// a schedule whose firing waits, and a card.
+    pub function: String,
+    pub job: Uuid,
+    pub letter: Uuid,
+    pub schedule: Uuid,
+    pub card: Uuid,
 }
 
 impl Tenant {
@@ -34,6 +41,7 @@ impl Tenant {
     pub fn unknown(id: Uuid) -> Self {
         let [workspace, key, account, lead, campaign, run, item] = std::array::from_fn(|_| Uuid::now_v7());
         let [message, reply, link, executor] = std::array::from_fn(|_| Uuid::now_v7());
+        let [job, letter, schedule, card] = std::array::from_fn(|_| Uuid::now_v7());
         Self {
             id,
             workspace,
@@ -48,6 +56,11 @@ impl Tenant {
             reply,
             link,
             executor,
+            function: "f-of-nobody".to_owned(),
+            job,
+            letter,
+            schedule,
+            card,
         }
     }
 
@@ -94,6 +107,8 @@ impl Tenant {
         );
         execute(admin, rows).await?;
         let [message, reply, link, executor] = Self::chat(admin, id, account).await?;
+        let function = format!("f-of-{name}");
+        let [job, letter, schedule, card] = Self::jobs(admin, id, &function).await?;
         Ok(Self {
             id,
             workspace,
@@ -108,6 +123,11 @@ impl Tenant {
             reply,
             link,
             executor,
+            function,
+            job,
+            letter,
+            schedule,
+            card,
         })
     }
 
@@ -131,6 +151,29 @@ impl Tenant {
         );
         execute(admin, rows).await?;
         Ok([message, reply, link, executor])
+    }
+
+    /// A row in each table of jobs.
+    async fn jobs(admin: &PgPool, id: Uuid, function: &str) -> anyhow::Result<[Uuid; 4]> {
+        let [job, letter, schedule, card, alert] = std::array::from_fn(|_| Uuid::now_v7());
+        let rows = format!(
+            "insert into jobs.functions (id, tenant_id, name, kind, target, sealed_secret)
+             values (gen_random_uuid(), '{id}', '{function}', 'http', 'https://example.com', 'sealed');
+             insert into jobs.job_runs (id, tenant_id, function_name, lock_key, grain, grain_start, status, completed_at)
+             values ('{job}', '{id}', '{function}', 'key', 'day', now(), 'failed', now());
+             insert into jobs.sync_errors (id, tenant_id, error_type, error_code, error_message, source_entity_type, source_entity_id)
+             values ('{letter}', '{id}', 'job_failure', 'EXECUTION_ERROR', 'why', 'job_run', '{job}');
+             insert into jobs.schedules (id, tenant_id, function_name, cron, timezone, depends_on, next_fire_at)
+             values ('{schedule}', '{id}', '{function}', '0 0 * * *', 'UTC', '{{{function}}}', now());
+             insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome) values ('{id}', '{schedule}', now(), 'waiting');
+             insert into jobs.alert_instances (id, tenant_id, alert_config_id, title) values ('{alert}', '{id}', '{function}', 't');
+             insert into jobs.decision_cards (id, tenant_id, alert_instance_id, metric_code, period_start, title, recommendation)
+             values ('{card}', '{id}', '{alert}', 'm', now(), 't', 'r');
+             insert into jobs.alert_notifications (tenant_id, alert_instance_id, account_id, recipient, about, subject, body)
+             values ('{id}', '{alert}', gen_random_uuid(), 'ann', 'raised', 's', 'b')"
+        );
+        execute(admin, rows).await?;
+        Ok([job, letter, schedule, card])
     }
 }
 

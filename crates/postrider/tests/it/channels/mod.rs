@@ -2,9 +2,9 @@
 //!
 //! Time is set, never waited for: rows get the times that a test needs.
 
-mod bots;
+pub mod bots;
 mod claiming;
-mod crash;
+pub mod crash;
 mod deliveries;
 mod dispatch;
 mod ending;
@@ -14,7 +14,7 @@ mod isolation;
 mod measuring;
 mod outage;
 mod plans;
-mod points;
+pub mod points;
 mod pruning;
 mod receiving;
 mod requeueing;

@@ -46,13 +46,14 @@ const REPLYING: &[(&str, Ends)] = &[
 /// So many cases at a time: two cores are busy with starting processes.
 const AT_ONCE: usize = 4;
 
-fn all_are_tried(points: &[&str], cases: impl Iterator<Item = &'static str>) {
+/// Nothing is left out.
+pub fn all_are_tried(points: &[&str], cases: impl Iterator<Item = &'static str>) {
     let cases: Vec<&str> = cases.collect();
     assert_eq!(points, cases, "every place is tried, in order");
 }
 
 /// Runs cases side by side; the first that fails is the result.
-async fn all<C: Future<Output = anyhow::Result<()>> + Send + 'static>(
+pub async fn all<C: Future<Output = anyhow::Result<()>> + Send + 'static>(
     cases: impl Iterator<Item = (String, C)>,
 ) -> anyhow::Result<()> {
     let (mut running, turns) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
@@ -69,7 +70,8 @@ async fn all<C: Future<Output = anyhow::Result<()>> + Send + 'static>(
     Ok(())
 }
 
-fn died(process: &mut Process) -> anyhow::Result<()> {
+/// Waits for the death of a process that was to die by itself.
+pub fn died(process: &mut Process) -> anyhow::Result<()> {
     let status = tokio::task::block_in_place(|| process.wait())?;
     anyhow::ensure!(
         status.signal() == Some(9),

@@ -70,7 +70,10 @@ async fn arguments_that_are_missing_or_of_the_wrong_kind_show_how_to_use_the_com
         ),
         (&["keys", "create", "ci", "--expires-in-days", "0"], "0 is not in 1..=36500"),
         (&["keys", "revoke", "tenant_01890000-0000-7000-8000-000000000000"], "is not a key id"),
-        (&["serve", "--roles", "mailer"], "[possible values: api, campaigns, resolver, dispatcher, relay]"),
+        (
+            &["serve", "--roles", "mailer"],
+            "[possible values: api, campaigns, resolver, dispatcher, relay, scheduler]",
+        ),
         (&["serve", "--listen", "8080"], "invalid value '8080' for '--listen <ADDRESS>'"),
         (&["tenant", "list"], "a similar subcommand exists: 'tenants'"),
     ] {

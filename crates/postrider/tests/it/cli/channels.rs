@@ -34,12 +34,12 @@ impl Stage {
     }
 
     /// A command that seals, with something on its stdin.
-    fn with_secret(&self, args: &[&str], input: &str) -> anyhow::Result<Output> {
+    pub fn with_secret(&self, args: &[&str], input: &str) -> anyhow::Result<Output> {
         run_with_input(self.command(args).env("POSTRIDER_MASTER_KEY", MASTER_KEY), input)
     }
 
     /// What the log says of a subject: the action, and who it was.
-    async fn audited(&self, subject: &str) -> anyhow::Result<Vec<(String, String)>> {
+    pub async fn audited(&self, subject: &str) -> anyhow::Result<Vec<(String, String)>> {
         let sql = "select action, actor from tenancy.audit_log where subject = $1 order by id";
         Ok(sqlx::query_as(sql).bind(subject).fetch_all(&self.admin).await?)
     }
@@ -51,7 +51,7 @@ impl Stage {
     }
 }
 
-fn by_ada(actions: &[&str]) -> Vec<(String, String)> {
+pub fn by_ada(actions: &[&str]) -> Vec<(String, String)> {
     actions.iter().map(|action| ((*action).to_owned(), "cli:ada".to_owned())).collect()
 }
 

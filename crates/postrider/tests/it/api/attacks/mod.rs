@@ -3,6 +3,7 @@
 
 mod bodies;
 mod isolation;
+mod jobs;
 mod keys;
 mod leaks;
 mod streams;
@@ -92,7 +93,7 @@ impl Operation {
     /// Its path with what it names filled in.
     fn concrete(&self, about: &Things, id: &str) -> String {
         let fill = |part: &str| match part {
-            "{id}" | "{outbox_id}" | "{account}" => id.to_owned(),
+            "{id}" | "{outbox_id}" | "{account}" | "{name}" => id.to_owned(),
             "{phase}" => about.phase.to_owned(),
             "{control}" => "start".to_owned(),
             "{provider}" => "sim".to_owned(),

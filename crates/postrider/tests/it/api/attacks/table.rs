@@ -8,6 +8,7 @@ use super::super::{
     conversations::Conversation,
     material::{id, leads, one_phase, run, take_all},
 };
+use super::jobs::{self, Jobs};
 use crate::execution::calls::finalize;
 
 /// One operation: who may call it, and how it is called so that it succeeds.
@@ -46,16 +47,29 @@ pub enum Names {
     ChannelMessage,
     /// A reply that was given up.
     DeadReply,
+    /// A card that nobody has decided.
+    DecisionCard,
     Event,
     /// That of the spare account.
     Executor,
+    /// A run of a function that failed for good.
+    FailedRun,
+    /// A function that nothing needs.
+    Function,
     Item,
+    /// A run of a function that waits for its runner.
+    JobRun,
     Key,
     Lead,
     Link,
+    /// A function that there is none of: it is made.
+    NewFunction,
     Run,
+    Schedule,
     /// An account that nothing uses.
     SpareAccount,
+    /// A dead letter.
+    SyncError,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +113,20 @@ pub const ATTACKS: &[Attack] = &[
     attack("list_channel_executors", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_channel_messages", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_channel_replies", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_functions", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_job_runs", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_schedules", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_sync_errors", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_alerts", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_decision_cards", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_schedule_firings", VIEWER, Names::Schedule, Sent::Nothing, 200),
+    attack("job_health", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("get_function", VIEWER, Names::Function, Sent::Nothing, 200),
+    attack("get_job_run", VIEWER, Names::JobRun, Sent::Nothing, 200),
+    attack("get_schedule", VIEWER, Names::Schedule, Sent::Nothing, 200),
+    attack("get_sync_error", VIEWER, Names::SyncError, Sent::Nothing, 200),
+    attack("get_decision_card", VIEWER, Names::DecisionCard, Sent::Nothing, 200),
+    attack("preview_schedule", VIEWER, Names::Nothing, Sent::Json(|_| json!({ "cron": "0 * * * *" })), 200),
     attack("list_run_items", VIEWER, Names::Run, Sent::Nothing, 200),
     attack("get_provider_account", VIEWER, Names::Account, Sent::Nothing, 200),
     attack("get_lead", VIEWER, Names::Lead, Sent::Nothing, 200),
@@ -128,6 +156,20 @@ pub const ATTACKS: &[Attack] = &[
     attack("unlink_channel_sender", OPERATOR, Names::Link, Sent::Nothing, 204),
     attack("put_channel_executor", ADMIN, Names::Nothing, Sent::Json(|things| json!({ "account": things.account, "kind": "echo", "sentinel": { "blocked_words": ["refund"] } })), 200),
     attack("remove_channel_executor", ADMIN, Names::Executor, Sent::Nothing, 204),
+    // Nobody is there to run it.
+    Attack { query: "?wait=0", ..attack("invoke_function", OPERATOR, Names::Function, Sent::Json(|things| json!({ "input": things.mark })), 202) },
+    attack("retry_job_run", OPERATOR, Names::FailedRun, Sent::Nothing, 200),
+    attack("cancel_job_run", OPERATOR, Names::JobRun, Sent::Json(|_| json!({ "note": "not needed" })), 200),
+    attack("resolve_sync_error", OPERATOR, Names::SyncError, Sent::Json(|_| json!({ "note": "mended" })), 200),
+    attack("retry_sync_error", OPERATOR, Names::SyncError, Sent::Nothing, 200),
+    attack("decide_decision_card", OPERATOR, Names::DecisionCard, Sent::Json(|_| json!({ "status": "DISMISSED" })), 200),
+    attack("create_schedule", OPERATOR, Names::Nothing, Sent::Json(jobs::schedule), 201),
+    attack("put_schedule", OPERATOR, Names::Schedule, Sent::Json(jobs::schedule), 200),
+    attack("disable_schedule", OPERATOR, Names::Schedule, Sent::Nothing, 200),
+    attack("enable_schedule", OPERATOR, Names::Schedule, Sent::Nothing, 200),
+    attack("remove_schedule", OPERATOR, Names::Schedule, Sent::Nothing, 204),
+    attack("put_function", ADMIN, Names::NewFunction, Sent::Json(|_| jobs::noop()), 201),
+    attack("remove_function", ADMIN, Names::Function, Sent::Nothing, 204),
     attack("create_key", ADMIN, Names::Nothing, Sent::Json(|_| json!({ "name": "new", "role": "viewer" })), 201),
     attack("revoke_key", ADMIN, Names::Key, Sent::Nothing, 204),
     attack("create_provider_account", ADMIN, Names::Nothing, Sent::Json(|_| account("new")), 201),
@@ -166,6 +208,7 @@ pub struct Things {
     pub event: String,
     pub executor: String,
     pub item: String,
+    pub jobs: Jobs,
     pub key: String,
     pub lead: String,
     pub link: String,
@@ -231,6 +274,7 @@ impl Things {
             event: events.remove(0),
             executor: id(executor.unwrap_or(&Value::Null))?,
             item: items[0].to_string(),
+            jobs: Jobs::make(stage, &tenant, mark).await?,
             key,
             lead: id(&found["items"][0])?,
             link: links[0].0.to_string(),
@@ -249,14 +293,21 @@ impl Things {
             Names::Campaign => &self.campaign,
             Names::ChannelMessage => &self.channel_message,
             Names::DeadReply => &self.dead_reply,
+            Names::DecisionCard => &self.jobs.card,
             Names::Event => &self.event,
             Names::Executor => &self.executor,
+            Names::FailedRun => &self.jobs.failed_run,
+            Names::Function => &self.jobs.function,
             Names::Item => &self.item,
+            Names::JobRun => &self.jobs.run,
             Names::Key => &self.key,
             Names::Lead => &self.lead,
             Names::Link => &self.link,
+            Names::NewFunction => &self.jobs.new_function,
             Names::Run => &self.run,
+            Names::Schedule => &self.jobs.schedule,
             Names::SpareAccount => &self.spare_account,
+            Names::SyncError => &self.jobs.sync_error,
         }
     }
 
@@ -279,7 +330,11 @@ impl Things {
         let Self { account, spare_account, asset, campaign, item, key, lead, run, delivery, .. } = self;
         let Self { channel_message, dead_reply, executor, link, .. } = self;
         let ids = [account, spare_account, asset, campaign, item, key, lead, run, delivery];
-        let ids = ids.into_iter().chain([channel_message, dead_reply, executor, link]).cloned();
+        let ids = ids
+            .into_iter()
+            .chain([channel_message, dead_reply, executor, link])
+            .chain(self.jobs.ids())
+            .cloned();
         let tenant =
             [self.tenant.id.0.to_string(), self.tenant.workspace_id.0.to_string(), format!("{}-", self.mark)];
         ids.chain(tenant).collect()

@@ -14,6 +14,9 @@ use crate::{
 /// How one is started.
 type Start = Arc<dyn Fn() -> Command + Send + Sync>;
 
+/// The line in which one says its name, and the field that has it.
+type Says = (&'static str, &'static str);
+
 pub struct Member {
     pub process: Process,
     pub http_url: String,
@@ -22,16 +25,17 @@ pub struct Member {
 }
 
 impl Member {
-    fn start(start: &Start, dispatches: bool) -> anyhow::Result<Self> {
+    fn start(start: &Start, says: Option<Says>) -> anyhow::Result<Self> {
         let process = Process::start(&mut start())?;
         let line: Value = serde_json::from_str(&process.wait_for_line("postrider is serving at ")?)?;
         let http_url = line["message"].as_str().and_then(|message| message.split(' ').next_back());
         let http_url = http_url.context("no address")?.to_owned();
-        let name = if dispatches {
-            let line: Value = serde_json::from_str(&process.wait_for_line("the dispatcher is running")?)?;
-            Some(line["dispatcher"].as_str().context("it has no name")?.to_owned())
-        } else {
-            None
+        let name = match says {
+            Some((says, field)) => {
+                let line: Value = serde_json::from_str(&process.wait_for_line(says)?)?;
+                Some(line[field].as_str().context("it has no name")?.to_owned())
+            }
+            None => None,
         };
         Ok(Self { process, http_url, name })
     }
@@ -44,7 +48,7 @@ impl Member {
 
 pub struct Crew {
     start: Start,
-    dispatches: bool,
+    says: Option<Says>,
     pub ready: Vec<Member>,
     starting: Vec<JoinHandle<anyhow::Result<Member>>>,
 }
@@ -57,8 +61,12 @@ impl Crew {
             command.arg("--config").arg(&config).args(["serve", "--roles", role]);
             command
         });
-        let dispatches = role == "dispatcher";
-        let mut crew = Self { start, dispatches, ready: Vec::new(), starting: Vec::new() };
+        let says = match role {
+            "dispatcher" => Some(("the dispatcher is running", "dispatcher")),
+            "scheduler" => Some(("the runner is running", "runner")),
+            _ => None,
+        };
+        let mut crew = Self { start, says, ready: Vec::new(), starting: Vec::new() };
         for _ in 0..size {
             crew.begin_start();
         }
@@ -67,8 +75,8 @@ impl Crew {
     }
 
     fn begin_start(&mut self) {
-        let (start, dispatches) = (Arc::clone(&self.start), self.dispatches);
-        self.starting.push(tokio::task::spawn_blocking(move || Member::start(&start, dispatches)));
+        let (start, says) = (Arc::clone(&self.start), self.says);
+        self.starting.push(tokio::task::spawn_blocking(move || Member::start(&start, says)));
     }
 
     /// Takes in who has started, and waits until so many are at work. Says where the new ones are.

@@ -3,7 +3,7 @@
 
 mod audit;
 mod audit_tests;
-mod crew;
+pub mod crew;
 mod driver;
 mod facts;
 mod front;

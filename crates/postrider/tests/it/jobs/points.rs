@@ -1,0 +1,171 @@
+//! A process dies at every place that a firing and a run pass, alone, and the next process finishes what it left.
+#![cfg(debug_assertions)]
+
+use postrider_model::{job::Target, lock_key::Grain};
+use postrider_store::crash::JOB_POINTS;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::works::{OFTEN, SECRET, Schedule, Works, launch, soon, stop};
+use crate::{
+    channels::points::{all, all_are_tried, died},
+    sql::execute,
+    world::{Sim, eventually},
+};
+
+/// How often the run was tried again, and which attempts got through to the function.
+type End = (i64, &'static [i64]);
+
+/// Where the process dies, and what follows: for a function behind a URL, and for one in the database. That one ends with what it did in
+/// one commit, so no attempt of it is ever repeated that has done anything.
+const DYING: &[(&str, End, Option<End>)] = &[
+    ("schedule.before_fire", (0, &[1]), None),
+    ("schedule.fired", (0, &[1]), None),
+    ("schedule.after_fire", (0, &[1]), None),
+    ("run.before_claim", (0, &[1]), Some((0, &[1]))),
+    ("run.claimed", (0, &[1]), Some((0, &[1]))),
+    ("run.after_claim", (1, &[2]), Some((1, &[2]))),
+    ("run.before_call", (1, &[2]), Some((1, &[2]))),
+    // What it did is known to the function, and to nobody here.
+    ("run.after_call", (1, &[1, 2]), Some((0, &[1]))),
+    // A function in the database does not pass here: there is nothing left to be written down.
+    ("run.before_end", (1, &[1, 2]), None),
+    ("run.ended", (1, &[1, 2]), Some((1, &[2]))),
+    ("run.after_end", (0, &[1]), Some((0, &[1]))),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_run_ends_once_wherever_its_process_dies() -> anyhow::Result<()> {
+    all_are_tried(JOB_POINTS, DYING.iter().map(|(point, ..)| *point));
+    let cases = DYING.iter().flat_map(|(point, http, sql)| {
+        [Some(("http", *http)), sql.map(|end| ("sql", end))]
+            .into_iter()
+            .flatten()
+            .map(move |(kind, end)| (format!("{point}, {kind}"), dies(point, kind, end)))
+    });
+    all(cases).await
+}
+
+async fn dies(point: &'static str, kind: &'static str, end: End) -> anyhow::Result<()> {
+    let (retries, attempts) = end;
+    let sim = if kind == "http" { Some(Sim::start(&["--secret", SECRET])?) } else { None };
+    let works = Works::new().await?;
+    put(&works, sim.as_ref().map(|sim| sim.http_url.as_str()), 3).await?;
+    let is_firing = point.starts_with("schedule.");
+    if is_firing {
+        let (cron, first) = ("*/5 * * * *", "jobs.grain_start('5min', now())");
+        let input = json!({});
+        let schedule =
+            Schedule { function: "f", cron, misfire: "all", input: &input, depends_on: &[], first };
+        works.schedule(&schedule).await?;
+    } else {
+        works.invoke("f", 1, &json!({}), false).await?;
+    }
+    // Whoever dies while it fires must not have claimed the run as well: without the key it leaves it to others.
+    let config = works.world.config(OFTEN)?;
+    if is_firing {
+        let text = std::fs::read_to_string(config.path())?;
+        let without_key: Vec<&str> = text.lines().filter(|line| !line.starts_with("master_key")).collect();
+        std::fs::write(config.path(), without_key.join("\n"))?;
+    }
+    let mut victim = launch(&config, &[("CRASH_AT", point)])?;
+    died(&mut victim)?;
+
+    let run = finish(&works).await?;
+    anyhow::ensure!(run.status == "completed", "{run:?}");
+    anyhow::ensure!(run.retry_count == retries, "{run:?}, expected {retries} retries");
+    let calls = match &sim {
+        Some(sim) => calls(sim, run.id)?,
+        // A row is as good as the attempt whose result stands in the run: both are one commit.
+        None => {
+            let effects = works.count("select count(*) from work.effects").await?;
+            anyhow::ensure!(effects == 1, "{effects} effects");
+            vec![run.retry_count + 1]
+        }
+    };
+    anyhow::ensure!(calls == attempts, "it was called for {calls:?}, expected {attempts:?}");
+    anyhow::ensure!(works.count("select count(*) from jobs.sync_errors").await? == 0);
+    if is_firing {
+        let started = "select count(*) from jobs.schedule_firings as firing join jobs.job_runs as run on run.id = firing.job_run_id
+                        where outcome = 'started' and fire_at = scheduled_for";
+        anyhow::ensure!(
+            works.count(started).await? == works.count("select count(*) from jobs.job_runs").await?
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_only_try_killed_its_process_is_a_dead_letter() -> anyhow::Result<()> {
+    let sim = Sim::start(&["--secret", SECRET])?;
+    for (point, attempts) in [("run.after_claim", &[][..]), ("run.ended", &[1])] {
+        let works = Works::new().await?;
+        put(&works, Some(&sim.http_url), 0).await?;
+        works.invoke("f", 1, &json!({ "a": 1 }), false).await?;
+        let (mut victim, _config) = works.launch(OFTEN, &[("CRASH_AT", point)])?;
+        died(&mut victim)?;
+
+        let run = finish(&works).await?;
+        assert_eq!((run.status.as_str(), run.retry_count), ("failed", 0), "{point}");
+        assert_eq!(calls(&sim, run.id)?, attempts, "{point}");
+        let letter = "select count(*) from jobs.sync_errors join jobs.job_runs as run on run.id = source_entity_id
+                       where not is_resolved and error_code = 'MAX_RETRIES_EXCEEDED' and sync_errors.error_message = run.error_message
+                         and run.error_message = 'the process that ran it went away'
+                         and error_details @> jsonb_build_object('function_name', 'f', 'lock_key', run.lock_key,
+                                                                 'input_params', run.input_params, 'retry_count', 0)
+                         and (error_details ->> 'last_attempt_at')::timestamptz is not null";
+        assert_eq!(works.count(letter).await?, 1, "{point}");
+        assert_eq!(works.count("select count(*) from jobs.sync_errors").await?, 1, "{point}");
+    }
+    Ok(())
+}
+
+/// Sets the function `f`: at the sim, or in the database.
+async fn put(works: &Works, sim_url: Option<&str>, max_retries: u32) -> anyhow::Result<()> {
+    let target = match sim_url {
+        Some(url) => Target::Http(format!("{url}/functions/f")),
+        None => Target::Sql("work.effect".parse()?),
+    };
+    works.function("f", &target, Grain::FiveMinutes, soon(max_retries)).await
+}
+
+#[derive(Debug, sqlx::FromRow)]
+struct Run {
+    id: Uuid,
+    status: String,
+    retry_count: i64,
+    error_message: Option<String>,
+}
+
+/// Lets another process finish what the dead left, and tells how the first run ended.
+async fn finish(works: &Works) -> anyhow::Result<Run> {
+    // A COMMIT may still be on its way.
+    let connected = "select count(*) from pg_stat_activity
+                      where datname = current_database() and usename = 'postrider_worker'";
+    eventually("every connection of the dead is gone", async || Ok(works.count(connected).await? == 0))
+        .await?;
+    execute(
+        &works.admin,
+        "update jobs.job_runs set heartbeat_at = heartbeat_at - interval '1 hour' where heartbeat_at is not null",
+    )
+    .await?;
+    let (next, _config) = works.launch(OFTEN, &[])?;
+    let ended = "select count(*) from jobs.job_runs where status <> 'running' and retry_at is null";
+    let open = "select count(*) from jobs.job_runs where status = 'running' or retry_at is not null";
+    let ended = eventually("everything has ended", async || {
+        Ok(works.count(ended).await? > 0 && works.count(open).await? == 0)
+    });
+    if let Err(error) = ended.await {
+        return Err(error.context(next.lines().join("\n")));
+    }
+    stop(next)?;
+    let sql = "select id, status, retry_count::bigint, error_message from jobs.job_runs order by created_at limit 1";
+    Ok(sqlx::query_as(sql).fetch_one(&works.admin).await?)
+}
+
+/// Which attempts of a run came to the function, in order.
+fn calls(sim: &Sim, run: Uuid) -> anyhow::Result<Vec<i64>> {
+    let id = json!(run);
+    let of_run = |receipt: &&Value| receipt["webhook_id"] == id;
+    Ok(sim.receipts()?.iter().filter(of_run).filter_map(|receipt| receipt["attempt"].as_i64()).collect())
+}

@@ -1,0 +1,191 @@
+//! Many schedulers whose clocks differ, and schedulers that come back after hours: due is what the database's clock says.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use postrider_model::{job::Target, lock_key::Grain};
+use postrider_store::job_runs::ENDS_CHANNEL;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::works::{Schedule, Works, soon, stop};
+use crate::{
+    sql::{execute, texts},
+    world::{Process, eventually},
+};
+
+/// A firing that is late by two minutes is late; these tests do not take so long.
+const GRACE: &str = "[jobs]\npoll_interval_ms = 100\nmisfire_grace_seconds = 120\n";
+
+/// How far the clock of each process is from the true one, in seconds.
+const OFFSETS: [i64; 8] = [-600, -420, -240, -60, 60, 240, 420, 600];
+
+/// Schedules of each kind.
+const SCHEDULES: usize = 12;
+
+/// A library that moves the clock of a process, and leaves its timers alone.
+fn faketime() -> anyhow::Result<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib")?.filter_map(Result::ok).map(|entry| entry.path());
+    let mut found =
+        folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).filter(|path| path.exists());
+    found.next().context("libfaketime is missing; run: scripts/setup tests")
+}
+
+fn launch_at(
+    works: &Works,
+    library: &str,
+    offset: i64,
+) -> anyhow::Result<(Process, tempfile::NamedTempFile)> {
+    let offset = format!("{offset:+}s");
+    works.launch(
+        GRACE,
+        &[("LD_PRELOAD", library), ("FAKETIME", &offset), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")],
+    )
+}
+
+async fn set_up() -> anyhow::Result<Works> {
+    let works = Works::new().await?;
+    works.function("tick", &Target::Builtin("noop".to_owned()), Grain::FiveMinutes, soon(3)).await?;
+    Ok(works)
+}
+
+async fn schedule(works: &Works, cron: &str, misfire: &str, first: &str) -> anyhow::Result<Uuid> {
+    let schedule = Schedule { function: "tick", cron, misfire, input: &json!({}), depends_on: &[], first };
+    works.schedule(&schedule).await
+}
+
+/// Waits until nothing is due and everything has run.
+async fn all_has_run(works: &Works) -> anyhow::Result<()> {
+    let open = "select (select count(*) from jobs.schedules where next_fire_at <= now())
+                     + (select count(*) from jobs.job_runs where status <> 'completed')";
+    eventually("everything that was due has run", async || Ok(works.count(open).await? == 0)).await
+}
+
+/// By how many seconds the clock of a process is ahead, by the line in which it says that it serves.
+fn ahead(process: &Process, now: Timestamp) -> anyhow::Result<i64> {
+    let line: Value = serde_json::from_str(&process.wait_for_line("postrider is serving at ")?)?;
+    let said: Timestamp = line["timestamp"].as_str().context("no timestamp")?.parse()?;
+    Ok(said.as_second() - now.as_second())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn eight_schedulers_whose_clocks_differ_fire_each_time_once_and_none_early() -> anyhow::Result<()> {
+    let library = faketime()?;
+    let library = library.to_str().context("no UTF-8")?;
+    let works = set_up().await?;
+    let begun = Timestamp::now();
+    let mut crew = Vec::new();
+    for offset in OFFSETS {
+        crew.push((offset, launch_at(&works, library, offset)?));
+    }
+    for (offset, (process, _)) in &crew {
+        let ahead = tokio::task::block_in_place(|| ahead(process, begun))?;
+        // It took a while to start.
+        anyhow::ensure!((*offset - 1..=*offset + 59).contains(&ahead), "{ahead} s ahead, not {offset}");
+    }
+
+    // Some have been late for an hour, and each of their times runs; others are due in this minute, and would not run were it later.
+    let minute = "date_trunc('minute', now(), 'UTC')";
+    let hour_ago = "date_bin('5 minutes', now() - interval '1 hour', '2000-01-01Z')";
+    let mut kinds = Vec::new();
+    for _ in 0..SCHEDULES {
+        kinds.push(("*/5 * * * *", 5, "all", hour_ago));
+        kinds.push(("* * * * *", 1, "skip", minute));
+        kinds.push(("* * * * *", 1, "once", minute));
+    }
+    let set = kinds.iter().map(async |(cron, step, misfire, first)| {
+        anyhow::Ok((schedule(&works, cron, misfire, first).await?, *step))
+    });
+    let sown: Vec<(Uuid, i32)> = try_join_all(set).await?;
+    // All at once.
+    execute(&works.admin, format!("notify {ENDS_CHANNEL}")).await?;
+    all_has_run(&works).await?;
+    for (_, (process, _config)) in crew {
+        stop(process)?;
+    }
+
+    // Each time from the first to the last once, in order; a run for each grain.
+    for (id, step) in &sown {
+        let sql = format!(
+            "select format('%s: %s of %s firings, %s runs in %s grains', schedule.id, count(*), expected.firings,
+                           count(*) filter (where outcome = 'started'), count(distinct jobs.grain_start('5min', fire_at)))
+               from jobs.schedules as schedule
+               join jobs.schedule_firings as firing on firing.schedule_id = schedule.id
+              cross join lateral (select (extract(epoch from schedule.next_fire_at - min(fire_at)) / 60 / {step})::bigint as firings
+                                    from jobs.schedule_firings where schedule_id = schedule.id) as expected
+              where schedule.id = '{id}'
+              group by schedule.id, expected.firings
+             having count(*) <> expected.firings
+                 or count(*) filter (where outcome = 'started') <> count(distinct jobs.grain_start('5min', fire_at))
+                 or count(*) filter (where outcome = 'skipped' and job_run_id is null) > 0"
+        );
+        assert_eq!(texts(&works.admin, sql).await?, [""; 0]);
+    }
+    let fired = "select count(distinct schedule_id) from jobs.schedule_firings";
+    assert_eq!(works.count(fired).await?, i64::try_from(sown.len())?, "every schedule has fired");
+    let early =
+        "select count(*) from jobs.job_runs where scheduled_for > created_at or scheduled_for is null";
+    assert_eq!(works.count(early).await?, 0, "no run is early");
+    let early = "select count(*) from jobs.schedule_firings where fire_at > created_at";
+    assert_eq!(works.count(early).await?, 0, "no firing is early");
+    let firsts = "select count(*) from jobs.schedule_firings as first
+                   where fire_at = (select min(fire_at) from jobs.schedule_firings as firing where firing.schedule_id = first.schedule_id)
+                     and first.outcome = 'started'";
+    assert_eq!(works.count(firsts).await?, i64::try_from(sown.len())?, "each began with its first time");
+    let runs = "select count(*) from jobs.job_runs";
+    let started = "select count(distinct job_run_id) from jobs.schedule_firings where outcome = 'started'";
+    assert_eq!(works.count(runs).await?, works.count(started).await?, "no run without a firing");
+    assert!(works.count(runs).await? >= i64::try_from(SCHEDULES * (12 + 2))?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_three_hours_without_a_scheduler_each_policy_runs_what_it_says() -> anyhow::Result<()> {
+    let works = set_up().await?;
+    // Five-minute schedules of two kinds: the last time was three to four minutes ago, which is late, or in this minute, which is not.
+    let minute = works.count("select extract(minute from now() at time zone 'UTC')::bigint").await?;
+    let mut expected = Vec::new();
+    for (since, on_time) in [(3, 0), (0, 1)] {
+        let phase = (minute - since).rem_euclid(5);
+        let cron = format!("{phase}-59/5 * * * *");
+        let last_late = format!(
+            "date_bin('5 minutes', now(), timestamptz '2000-01-01Z' + interval '{phase} minutes') - interval '{} minutes'",
+            5 * on_time
+        );
+        let first = format!("{last_late} - interval '175 minutes'");
+        for (misfire, late) in [("skip", 0), ("once", 1), ("all", 36)] {
+            let id = schedule(&works, &cron, misfire, &first).await?;
+            let skipped = if misfire == "all" { 0 } else { 1 };
+            expected.push((id, misfire, late + on_time, skipped, 36 - late));
+        }
+    }
+    let (process, _config) = works.launch(GRACE, &[])?;
+    all_has_run(&works).await?;
+    stop(process)?;
+    for (id, misfire, runs, skipped, skipped_times) in expected {
+        let counted = format!(
+            "select concat_ws(' ', count(*) filter (where outcome = 'started'), count(*) filter (where outcome = 'skipped'),
+                              string_agg(reason, ', '))
+               from jobs.schedule_firings where schedule_id = '{id}'"
+        );
+        let counted = texts(&works.admin, counted).await?.join("");
+        let said = format!("{runs} {skipped}");
+        assert!(counted.starts_with(&said), "{misfire}: {counted}, expected {said}");
+        let reason = format!("nobody was there for {skipped_times} firings from ");
+        assert!(skipped == 0 || counted.contains(&reason), "{misfire}: {counted}, expected {reason}");
+        let of_it =
+            format!("select count(*) from jobs.job_runs where schedule_id = '{id}' and status = 'completed'");
+        assert_eq!(works.count(of_it).await?, runs, "{misfire}");
+        // The last that ran is the newest that was due.
+        let newest = format!(
+            "select count(*) from jobs.schedules as schedule
+              where id = '{id}' and next_fire_at > now()
+                and (misfire = 'skip' or next_fire_at = (select max(scheduled_for) + interval '5 minutes' from jobs.job_runs
+                                                          where schedule_id = schedule.id))"
+        );
+        assert_eq!(works.count(newest).await?, 1, "{misfire}");
+    }
+    Ok(())
+}
