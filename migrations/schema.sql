@@ -4335,14 +4335,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select to_char(jobs.grain_start(p_grain, p_at) at time zone 'UTC',
-                   case p_grain when 'day' then 'YYYY-MM-DD' when 'hour' then 'YYYY-MM-DD"T"HH24' else 'YYYY-MM-DD"T"HH24:MI' end)
-$$;
-
 CREATE FUNCTION jobs.grain_length(p_grain text) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE p_grain WHEN 'day'::text THEN '24:00:00'::interval WHEN 'hour'::text THEN '01:00:00'::interval WHEN '5min'::text THEN '00:05:00'::interval ELSE NULL::interval END;
@@ -4350,6 +4342,10 @@ CREATE FUNCTION jobs.grain_length(p_grain text) RETURNS interval
 CREATE FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN date_bin(jobs.grain_length(p_grain), p_at, '2000-01-01 00:00:00+00'::timestamp with time zone);
+
+CREATE FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN to_char((jobs.grain_start(p_grain, p_at) AT TIME ZONE 'UTC'::text), CASE p_grain WHEN 'day'::text THEN 'YYYY-MM-DD'::text WHEN 'hour'::text THEN 'YYYY-MM-DD"T"HH24'::text ELSE 'YYYY-MM-DD"T"HH24:MI'::text END);
 
 CREATE FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) RETURNS SETOF uuid
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4624,10 +4620,7 @@ $$;
 
 CREATE FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select concat_ws(':', p_function, p_tenant_id, jobs.grain_label(p_grain, p_at), p_entity_hash)
-$$;
+    RETURN concat_ws(':'::text, p_function, p_tenant_id, jobs.grain_label(p_grain, p_at), p_entity_hash);
 
 CREATE FUNCTION jobs.measure_jobs() RETURNS TABLE(waiting bigint, running bigint, retry_pending bigint, failed_day bigint, retried_day bigint, total_day bigint, long_running bigint, oldest_heartbeat_seconds double precision, overdue_seconds double precision, waiting_firings bigint, open_errors bigint, open_alerts bigint, doubtful_notifications bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -7884,11 +7877,6 @@ GRANT ALL ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) TO
 REVOKE ALL ON FUNCTION jobs.generate_decision_cards() FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.generate_decision_cards() TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_app;
-GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_worker;
-GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_read;
-
 REVOKE ALL ON FUNCTION jobs.grain_length(p_grain text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_app;
 GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_worker;
@@ -7898,6 +7886,11 @@ REVOKE ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time z
 GRANT ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) TO postrider_app;
 GRANT ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_read;
 
 REVOKE ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) TO postrider_worker;

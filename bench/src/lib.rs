@@ -11,12 +11,15 @@
 //! | [`relay`] | the relay into a sink that does nothing, and its memory with many events waiting |
 //! | [`campaigns`] | deploying; whole campaigns: one and two processes, limits, many finished items, a held snapshot, memory |
 //! | [`replies`] | replies to a provider that does nothing, and how soon one is picked up |
+//! | [`jobs`] | invoking functions that do nothing, in Rust and over HTTP, beside calling them; firing schedules |
 //! | [`stream`] | readers of a campaign's history: memory of many, and how long after its commit an event is read |
 
 mod campaigns;
 mod drain;
 mod drive;
+mod jobs;
 mod machine;
+mod meter;
 mod place;
 mod publish;
 mod relay;
@@ -52,6 +55,8 @@ pub(crate) struct Scale {
     pub(crate) finished: i64,
     /// Replies that are sent.
     pub(crate) replies: i64,
+    /// Invocations of a function by many callers.
+    pub(crate) invocations: u64,
     /// How long a snapshot is held.
     pub(crate) hold: Duration,
 }
@@ -69,6 +74,8 @@ pub enum Part {
     Controls,
     /// Replies in chats.
     Replies,
+    /// Functions: invoked, and fired by schedules.
+    Jobs,
     /// Readers of what happens to campaigns.
     Stream,
 }
@@ -84,6 +91,7 @@ impl Scale {
         audience: 1_000_000,
         finished: 5_000_000,
         replies: 50_000,
+        invocations: 20_000,
         hold: Duration::from_secs(40),
     };
     const QUICK: Self = Self {
@@ -96,6 +104,7 @@ impl Scale {
         audience: 200_000,
         finished: 200_000,
         replies: 10_000,
+        invocations: 4_000,
         hold: Duration::from_secs(5),
     };
 }
@@ -137,6 +146,9 @@ async fn measure(place: &Place, scale: Scale, part: Part, report: &mut Report) -
     }
     if matches!(part, Part::All | Part::Replies) {
         replies::measure(place, scale, report).await?;
+    }
+    if matches!(part, Part::All | Part::Jobs) {
+        jobs::measure(place, scale, report).await?;
     }
     if matches!(part, Part::All | Part::Stream) {
         stream::measure(place, report).await?;

@@ -65,6 +65,7 @@ impl Place {
         sqlx::raw_sql(include_str!("../sql/raw_schema.sql")).execute(&mut connection).await?;
         sqlx::raw_sql(include_str!("../sql/campaigns/raw_schema.sql")).execute(&mut connection).await?;
         sqlx::raw_sql(include_str!("../sql/replies/raw_schema.sql")).execute(&mut connection).await?;
+        sqlx::raw_sql(include_str!("../sql/jobs/raw_schema.sql")).execute(&mut connection).await?;
         connection.close().await?;
         Ok(())
     }

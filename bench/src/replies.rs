@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use async_trait::async_trait;
-use postrider_engine::{Dispatcher, DispatcherSettings, ReplyHints};
+use postrider_engine::{Dispatcher, DispatcherSettings, Hints};
 use postrider_model::{
     Channel, Manifest, Message, Outcome,
     chat::RetrySchedule,
@@ -221,7 +221,7 @@ async fn pickup(place: &Place, report: &mut Report) -> anyhow::Result<()> {
     let null = Arc::new(Null { called: Some(called), ..Null::default() });
     let dispatcher = stage.dispatch(&database, null, &shutdown).await?;
     let app = pool::connect(&database.url("postrider_app"), pool::Settings::default()).await?;
-    let hints = ReplyHints::default();
+    let hints = Hints::new(replies::HINT_CHANNEL);
     let hinting = tokio::spawn(hints.clone().run(app.clone(), shutdown.clone()));
     let mut admin = database.admin().await?;
     sqlx::query("set session_replication_role = replica").execute(&mut admin).await?;

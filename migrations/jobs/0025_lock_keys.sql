@@ -43,6 +43,8 @@ return case p_grain
            when '5min' then interval '5 minutes'
        end;
 
+-- These bind their names when they are made, so they need no search_path of their own, and are planned as a part of whatever calls them.
+--
 -- When the grain began that this moment lies in. Grains are those of UTC, wherever the caller is.
 create function jobs.grain_start(p_grain text, p_at timestamptz)
 returns timestamptz
@@ -57,21 +59,15 @@ returns text
 language sql
 stable
 parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-    select to_char(jobs.grain_start(p_grain, p_at) at time zone 'UTC',
-                   case p_grain when 'day' then 'YYYY-MM-DD' when 'hour' then 'YYYY-MM-DD"T"HH24' else 'YYYY-MM-DD"T"HH24:MI' end)
-$$;
+return to_char(jobs.grain_start(p_grain, p_at) at time zone 'UTC',
+               case p_grain when 'day' then 'YYYY-MM-DD' when 'hour' then 'YYYY-MM-DD"T"HH24' else 'YYYY-MM-DD"T"HH24:MI' end);
 
 create function jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamptz, p_entity_hash text default null)
 returns text
 language sql
 stable
 parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-    select concat_ws(':', p_function, p_tenant_id, jobs.grain_label(p_grain, p_at), p_entity_hash)
-$$;
+return concat_ws(':', p_function, p_tenant_id, jobs.grain_label(p_grain, p_at), p_entity_hash);
 
 revoke all on all functions in schema jobs from public;
 grant execute on function

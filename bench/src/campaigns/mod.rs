@@ -6,7 +6,6 @@
 
 mod controls;
 mod lives;
-mod meter;
 mod null;
 mod stage;
 
@@ -18,14 +17,10 @@ use sqlx::Connection;
 use uuid::Uuid;
 
 pub(crate) use self::{controls::measure as measure_controls, null::work};
-use self::{
-    lives::WINDOW,
-    meter::{Cost, Meter},
-    null::Worker,
-    stage::Stage,
-};
+use self::{lives::WINDOW, null::Worker, stage::Stage};
 use crate::{
     Scale,
+    meter::{Cost, Meter},
     place::{Database, Place},
     report::{Report, count, median},
 };
@@ -150,7 +145,7 @@ async fn measure_lives(
     );
     for side in Side::ALL {
         let costs: Vec<Cost> = of(side).map(|one| one.cost).collect();
-        report.note(format!("{}: {}.", side.name(), Cost::median(&costs).words()));
+        report.note(format!("{}: {}.", side.name(), Cost::median(&costs).words("item")));
     }
     report.note(LIMIT.to_owned());
     Ok(())
@@ -219,7 +214,7 @@ async fn measure_beside_finished(
     report.note(format!(
         "Campaigns, {} finished items beside: {}.",
         count(scale.finished as f64),
-        Cost::median(&costs).words()
+        Cost::median(&costs).words("item")
     ));
     full.remove().await
 }

@@ -158,7 +158,12 @@ async fn call(
         Signature::Input => "$1",
     };
     // The parts were checked to be plain identifiers when the name was made, and are quoted all the same.
-    let statement = format!(r#"select to_jsonb("{schema}"."{function}"({arguments}))"#);
+    // A function that returns nothing has no result, in whatever language.
+    let statement = format!(
+        r#"select case when pg_catalog.pg_typeof(called.result) <> 'pg_catalog.void'::pg_catalog.regtype
+                       then pg_catalog.to_jsonb(called.result) end
+             from (select "{schema}"."{function}"({arguments}) as result offset 0) as called"#
+    );
     let mut query = sqlx::query_scalar::<_, Option<Value>>(AssertSqlSafe(statement)).persistent(false);
     if signature == Signature::Input {
         query = query.bind(input);

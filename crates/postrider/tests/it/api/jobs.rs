@@ -20,7 +20,7 @@ use super::{Call, Reply, Stage, Tenant};
 pub type End = Result<Value, (String, bool)>;
 
 /// A function of this name that does nothing, and more.
-pub fn noop(stage: &Stage, name: &str, more: Value) -> anyhow::Result<()> {
+pub fn noop(stage: &Stage, name: &str, more: &Value) -> anyhow::Result<()> {
     let mut body = json!({ "target": { "builtin": "noop" } });
     for (member, value) in more.as_object().into_iter().flatten() {
         body[member] = value.clone();
@@ -55,6 +55,13 @@ pub async fn claim_all(stage: &Stage) -> anyhow::Result<Vec<(Uuid, i32)>> {
     let worker = stage.world.client("postrider_worker").await?;
     let claim = "select id, claims from jobs.claim_runs('w', 1000, 1000, '{}', '{}', '{http,sql,builtin}', '{noop}', null)";
     Ok(sqlx::query_as(claim).fetch_all(&worker).await?)
+}
+
+/// Takes every run of a tenant that waits.
+pub async fn claim_all_of(stage: &Stage, tenant: Uuid) -> anyhow::Result<Vec<(Uuid, i32)>> {
+    let worker = stage.world.client("postrider_worker").await?;
+    let claim = "select id, claims from jobs.claim_runs('w', 1000, 0, array[$1], '{1000}', '{http,sql,builtin}', '{noop}', null)";
+    Ok(sqlx::query_as(claim).bind(tenant).fetch_all(&worker).await?)
 }
 
 /// Ends runs that were taken, without telling anybody.

@@ -32,7 +32,8 @@ expected-statuses = ["2xx", "404", "409", "422"]
 [[operations]]
 include-operation-id = ["list_assets", "list_audit", "list_campaigns", "list_events", "list_in_doubt", "list_keys", "list_leads",
                         "list_provider_accounts", "list_runs", "list_run_items", "list_channel_links", "list_channel_executors",
-                        "list_channel_messages", "list_channel_replies"]
+                        "list_channel_messages", "list_channel_replies", "list_functions", "list_job_runs", "list_schedules",
+                        "list_schedule_firings", "list_sync_errors", "list_alerts", "list_decision_cards"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404"]
 # CSV is a text with rules of its own. Two imports of a tenant at a time are enough.
 [[operations]]
@@ -42,6 +43,11 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "409", "422",
 [[operations]]
 include-operation-id = ["create_provider_account", "update_provider_account"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "409", "422"]
+# Nobody is there to run a function, however long one waits. A tenant is one's own, and entities have few levels.
+[[operations]]
+include-operation-id = "invoke_function"
+parameters = { "query.wait" = 0 }
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "409"]
 # Along links it would find its own key in the list, and revoke it.
 [[operations]]
 include-operation-id = "revoke_key"
@@ -78,8 +84,17 @@ fn dictionaries(stage: &Stage, things: &Things) -> anyhow::Result<String> {
         ("executors", json!([things.executor]), "channels/executors/\\\\{id"),
         ("messages", json!([things.channel_message]), "channels/messages/\\\\{id"),
         ("replies", json!([things.dead_reply]), "channels/outbox/\\\\{id"),
+        ("functions", json!([things.jobs.function, "noop"]), "functions/\\\\{name"),
+        ("job_runs", json!([things.jobs.run, things.jobs.failed_run]), "job-runs/\\\\{id"),
+        ("schedules", json!([things.jobs.schedule]), "schedules/\\\\{id"),
+        ("letters", json!([things.jobs.sync_error]), "sync-errors/\\\\{id"),
+        ("cards", json!([things.jobs.card]), "decision-cards/\\\\{id"),
     ] {
-        let parameter = if name == "items" { "outbox_id" } else { "id" };
+        let parameter = match name {
+            "items" => "outbox_id",
+            "functions" => "name",
+            _ => "id",
+        };
         let phase = if name == "campaigns" {
             ", \"path.phase\" = { dictionary = \"phases\", probability = 0.9 }"
         } else {

@@ -4,7 +4,10 @@ use std::{
     collections::HashMap,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -137,15 +140,18 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>) -> anyhow::Result<()> {
         Does::Answers(status, content_type, body) => answer(&mut stream, status, content_type, &body),
         Does::Holds => {
             let (mut reader, watching, watched) = (stream.try_clone()?, Arc::clone(shared), path.clone());
+            let gone = Arc::new(AtomicBool::new(false));
+            let is_gone = Arc::clone(&gone);
             reader.set_read_timeout(None)?;
             std::thread::spawn(move || {
                 // Nothing more is said on this connection: what comes is its end.
                 let _ = reader.read(&mut [0]);
+                gone.store(true, Ordering::Relaxed);
                 watching.state().hung_up.push(watched);
                 watching.changed.notify_all();
             });
             shared.wait("the end", |state| {
-                (state.released.contains(&path) || state.hung_up.contains(&path)).then_some(())
+                (state.released.contains(&path) || is_gone.load(Ordering::Relaxed)).then_some(())
             })?;
             answer(&mut stream, 200, JSON, r#"{"late": true}"#)
         }

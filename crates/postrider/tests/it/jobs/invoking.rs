@@ -46,10 +46,10 @@ async fn of_64_invokers_in_four_processes_one_runs_and_the_others_are_told_which
     let answers: Vec<Value> = std::thread::scope(|scope| {
         let invoking: Vec<_> = (0..INVOKERS)
             .map(|n| {
-                let (crew, door, start, body) = (&crew, &doors[n % PROCESSES], &start, &body);
+                let (crew, door, start, body) = (&crew, &*doors[n % PROCESSES].http_url, &start, &body);
                 scope.spawn(move || {
                     start.wait();
-                    let reply = crew.invocation(door, "sync", "", body)?;
+                    let reply = crew.call_at(door, "POST", "/functions/sync/invoke", body)?;
                     let mut answer = reply.json()?;
                     answer["status"] = json!(reply.status);
                     anyhow::Ok(answer)

@@ -134,7 +134,6 @@ struct Run {
     id: Uuid,
     status: String,
     retry_count: i64,
-    error_message: Option<String>,
 }
 
 /// Lets another process finish what the dead left, and tells how the first run ended.
@@ -150,6 +149,8 @@ async fn finish(works: &Works) -> anyhow::Result<Run> {
     )
     .await?;
     let (next, _config) = works.launch(OFTEN, &[])?;
+    // Where nothing is left to do it would be told to stop before it can hear that.
+    next.wait_for_line("postrider is serving at ")?;
     let ended = "select count(*) from jobs.job_runs where status <> 'running' and retry_at is null";
     let open = "select count(*) from jobs.job_runs where status = 'running' or retry_at is not null";
     let ended = eventually("everything has ended", async || {
@@ -159,7 +160,7 @@ async fn finish(works: &Works) -> anyhow::Result<Run> {
         return Err(error.context(next.lines().join("\n")));
     }
     stop(next)?;
-    let sql = "select id, status, retry_count::bigint, error_message from jobs.job_runs order by created_at limit 1";
+    let sql = "select id, status, retry_count::bigint from jobs.job_runs order by created_at limit 1";
     Ok(sqlx::query_as(sql).fetch_one(&works.admin).await?)
 }
 

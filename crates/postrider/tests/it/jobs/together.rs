@@ -169,7 +169,7 @@ async fn nobody_runs_a_key_a_second_time_while_it_completes() -> anyhow::Result<
     Ok(())
 }
 
-/// The two tests above would notice if the database did not decide.
+/// The first of these tests would notice if the database did not decide.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_unique_indexes_keys_run_twice() -> anyhow::Result<()> {
     let stage = Stage::new().await?;

@@ -57,7 +57,7 @@ async fn an_invocation_answers_with_the_result_and_the_next_one_with_what_is_in_
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_is_told_that_it_failed_for_good_or_was_cancelled() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    noop(&stage, "sync", json!({ "retry": { "max_retries": 0 } }))?;
+    noop(&stage, "sync", &json!({ "retry": { "max_retries": 0 } }))?;
     let waiting = meanwhile(invocation(&stage, &stage.acme, WAIT, &json!({})));
     end_what_comes(&stage, &Err(("disk full".to_owned(), true))).await?;
     let problem = waiting.await??.problem(500)?;
@@ -82,7 +82,11 @@ async fn who_waits_is_told_that_it_failed_for_good_or_was_cancelled() -> anyhow:
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_invocation_answers_for_the_run_of_the_first() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    noop(&stage, "sync", json!({ "retry": { "initial_delay_ms": 86_400_000, "max_delay_ms": 86_400_000 } }))?;
+    noop(
+        &stage,
+        "sync",
+        &json!({ "retry": { "initial_delay_ms": 86_400_000, "max_delay_ms": 86_400_000 } }),
+    )?;
     let call = || invocation(&stage, &stage.acme, "sync/invoke?wait=0", &json!({})).idempotency_key("k");
     let first = call().send()?;
     let made = first.expect(202)?;
@@ -104,7 +108,7 @@ async fn a_repeated_invocation_answers_for_the_run_of_the_first() -> anyhow::Res
     assert_eq!(stage.count("select count(*) from jobs.job_runs").await?, 1);
 
     // It waits as a first one does.
-    noop(&stage, "slow", json!({}))?;
+    noop(&stage, "slow", &json!({}))?;
     let call = || invocation(&stage, &stage.acme, "slow/invoke?wait=600", &json!({})).idempotency_key("slow");
     let waiting = meanwhile(call());
     crate::world::eventually("a run", || async {
@@ -130,12 +134,12 @@ async fn a_repeated_invocation_answers_for_the_run_of_the_first() -> anyhow::Res
 #[tokio::test(flavor = "multi_thread")]
 async fn past_the_wait_and_when_the_process_stops_the_run_goes_on_without_its_caller() -> anyhow::Result<()> {
     let mut stage = Stage::new().await?;
-    noop(&stage, "sync", json!({}))?;
+    noop(&stage, "sync", &json!({}))?;
     let waited = invocation(&stage, &stage.acme, "sync/invoke?wait=1", &json!({})).send()?.expect(202)?;
     assert_eq!(waited["status"], "running");
     end_all(&stage, &Ok(json!(null))).await?;
 
-    noop(&stage, "slow", json!({}))?;
+    noop(&stage, "slow", &json!({}))?;
     let waiting = meanwhile(invocation(&stage, &stage.acme, "slow/invoke?wait=600", &json!({})));
     let running = "select count(*) from jobs.job_runs where status = 'running'";
     crate::world::eventually("a run", || async { Ok(stage.count(running).await? == 1) }).await?;

@@ -13,7 +13,7 @@ fn all<'a>(reply: &'a Reply, name: &str) -> Vec<&'a str> {
 #[tokio::test]
 async fn every_page_may_invoke_functions_and_do_nothing_else() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    noop(&stage, "sync", json!({}))?;
+    noop(&stage, "sync", &json!({}))?;
     let preflight = stage
         .call("OPTIONS", "/functions/sync/invoke")
         .header("origin", "https://page.example")
@@ -52,7 +52,7 @@ async fn every_page_may_invoke_functions_and_do_nothing_else() -> anyhow::Result
 #[tokio::test]
 async fn where_origins_are_configured_they_hold_for_invocations_too() -> anyhow::Result<()> {
     let stage = Stage::with("[api]\ncors_origins = ['https://desk.example']\n").await?;
-    noop(&stage, "sync", json!({}))?;
+    noop(&stage, "sync", &json!({}))?;
     for (origin, granted) in
         [("https://desk.example", &["https://desk.example"][..]), ("https://page.example", &[])]
     {

@@ -40,7 +40,7 @@ async fn a_function_is_set_replaced_listed_and_removed() -> anyhow::Result<()> {
     assert_eq!(changed["created_at"], made["created_at"]);
     assert_eq!(stage.get(&stage.acme.viewer, "/functions/sync")?.expect(200)?, changed);
     for name in ["b", "a", "Z.1_x-y"] {
-        noop(&stage, name, json!({}))?;
+        noop(&stage, name, &json!({}))?;
     }
     let listed = walk(&stage, &stage.acme.viewer, "/functions", 1, |_| Ok(()))?;
     let mut expected = vec!["Z.1_x-y", "a", "b", "sync"];
@@ -116,7 +116,7 @@ async fn a_function_that_makes_no_sense_is_refused_with_its_field() -> anyhow::R
     for (body, status, field, words) in [
         (http("http://functions.example.com"), 422, "target", "https"),
         (http("https://127.0.0.1/x"), 422, "target", "127.0.0.1"),
-        (http("nonsense"), 422, "target", "nonsense"),
+        (http("nonsense"), 422, "target", "this is not a URL"),
         (
             http(&format!("https://a.example/{}", "x".repeat(2048))),
             422,

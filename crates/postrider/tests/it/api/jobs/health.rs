@@ -16,7 +16,7 @@ async fn health_counts_the_last_day_and_says_which_thresholds_are_crossed() -> a
     });
     assert_eq!(health(&stage.acme.viewer)?, json!({ "functions": [], "alerts": fine }));
 
-    noop(&stage, "a", json!({ "retry": { "max_retries": 0 } }))?;
+    noop(&stage, "a", &json!({ "retry": { "max_retries": 0 } }))?;
     for _ in 0..6 {
         begin(&stage, "a")?;
         end_all(&stage, &Err(("broken".to_owned(), true))).await?;

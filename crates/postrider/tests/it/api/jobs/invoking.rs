@@ -8,7 +8,7 @@ use crate::api::{Stage, material::UNKNOWN};
 #[tokio::test]
 async fn entities_are_hashed_as_they_were_written() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    noop(&stage, "sync", json!({}))?;
+    noop(&stage, "sync", &json!({}))?;
     let send = |text: &str| {
         let body = format!("{{\"entities\": {text}}}");
         let call = stage.call("POST", "/functions/sync/invoke?wait=0").key(&stage.acme.operator);
@@ -38,8 +38,9 @@ async fn entities_are_hashed_as_they_were_written() -> anyhow::Result<()> {
 async fn bad_input_is_refused_with_its_field_and_makes_no_run() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = stage.tenant("other").await?;
-    noop(&stage, "sync", json!({}))?;
+    noop(&stage, "sync", &json!({}))?;
     let large = "x".repeat(64 * 1024);
+    // The database needs far more room for it.
     let many: Vec<i32> = vec![1; 30_000];
     let own = stage.acme.id.0.to_string();
     for (query, body, field, words) in [
@@ -56,7 +57,6 @@ async fn bad_input_is_refused_with_its_field_and_makes_no_run() -> anyhow::Resul
         ),
         ("", json!({ "force": "yes" }), "force", "invalid type: string \"yes\", expected a boolean"),
         ("", json!({ "input": large }), "input", "is larger than 65536 bytes; keep it elsewhere"),
-        ("", json!({ "input": many }), "input", "is larger than 65536 bytes; keep it elsewhere"),
         (
             "",
             json!({ "entities": [1] }),
@@ -99,7 +99,7 @@ async fn bad_input_is_refused_with_its_field_and_makes_no_run() -> anyhow::Resul
         );
     }
     assert_eq!(stage.count("select count(*) from jobs.job_runs").await?, 0);
-    call("sync/invoke?wait=0", json!({ "tenant_id": own, "input": [null, 1e300], "force": false }))
+    call("sync/invoke?wait=0", json!({ "tenant_id": own, "input": [null, 1e300, many], "force": false }))
         .send()?
         .expect(202)?;
     Ok(())

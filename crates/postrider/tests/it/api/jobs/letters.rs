@@ -15,8 +15,8 @@ use crate::{
 async fn a_letter_is_resolved_by_a_person_or_by_the_run_that_completes() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (viewer, operator) = (&stage.acme.viewer, &stage.acme.operator);
-    noop(&stage, "a", json!({}))?;
-    noop(&stage, "b", json!({}))?;
+    noop(&stage, "a", &json!({}))?;
+    noop(&stage, "b", &json!({}))?;
     let mut runs = Vec::new();
     for name in ["a", "b"] {
         runs.push(begin(&stage, name)?);

@@ -18,8 +18,8 @@ fn post(stage: &Stage, path: &str) -> anyhow::Result<crate::api::Reply> {
 #[tokio::test]
 async fn runs_are_listed_by_function_state_and_schedule() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    noop(&stage, "a", json!({}))?;
-    noop(&stage, "b", json!({}))?;
+    noop(&stage, "a", &json!({}))?;
+    noop(&stage, "b", &json!({}))?;
     let first = begin(&stage, "a")?;
     end_all(&stage, &Ok(json!([1]))).await?;
     let second = begin(&stage, "b")?;
@@ -69,7 +69,7 @@ async fn runs_are_listed_by_function_state_and_schedule() -> anyhow::Result<()> 
 #[tokio::test]
 async fn only_what_failed_is_retried_and_only_where_its_key_is_free() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    noop(&stage, "sync", json!({ "retry": { "max_retries": 0 } }))?;
+    noop(&stage, "sync", &json!({ "retry": { "max_retries": 0 } }))?;
     let run = begin(&stage, "sync")?;
     let retry = format!("/job-runs/{run}/retry");
     let refused = |state: &str, words: &str| {
@@ -101,7 +101,7 @@ async fn only_what_failed_is_retried_and_only_where_its_key_is_free() -> anyhow:
 #[tokio::test]
 async fn what_is_not_over_is_cancelled_once_and_for_ever() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    noop(&stage, "sync", json!({ "retry": { "max_retries": 0 } }))?;
+    noop(&stage, "sync", &json!({ "retry": { "max_retries": 0 } }))?;
     let run = begin(&stage, "sync")?;
     let cancel = |run: &str, note: &str| {
         stage.post(&stage.acme.operator, &format!("/job-runs/{run}/cancel"), &json!({ "note": note }))

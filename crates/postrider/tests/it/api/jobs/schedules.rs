@@ -19,7 +19,7 @@ fn put(stage: &Stage, id: &str, body: &Value) -> anyhow::Result<Reply> {
 async fn a_schedule_is_made_replaced_switched_and_removed() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (viewer, operator) = (&stage.acme.viewer, &stage.acme.operator);
-    noop(&stage, "sync", json!({ "grain": "hour" }))?;
+    noop(&stage, "sync", &json!({ "grain": "hour" }))?;
     let new = json!({ "function_name": "sync", "cron": "0 * * * *" });
     let create = || stage.call("POST", "/schedules").key(operator).idempotency_key("k").json(&new).send();
     let reply = create()?;
@@ -103,7 +103,7 @@ async fn a_schedule_is_made_replaced_switched_and_removed() -> anyhow::Result<()
 async fn a_schedule_that_makes_no_sense_is_refused_with_its_field() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     for name in ["a", "b", "c"] {
-        noop(&stage, name, json!({}))?;
+        noop(&stage, name, &json!({}))?;
     }
     let post = |body: &Value| stage.post(&stage.acme.operator, "/schedules", body);
     for (member, value, status, field, words) in [
@@ -122,7 +122,6 @@ async fn a_schedule_that_makes_no_sense_is_refused_with_its_field() -> anyhow::R
             "unknown variant `week`, expected one of `day`, `hour`, `5min`",
         ),
         ("input", json!("x".repeat(64 * 1024)), 422, "input", "is larger than 65536 bytes"),
-        ("input", json!(vec![1; 30_000]), 422, "input", "is larger than 65536 bytes"),
         ("entities", json!([]), 422, "entities", "must be a JSON object"),
         ("depends_on", json!(["b", "nowhere"]), 422, "depends_on[1]", "there is no function `nowhere`"),
         ("depends_on", json!(["a"]), 422, "depends_on", "the functions would wait for each other: a → a"),
@@ -201,8 +200,8 @@ async fn a_dry_run_shows_the_firings_and_what_may_surprise_and_stores_nothing() 
 #[tokio::test]
 async fn firings_say_why_they_wait_or_did_not_run() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    noop(&stage, "first", json!({}))?;
-    noop(&stage, "then", json!({}))?;
+    noop(&stage, "first", &json!({}))?;
+    noop(&stage, "then", &json!({}))?;
     let new = json!({ "function_name": "then", "cron": "@daily", "depends_on": ["first"] });
     let schedule = id(&stage.post(&stage.acme.operator, "/schedules", &new)?.expect(201)?)?;
     let (tenant, run) = (stage.acme.id.0, uuid::Uuid::now_v7());

@@ -158,7 +158,9 @@ fn compare_calls(run: &Run, function: &Function, story: &[&Change], calls: &[&Re
         match right {
             Some(left) if call.attempt <= run.retry_count + 1 && call.verified => *left -= 1,
             _ => {
-                report.uncalled_for.push(format!("{}: attempt {}, {:?}", run.id, call.attempt, call.answered))
+                report
+                    .uncalled_for
+                    .push(format!("{}: attempt {}, {:?}", run.id, call.attempt, call.answered));
             }
         }
     }
@@ -225,7 +227,7 @@ fn compare_firings(facts: &Facts, schedule: &Schedule, known: &HashMap<Uuid, &Ru
                 }
             }
             _ => {
-                wrong(format!("{} is {} without a run: {:?}", firing.fire_at, firing.outcome, firing.reason))
+                wrong(format!("{} is {} without a run: {:?}", firing.fire_at, firing.outcome, firing.reason));
             }
         }
     }

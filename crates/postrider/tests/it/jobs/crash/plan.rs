@@ -13,6 +13,8 @@ pub struct Plan {
     pub invocations: u32,
     pub processes: usize,
     pub kills: usize,
+    /// Before each so-manieth kill another process is stopped until its runs were taken from it, and goes on as if nothing had been.
+    pub kills_per_stop: usize,
     /// The kills are dealt again and again for so long; once, when it is zero.
     pub time: Duration,
     /// How often each fault strikes.
@@ -43,6 +45,7 @@ impl Plan {
             invocations: 14,
             processes: 4,
             kills: 30,
+            kills_per_stop: 5,
             time: Duration::ZERO,
             faults: FAULTS,
             strikes_min: 2,

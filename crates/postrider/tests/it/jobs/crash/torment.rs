@@ -18,7 +18,10 @@ use super::{
 };
 use crate::{
     campaigns::crash::Dice,
-    channels::{bots::control, crash::crew::Crew},
+    channels::{
+        bots::control,
+        crash::crew::{Crew, Member},
+    },
     jobs::works::{SECRET, Works},
     sql::{execute, texts},
     world::{PATIENCE, Sim},
@@ -48,6 +51,8 @@ pub struct Outcome {
     pub kills: usize,
     /// Of those who held runs.
     pub kills_in_flight: usize,
+    /// Processes that were stopped while they held runs, and went on.
+    pub stops: usize,
     pub runs: usize,
     pub scheduled: usize,
     pub firings: usize,
@@ -62,11 +67,12 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "seed {}, {} s, {} kills ({} with runs in flight), {} runs ({} of {} firings), {} receipts, {} effects, {} looks; faults {:?}",
+            "seed {}, {} s, {} kills ({} with runs in flight), {} stopped for a while, {} runs ({} of {} firings), {} receipts, {} effects, {} looks; faults {:?}",
             self.seed,
             self.seconds,
             self.kills,
             self.kills_in_flight,
+            self.stops,
             self.runs,
             self.scheduled,
             self.firings,
@@ -85,6 +91,7 @@ impl Outcome {
         let at_least = [
             ("kills", self.kills, plan.kills),
             ("those with runs in flight", self.kills_in_flight, plan.kills / 2),
+            ("processes stopped for a while", self.stops, plan.kills / plan.kills_per_stop / 2),
             ("runs", self.runs, plan.runs),
             ("runs of schedules", self.scheduled, plan.runs / 4),
             ("firings", self.firings, plan.runs / 4),
@@ -116,15 +123,18 @@ pub async fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     let config = works.world.config(SETTINGS)?;
     let crew = Crew::new(config.path().to_owned(), "scheduler", plan.processes).await?;
     let watch = Watch::start(&works.admin, LEASE + ALLOWANCE);
-    let mut rig = Rig { works, crew };
+    let mut rig = Rig { works, crew, stopped: Vec::new() };
     let mut sowing = Sowing::default();
 
     loop {
-        for _ in 0..plan.kills {
+        for n in 1..=plan.kills {
             let ended = rig.ended().await?;
             let sown = sowing.sow(&rig.works, &mut dice, plan.invocations).await?;
             // While the rest is under way.
             rig.until_ended(ended + sown * 3 / 4).await?;
+            if n % plan.kills_per_stop == 0 {
+                rig.stop_one(&mut dice, &mut outcome).await?;
+            }
             rig.kill(&mut dice, &mut outcome).await?;
         }
         if begun.elapsed() >= plan.time {
@@ -134,7 +144,7 @@ pub async fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     control(&sim, "/faults", &serde_json::json!({}))?;
     rig.finish().await?;
     let seen = watch.end().await?;
-    let Rig { works, crew } = rig;
+    let Rig { works, crew, .. } = rig;
     crew.drain().await?;
 
     let (mut facts, faults) = facts::gather(&works, &sim, sowing.acquired, &sowing.schedules).await?;
@@ -166,6 +176,8 @@ fn start_sim(plan: &Plan) -> anyhow::Result<Sim> {
 struct Rig {
     works: Works,
     crew: Crew,
+    /// Who was stopped, and when.
+    stopped: Vec<(Member, Instant)>,
 }
 
 impl Rig {
@@ -187,25 +199,53 @@ impl Rig {
                 (seen, last) = (now, Instant::now());
             }
             anyhow::ensure!(last.elapsed() < PATIENCE, "nothing goes on: {now} of {runs} have ended");
-            self.crew.complete_starts(1).await?;
+            self.take_in().await?;
             tokio::time::sleep(Duration::from_millis(20)).await; // between two looks, never instead of one
         }
     }
 
-    async fn kill(&mut self, dice: &mut Dice, outcome: &mut Outcome) -> anyhow::Result<()> {
+    /// Who has started is put to work, and who was stopped goes on when its runs were taken from it. Somebody must be left.
+    async fn take_in(&mut self) -> anyhow::Result<()> {
         self.crew.complete_starts(1).await?;
-        let holders = texts(
-            &self.works.admin,
-            "select distinct locked_by from jobs.job_runs where locked_by is not null",
-        )
-        .await?;
-        let mut victim =
-            self.crew.pick(dice, |one| one.name.as_ref().is_some_and(|name| holders.contains(name)));
+        for (member, since) in std::mem::take(&mut self.stopped) {
+            // Unless nobody can take them: it may have been in the middle of a statement.
+            if self.held(&member).await? > 0 && since.elapsed() < LEASE * 2 {
+                self.stopped.push((member, since));
+            } else {
+                member.process.signal("CONT")?;
+                self.crew.ready.push(member);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many runs somebody holds.
+    async fn held(&self, member: &Member) -> anyhow::Result<i64> {
+        let name = member.name.as_deref().unwrap_or_default();
+        self.works.count(format!("select count(*) from jobs.job_runs where locked_by = '{name}'")).await
+    }
+
+    /// One of those at work, and rather one that holds runs.
+    async fn pick(&mut self, dice: &mut Dice) -> anyhow::Result<Member> {
+        self.take_in().await?;
+        let holders = "select distinct locked_by from jobs.job_runs where locked_by is not null";
+        let holders = texts(&self.works.admin, holders).await?;
+        Ok(self.crew.pick(dice, |one| one.name.as_ref().is_some_and(|name| holders.contains(name))))
+    }
+
+    async fn kill(&mut self, dice: &mut Dice, outcome: &mut Outcome) -> anyhow::Result<()> {
+        let mut victim = self.pick(dice).await?;
         self.crew.kill(&mut victim)?;
-        let name = victim.name.unwrap_or_default();
-        let held = format!("select count(*) from jobs.job_runs where locked_by = '{name}'");
         outcome.kills += 1;
-        outcome.kills_in_flight += usize::from(self.works.count(held).await? > 0);
+        outcome.kills_in_flight += usize::from(self.held(&victim).await? > 0);
+        Ok(())
+    }
+
+    async fn stop_one(&mut self, dice: &mut Dice, outcome: &mut Outcome) -> anyhow::Result<()> {
+        let victim = self.pick(dice).await?;
+        victim.process.signal("STOP")?;
+        outcome.stops += usize::from(self.held(&victim).await? > 0);
+        self.stopped.push((victim, Instant::now()));
         Ok(())
     }
 
@@ -221,7 +261,7 @@ impl Rig {
         loop {
             execute(&self.works.admin, stop).await?;
             let (schedules, open) = (self.works.count(enabled).await?, self.works.count(OPEN).await?);
-            if schedules == 0 && open == 0 {
+            if schedules == 0 && open == 0 && self.stopped.is_empty() {
                 return Ok(());
             }
             let now = (self.ended().await?, schedules);
@@ -229,7 +269,7 @@ impl Rig {
                 (seen, last) = (now, Instant::now());
             }
             anyhow::ensure!(last.elapsed() < PATIENCE, "it does not end: {open} runs, {schedules} schedules");
-            self.crew.complete_starts(1).await?;
+            self.take_in().await?;
             tokio::time::sleep(Duration::from_millis(50)).await; // between two looks, never instead of one
         }
     }

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 use sqlx::Connection;
 
-use super::super::crew::{Crew, Run, soon};
+use super::super::{
+    crew::{Crew, Run, soon},
+    stage::ask,
+};
 use crate::{
     sql::execute,
     world::{Server, eventually},
@@ -19,7 +22,7 @@ const SHOP: &str = r"
         as $$ insert into shop.done values (p_name, current_setting('app.current_tenant_id'), current_user) $$;
     create function shop.count(p_input jsonb) returns jsonb language plpgsql
         as $$ begin perform shop.note('count'); return jsonb_build_object('counted', p_input -> 'n'); end $$;
-    create function shop.nothing() returns void language sql as $$ select shop.note('nothing') $$;
+    create function shop.nothing() returns void language plpgsql as $$ begin perform shop.note('nothing'); end $$;
     create function shop.raises(p_input jsonb) returns jsonb language plpgsql
         as $$ begin perform shop.note('raises'); raise exception 'it will not do' using errcode = p_input ->> 'code'; end $$;
     create function shop.divides(p_input jsonb) returns jsonb language plpgsql
@@ -163,7 +166,7 @@ async fn a_function_leaves_nothing_in_the_connection_for_the_next() -> anyhow::R
          end $$;
          create function shop.looks() returns jsonb language sql as $$
              select jsonb_build_object('tenant', current_setting('app.current_tenant_id'), 'path', current_setting('search_path'),
-                                       'who', current_user, 'locks', (select count(*) from pg_locks where locktype = 'advisory'),
+                                       'who', current_user, 'locks', (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()),
                                        'temporary', to_regclass('pg_temp.litter'), 'listens', (select count(*) from pg_listening_channels()))
          $$;",
         crew.world.database()
@@ -218,6 +221,15 @@ async fn long_sql_functions_leave_room_for_others_and_die_with_their_run() -> an
         crew.call(&server, "POST", &format!("/job-runs/{run}/cancel"), &Value::Null)?.expect(200)?;
     }
     eventually("the server has given them up", async || Ok(crew.count(&waiting(1)).await? == 0)).await?;
+    // One that is cancelled without a word: what it has done does not stay, because it may not end its run.
+    crew.put(&server, "z", &json!({ "target": { "sql": "shop.waits" }, "timeout_seconds": 900 }))?;
+    let late = crew.invoke(&server, "z", &json!({ "lock": 1 }))?;
+    eventually("it is at it", async || Ok(crew.count(&waiting(1)).await? == 1)).await?;
+    let unheard = format!("select jobs.cancel_run('{late}', null, 'me')");
+    assert_eq!(ask::<String>(&crew.app, crew.tenant, unheard).await?, "cancelled");
+    execute(&mut gate, "select pg_advisory_unlock(1)").await?;
+    eventually("it is through", async || Ok(crew.count(&waiting(1)).await? == 0)).await?;
+    cancelled.push(late);
 
     let mut runs = Vec::new();
     for n in 0..12 {

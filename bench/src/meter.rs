@@ -12,7 +12,7 @@ use crate::{
 
 /// The counters at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     wal: i64,
     /// Transactions that wrote something: only those are given a number.
     commits: i64,
@@ -22,12 +22,12 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Where this process is the client.
-    pub(super) async fn of_this_process(database: &Database<'_>) -> anyhow::Result<Self> {
+    pub(crate) async fn of_this_process(database: &Database<'_>) -> anyhow::Result<Self> {
         Self::read(database, machine::processor_time(std::process::id())?).await
     }
 
     /// `client` is what the clients have used of the processor so far.
-    pub(super) async fn read(database: &Database<'_>, client: Duration) -> anyhow::Result<Self> {
+    pub(crate) async fn read(database: &Database<'_>, client: Duration) -> anyhow::Result<Self> {
         let mut admin = database.admin().await?;
         let (wal, commits) = sqlx::query_as(
             "select (pg_current_wal_insert_lsn() - '0/0')::bigint,
@@ -41,7 +41,7 @@ impl Meter {
     }
 
     /// What happened since another reading.
-    pub(super) fn since(self, before: Self, items: i64, took: Duration) -> Cost {
+    pub(crate) fn since(self, before: Self, items: i64, took: Duration) -> Cost {
         let items = items as f64;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let (server, client) =
@@ -58,17 +58,17 @@ impl Meter {
 
 /// Bytes of WAL and commits per 1,000 items, microseconds of the processor per item, and the share of it that was used.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cost {
-    pub(super) wal: f64,
-    pub(super) commits: f64,
-    pub(super) server: f64,
-    pub(super) client: f64,
-    pub(super) busy: f64,
+pub(crate) struct Cost {
+    pub(crate) wal: f64,
+    pub(crate) commits: f64,
+    pub(crate) server: f64,
+    pub(crate) client: f64,
+    pub(crate) busy: f64,
 }
 
 impl Cost {
     /// The middle of several, figure by figure.
-    pub(super) fn median(costs: &[Self]) -> Self {
+    pub(crate) fn median(costs: &[Self]) -> Self {
         let middle = |what: fn(&Self) -> f64| median(costs.iter().map(what));
         Self {
             wal: middle(|cost| cost.wal),
@@ -80,13 +80,13 @@ impl Cost {
     }
 
     /// Items per second of the processor's time, on both sides together.
-    pub(super) fn items_per_second(self) -> f64 {
+    pub(crate) fn items_per_second(self) -> f64 {
         1e6 / (self.server + self.client)
     }
 
-    pub(super) fn words(self) -> String {
+    pub(crate) fn words(self, what: &str) -> String {
         format!(
-            "per 1,000 items {} kB of WAL and {:.1} commits; per item {:.1} µs of the processor in the server and {:.1} µs in \
+            "per 1,000 {what}s {} kB of WAL and {:.1} commits; per {what} {:.1} µs of the processor in the server and {:.1} µs in \
              the client, {:.0} % of all cores",
             count(self.wal / 1000.0),
             self.commits,

@@ -1,0 +1,60 @@
+//! Firing: how many schedules one scheduler brings to a run each.
+
+use std::time::{Duration, Instant};
+
+use postrider_engine::{Hints, Scheduler, SchedulerSettings};
+use postrider_model::lock_key::Grain;
+use postrider_store::{functions, job_runs, pool, tenants, wakeups};
+use sqlx::Connection;
+use tokio_util::sync::CancellationToken;
+
+use super::{ACTOR, PATIENCE};
+use crate::{place::Place, report::Report};
+
+const SCHEDULES: i32 = 1_000;
+
+/// All of them are due when the scheduler starts.
+pub(super) async fn measure(place: &Place, report: &mut Report) -> anyhow::Result<()> {
+    let database = place.fresh("bench_firing").await?;
+    let mut admin = database.admin().await?;
+    let mut transaction = admin.begin().await?;
+    let (tenant, _) = tenants::create(&mut transaction, ACTOR, ACTOR).await?;
+    pool::act_as(&mut transaction, tenant).await?;
+    functions::put_builtin(&mut transaction, "noop", Grain::FiveMinutes).await?;
+    transaction.commit().await?;
+    sqlx::query(include_str!("../../sql/jobs/schedules.sql"))
+        .bind(tenant.0)
+        .bind(SCHEDULES)
+        .execute(&mut admin)
+        .await?;
+    sqlx::raw_sql("vacuum analyze").execute(&mut admin).await?;
+
+    let url = database.url("postrider_worker");
+    let worker = pool::connect(&url, pool::Settings::default()).await?;
+    let shutdown = CancellationToken::new();
+    let (ends, listening) = wakeups::listen(&url, job_runs::ENDS_CHANNEL, shutdown.clone())?;
+    let listening = tokio::spawn(listening);
+    let settings = SchedulerSettings {
+        poll_interval: Duration::from_millis(500),
+        misfire_grace: Duration::from_secs(60),
+        dependency_patience: Duration::from_secs(24 * 60 * 60),
+    };
+    let runs = Hints::new(job_runs::HINT_CHANNEL);
+    let begun = Instant::now();
+    let firing = Scheduler { pool: worker.clone(), ends, runs, settings }.run(shutdown.clone());
+    let firing = tokio::spawn(firing);
+    let fired = "select count(*) from jobs.schedule_firings where outcome = 'started'";
+    while sqlx::query_scalar::<_, i64>(fired).fetch_one(&mut admin).await? < i64::from(SCHEDULES) {
+        anyhow::ensure!(begun.elapsed() < PATIENCE, "the scheduler does not come to an end");
+        tokio::time::sleep(Duration::from_millis(5)).await; // between two looks
+    }
+    let rate = f64::from(SCHEDULES) / begun.elapsed().as_secs_f64();
+    shutdown.cancel();
+    firing.await?;
+    listening.await?;
+    worker.close().await;
+    admin.close().await?;
+    database.remove().await?;
+    report.single("schedules that one scheduler fires per second", &format!("{rate:.0}"), None);
+    Ok(())
+}

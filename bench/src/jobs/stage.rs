@@ -1,0 +1,215 @@
+//! A tenant with functions, a runner that performs them, and callers that wait for the end, as a server has it all by default.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use anyhow::Context;
+use postrider_api::Ends;
+use postrider_engine::{
+    Functions, Hints, Runner, RunnerParts, RunnerSettings,
+    jobs::{Invoked, builtin},
+};
+use postrider_model::{
+    ids::{JobRunId, TenantId},
+    job::{JobRunStatus, RetryPolicy, Target},
+    lock_key::{EntityHash, Grain},
+    seal::MasterKey,
+};
+use postrider_providers::{
+    GuardedClient, Policy,
+    function::{FunctionCall, HttpFunction, LIMITS},
+};
+use postrider_store::{
+    Pool, functions,
+    functions::NewFunction,
+    job_runs::{self, Acquired, Invocation},
+    pool, tenants, wakeups,
+};
+use secrecy::SecretString;
+use serde_json::json;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{ACTOR, CONNECTIONS, PATIENCE, RUNNING, null};
+use crate::place::Database;
+
+/// What is invoked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Subject {
+    Rust,
+    Http,
+}
+
+impl Subject {
+    pub(super) const ALL: [Self; 2] = [Self::Rust, Self::Http];
+
+    fn function(self) -> &'static str {
+        match self {
+            Self::Rust => "noop",
+            Self::Http => "noop-http",
+        }
+    }
+
+    /// Its place in [`Subject::ALL`].
+    pub(super) fn at(self) -> usize {
+        self as usize
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rust => "a Rust function",
+            Self::Http => "an HTTP function",
+        }
+    }
+}
+
+/// As `jobs` has it by default, but for the room of one tenant: there is one here, and it has it all.
+fn settings() -> RunnerSettings {
+    RunnerSettings {
+        concurrency: RUNNING,
+        tenant_concurrency: RUNNING,
+        lease: Duration::from_secs(30),
+        poll_interval: Duration::from_millis(500),
+        sql_concurrency: 4,
+        sql_schemas: Vec::new(),
+    }
+}
+
+pub(super) struct Stage {
+    pub(super) tenant: TenantId,
+    app: Pool,
+    worker: Pool,
+    hints: Hints,
+    ends: Ends,
+    functions: Functions,
+    client: GuardedClient,
+    url: String,
+    secret: SecretString,
+    /// No two invocations are about the same.
+    numbers: AtomicU64,
+    shutdown: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Stage {
+    pub(super) async fn set(database: &Database<'_>) -> anyhow::Result<Self> {
+        let connections = pool::Settings { connections_max: CONNECTIONS, acquire_timeout: PATIENCE };
+        let app = pool::connect(&database.url("postrider_app"), connections).await?;
+        let worker = pool::connect(&database.url("postrider_worker"), connections).await?;
+        let (shutdown, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let (url, answering) = null::listen(shutdown.clone()).await?;
+        tasks.spawn(answering);
+
+        let key = MasterKey::generate()?;
+        let mut admin = database.admin().await?;
+        let (tenant, _) = tenants::create(&mut admin, ACTOR, ACTOR).await?;
+        drop(admin);
+        let mut transaction = pool::begin_as(&app, tenant).await?;
+        functions::put_builtin(&mut transaction, Subject::Rust.function(), Grain::FiveMinutes).await?;
+        let function = NewFunction {
+            name: Subject::Http.function(),
+            target: &Target::Http(url.clone()),
+            grain: Grain::FiveMinutes,
+            timeout_seconds: 60,
+            retry: RetryPolicy::default(),
+            secret: None,
+        };
+        let put = functions::put(&mut transaction, Some(&key), tenant, &function, ACTOR).await?;
+        pool::commit(transaction).await?;
+
+        let listen = |role, channel| {
+            let (wakeups, listening) = wakeups::listen(&database.url(role), channel, shutdown.clone())?;
+            tasks.spawn(listening);
+            anyhow::Ok(wakeups)
+        };
+        let hints = Hints::new(job_runs::HINT_CHANNEL);
+        tasks.spawn(hints.clone().run(app.clone(), shutdown.clone()));
+        let ends = Ends::new(shutdown.clone());
+        tasks.spawn(ends.clone().run(app.clone(), listen("postrider_app", job_runs::ENDS_CHANNEL)?));
+        let ended = Hints::new(job_runs::ENDS_CHANNEL);
+        tasks.spawn(ended.clone().run(worker.clone(), shutdown.clone()));
+        let functions = builtin::standard(&worker, None);
+        let client = GuardedClient::new(Policy { allow_private: true }, LIMITS)?;
+        let parts = RunnerParts {
+            pool: worker.clone(),
+            sql_pool: worker.clone(),
+            functions: functions.clone(),
+            client: client.clone(),
+            master_key: Some(key),
+            ends: ended,
+        };
+        let runs = listen("postrider_worker", job_runs::HINT_CHANNEL)?;
+        let cancels = listen("postrider_worker", job_runs::CANCEL_CHANNEL)?;
+        tasks.spawn(Runner::new(parts, runs, cancels, settings()).run(shutdown.clone()));
+        tasks.close();
+        Ok(Self {
+            tenant,
+            app,
+            worker,
+            hints,
+            ends,
+            functions,
+            client,
+            url,
+            secret: put.new_secret.context("the function has no secret")?,
+            numbers: AtomicU64::new(0),
+            shutdown,
+            tasks,
+        })
+    }
+
+    pub(super) async fn leave(&self) {
+        self.shutdown.cancel();
+        self.tasks.wait().await;
+        self.app.close().await;
+        self.worker.close().await;
+    }
+
+    /// A whole invocation, as the API has it: until its result is known.
+    pub(super) async fn invoke(&self, subject: Subject) -> anyhow::Result<()> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let input = json!({ "order": number });
+        let entities = EntityHash::of(&input.to_string())?;
+        let invocation = Invocation {
+            function: subject.function(),
+            input: Some(&input),
+            entities: Some(&entities),
+            force: false,
+        };
+        let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
+        let Acquired::Run(id) = job_runs::acquire(&mut transaction, invocation, ACTOR).await? else {
+            anyhow::bail!("invocation {number} is none of its own");
+        };
+        let waiter = self.ends.wait_for(self.tenant, id).context("too many wait")?;
+        pool::commit(transaction).await?;
+        self.hints.send();
+        waiter.over_within(PATIENCE).await;
+        let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
+        let run = job_runs::find(&mut transaction, self.tenant, id).await?.context("the run is gone")?;
+        pool::commit(transaction).await?;
+        anyhow::ensure!(run.status == JobRunStatus::Completed, "a run is {:?}", run.status);
+        Ok(())
+    }
+
+    /// Calls the function itself.
+    pub(super) async fn call(&self, subject: Subject) -> anyhow::Result<()> {
+        let (job_id, function_name, lock_key) = (JobRunId::new(), subject.function(), "noop:bench");
+        let (tenant, attempt, input) = (self.tenant, 1, &json!({ "order": 1 }));
+        match subject {
+            Subject::Rust => {
+                let function = self.functions.get(function_name).context("no such function")?;
+                let scheduled_for = None;
+                let invoked =
+                    Invoked { tenant, job_id, function_name, lock_key, attempt, input, scheduled_for };
+                function.call(&invoked).await?;
+            }
+            Subject::Http => {
+                let call =
+                    FunctionCall { tenant_id: tenant, job_id, function_name, lock_key, attempt, input };
+                HttpFunction::new(&self.client, &self.url, &self.secret)?.call(&call).await?;
+            }
+        }
+        Ok(())
+    }
+}
