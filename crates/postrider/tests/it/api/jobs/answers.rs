@@ -17,7 +17,7 @@ async fn an_invocation_answers_with_the_result_and_the_next_one_with_what_is_in_
     noop(
         &stage,
         "sync",
-        json!({ "grain": "day", "retry": { "initial_delay_ms": 86_400_000, "max_delay_ms": 86_400_000 } }),
+        &json!({ "grain": "day", "retry": { "initial_delay_ms": 86_400_000, "max_delay_ms": 86_400_000 } }),
     )?;
     let call = |path: &str| invocation(&stage, &stage.acme, path, &json!({ "input": { "n": 1 } }));
     let waiting = meanwhile(call(WAIT));
