@@ -174,6 +174,12 @@ mod tests {
     const TENANT: TenantId = TenantId(uuid::Uuid::nil());
     const LONG: Duration = Duration::from_secs(3600);
 
+    /// Runs that are waited for, and those who wait.
+    fn counts(ends: &Ends) -> (usize, usize) {
+        let waited = ends.lock();
+        (waited.runs.len(), waited.waiters)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn all_who_wait_for_a_run_are_told_and_forgotten() {
         let ends = Ends::new(CancellationToken::new());
@@ -191,9 +197,9 @@ mod tests {
             waiter.over_within(LONG).await;
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
-        assert_eq!((ends.lock().runs.len(), ends.lock().waiters), (1, 1));
+        assert_eq!(counts(&ends), (1, 1));
         drop(elsewhere);
-        assert_eq!((ends.lock().runs.len(), ends.lock().waiters), (0, 0));
+        assert_eq!(counts(&ends), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
