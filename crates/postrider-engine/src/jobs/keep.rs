@@ -8,6 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Shared, within};
 
+/// A cancelled run is let go of within this time, whatever the lease is: the hint may be lost.
+const EVERY_MAX: Duration = Duration::from_secs(5);
+
 /// Runs recovered in one transaction.
 const BATCH: i32 = 100;
 
@@ -23,7 +26,7 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>, cancels: Wakeups) -> Self {
-        let every = (shared.settings.lease / 6).max(Duration::from_millis(50));
+        let every = (shared.settings.lease / 6).clamp(Duration::from_millis(50), EVERY_MAX);
         Self { shared, cancels, every }
     }
 
