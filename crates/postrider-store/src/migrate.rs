@@ -61,9 +61,13 @@ pub const MIGRATIONS: &[Migration] = steps![
     25 => "jobs/0025_lock_keys.sql",
     26 => "jobs/0026_entity_hashes.sql",
     27 => "jobs/0027_functions_and_runs.sql",
-    28 => "jobs/0028_running.sql",
-    29 => "jobs/0029_scheduling.sql",
-    30 => "jobs/0030_monitoring.sql",
+    28 => "jobs/0028_functions.sql",
+    29 => "jobs/0029_running.sql",
+    30 => "jobs/0030_operating_runs.sql",
+    31 => "jobs/0031_scheduling.sql",
+    32 => "jobs/0032_alerts.sql",
+    33 => "jobs/0033_notifying.sql",
+    34 => "jobs/0034_measuring_and_pruning.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");
