@@ -2,7 +2,7 @@
 //!
 //! What is absent from a table of transitions cannot happen: the database refuses it too, and a test compares the two.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use base64::Engine;
 use secrecy::SecretString;
@@ -207,6 +207,41 @@ impl RetryPolicy {
             return Some(("backoff_multiplier", "must lie between 1 and 100"));
         }
         (self.max_delay_ms > DAY_MS).then_some(("max_delay_ms", "must lie between 0 and 86400000"))
+    }
+}
+
+/// The function that watches jobs.
+pub const DETECT_ALERTS: &str = "detect-alerts";
+
+/// When the jobs of a tenant are an alert: what `detect-alerts` takes as its input.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AlertRules {
+    /// More failed runs in 24 hours.
+    pub failed_max: u32,
+    /// A run that has been at it for longer.
+    pub running_minutes_max: u32,
+    /// A larger share of retried runs in 24 hours.
+    pub retry_rate_max: f64,
+}
+
+impl Default for AlertRules {
+    fn default() -> Self {
+        Self { failed_max: 5, running_minutes_max: 30, retry_rate_max: 0.1 }
+    }
+}
+
+impl AlertRules {
+    /// How long a run may be at it.
+    #[must_use]
+    pub fn running_max(&self) -> Duration {
+        Duration::from_secs(u64::from(self.running_minutes_max) * 60)
+    }
+
+    /// What is wrong with them.
+    #[must_use]
+    pub fn problem(&self) -> Option<&'static str> {
+        (!(0.0..=1.0).contains(&self.retry_rate_max)).then_some("retry_rate_max must lie between 0 and 1")
     }
 }
 

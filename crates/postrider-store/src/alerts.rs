@@ -1,11 +1,9 @@
 //! Alerts, and the cards on which people decide about them.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use postrider_model::{
     ids::{AlertId, DecisionCardId, TenantId},
-    job::{AlertStatus, CardStatus},
+    job::{AlertRules, AlertStatus, CardStatus, DETECT_ALERTS},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -72,15 +70,18 @@ pub async fn page(
         .collect()
 }
 
-/// The three thresholds of the rules about jobs.
-#[derive(Debug, Clone, Copy)]
-pub struct Thresholds {
-    /// More failed runs in a day are an alert.
-    pub failed_max: i32,
-    /// A run that is at it for longer is an alert.
-    pub running_max: Duration,
-    /// A larger share of retried runs in a day is an alert.
-    pub retry_rate_max: f64,
+/// The rules about the jobs of a tenant, as its first schedule of `detect-alerts` sets them.
+pub async fn rules(connection: &mut PgConnection, tenant: TenantId) -> Result<AlertRules, StoreError> {
+    let input = sqlx::query_scalar!(
+        "select input from jobs.schedules where tenant_id = $1 and function_name = $2 order by id limit 1",
+        tenant.0,
+        DETECT_ALERTS,
+    )
+    .fetch_optional(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading the rules of alerts"))?;
+    // An input that makes no sense fails its own runs, and says so there.
+    Ok(input.flatten().and_then(|input| serde_json::from_value(input).ok()).unwrap_or_default())
 }
 
 /// What detecting did.
@@ -95,14 +96,14 @@ pub struct Detected {
 }
 
 /// Raises and resolves the alerts about the jobs of a tenant.
-pub async fn detect(pool: &Pool, tenant: TenantId, thresholds: Thresholds) -> Result<Detected, StoreError> {
+pub async fn detect(pool: &Pool, tenant: TenantId, rules: AlertRules) -> Result<Detected, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
     let detected = sqlx::query_as!(
         Detected,
         r#"select raised as "raised!", resolved as "resolved!", open as "open!" from jobs.detect_alerts($1, $2, $3)"#,
-        thresholds.failed_max,
-        interval(thresholds.running_max),
-        thresholds.retry_rate_max,
+        i32::try_from(rules.failed_max).unwrap_or(i32::MAX),
+        interval(rules.running_max()),
+        rules.retry_rate_max,
     )
     .fetch_one(unnamed(&mut transaction))
     .await

@@ -266,6 +266,15 @@ pub struct Day {
     pub long_running: i64,
 }
 
+impl Day {
+    /// The share that was tried again.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "numbers of runs are far smaller")]
+    pub fn retry_rate(&self) -> f64 {
+        if self.total == 0 { 0.0 } else { self.retried as f64 / self.total as f64 }
+    }
+}
+
 /// The last day of the transaction's tenant. A run takes long when it takes longer than this.
 pub async fn day(
     connection: &mut PgConnection,

@@ -1,10 +1,9 @@
 //! How the jobs of a tenant are doing.
 
-use std::time::Duration;
-
 use axum::{Json, extract::State};
-use postrider_model::job::JobRunStatus;
+use postrider_model::job::{AlertRules, JobRunStatus};
 use postrider_store::{
+    alerts,
     job_runs::{self, Day, Health},
     pool,
 };
@@ -13,13 +12,6 @@ use utoipa::ToSchema;
 
 use super::super::words;
 use crate::{App, auth::Viewer, error::ApiResult};
-
-/// More failed runs in a day are an alert.
-const FAILED_MAX: i64 = 5;
-/// A run that takes longer is an alert.
-const RUNNING_MAX: Duration = Duration::from_secs(30 * 60);
-/// A larger share of retried runs in a day is an alert.
-const RETRY_RATE_MAX: f64 = 0.1;
 
 /// How jobs are doing.
 #[derive(Debug, Serialize, ToSchema)]
@@ -55,12 +47,12 @@ impl From<Health> for FunctionHealth {
     }
 }
 
-/// The three numbers that `detect-alerts` watches, at this moment, by its thresholds when nobody says otherwise.
+/// The three numbers that `detect-alerts` watches, at this moment, by the thresholds of its schedule.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct JobThresholds {
     /// Runs of the last day that are failed.
     failed_24h: Threshold,
-    /// Runs that have been running for 30 minutes or more.
+    /// Runs that have been running for longer than they may, which is 30 minutes unless the schedule says otherwise.
     long_running: Threshold,
     /// The share of the last day's runs that were tried again.
     retry_rate: Threshold,
@@ -82,14 +74,13 @@ impl Threshold {
     }
 }
 
-impl From<Day> for JobThresholds {
+impl JobThresholds {
     #[expect(clippy::cast_precision_loss, reason = "numbers of runs are far smaller")]
-    fn from(day: Day) -> Self {
-        let rate = if day.total == 0 { 0.0 } else { day.retried as f64 / day.total as f64 };
+    fn of(day: &Day, rules: &AlertRules) -> Self {
         Self {
-            failed_24h: Threshold::of(day.failed as f64, FAILED_MAX as f64),
+            failed_24h: Threshold::of(day.failed as f64, rules.failed_max.into()),
             long_running: Threshold::of(day.long_running as f64, 0.0),
-            retry_rate: Threshold::of(rate, RETRY_RATE_MAX),
+            retry_rate: Threshold::of(day.retry_rate(), rules.retry_rate_max),
         }
     }
 }
@@ -105,10 +96,11 @@ impl From<Day> for JobThresholds {
 pub(crate) async fn show(State(app): State<App>, Viewer(caller): Viewer) -> ApiResult<Json<JobHealth>> {
     let mut transaction = pool::begin_snapshot(&app.pool, caller.tenant_id).await?;
     let functions = job_runs::health(&mut transaction, caller.tenant_id).await?;
-    let day = job_runs::day(&mut transaction, caller.tenant_id, RUNNING_MAX).await?;
+    let rules = alerts::rules(&mut transaction, caller.tenant_id).await?;
+    let day = job_runs::day(&mut transaction, caller.tenant_id, rules.running_max()).await?;
     pool::commit(transaction).await?;
     let functions = functions.into_iter().map(FunctionHealth::from).collect();
-    Ok(Json(JobHealth { functions, alerts: day.into() }))
+    Ok(Json(JobHealth { functions, alerts: JobThresholds::of(&day, &rules) }))
 }
 
 #[cfg(test)]
@@ -118,7 +110,8 @@ mod tests {
     #[test]
     fn a_threshold_is_crossed_by_more_than_it_allows() {
         let crossed = |failed, long_running, retried, total| {
-            let alerts = JobThresholds::from(Day { failed, long_running, retried, total });
+            let alerts =
+                JobThresholds::of(&Day { failed, long_running, retried, total }, &AlertRules::default());
             [alerts.failed_24h, alerts.long_running, alerts.retry_rate].map(|alert| alert.crossed)
         };
         assert_eq!(crossed(0, 0, 0, 0), [false, false, false]);

@@ -16,11 +16,12 @@ use postrider_store::{Pool, StoreError, alerts};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use postrider_model::job::DETECT_ALERTS;
+
 use self::{detect_alerts::DetectAlerts, notifications::ProcessAlertNotifications};
 use super::{Function, FunctionError, Functions, Invoked};
 
 /// Raises and resolves the alerts about jobs.
-pub const DETECT_ALERTS: &str = "detect-alerts";
 /// Makes a card for each open alert.
 pub const GENERATE_DECISION_CARDS: &str = "generate-decision-cards";
 /// Tells people about alerts.

@@ -1,23 +1,12 @@
 //! How jobs are doing, beside what raises alerts.
 
 use clap::Args;
-use jiff::{SignedDuration, Timestamp};
-use postrider_engine::jobs::builtin::DETECT_ALERTS;
-use postrider_model::job::JobRunStatus;
-use postrider_store::{
-    PgConnection,
-    job_runs::{self, Health, RunFilter},
-    schedules,
-    tenants::Tenant,
-};
+use postrider_model::job::AlertRules;
+use postrider_store::{PgConnection, alerts, job_runs, tenants::Tenant};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::super::{ForTenant, output, with_installation};
 use crate::config::Config;
-
-/// Most runs under way that are looked at.
-const RUNNING_MAX: i64 = 10_000;
 
 #[derive(Args)]
 pub struct HealthArgs {
@@ -45,7 +34,7 @@ pub async fn health(args: &HealthArgs, config: &Config) -> anyhow::Result<()> {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
         let health = job_runs::health(&mut transaction, tenant.id).await?;
-        let thresholds = thresholds(&mut transaction, &tenant, &health).await?;
+        let thresholds = thresholds(&mut transaction, &tenant).await?;
         Ok((health, thresholds))
     })
     .await?;
@@ -86,51 +75,34 @@ pub async fn health(args: &HealthArgs, config: &Config) -> anyhow::Result<()> {
 }
 
 /// The three rules of `detect-alerts`, as its schedule sets them.
-async fn thresholds(
-    connection: &mut PgConnection,
-    tenant: &Tenant,
-    health: &[Health],
-) -> anyhow::Result<[Threshold; 3]> {
-    let schedule = schedules::page(connection, tenant.id, Some(DETECT_ALERTS), None, 1).await?.pop();
-    let set = schedule.and_then(|schedule| schedule.input).unwrap_or(Value::Null);
-    let most = |name: &str, default: f64| set[name].as_f64().unwrap_or(default);
-    let (failed_max, minutes_max, rate_max) =
-        (most("failed_max", 5.0), most("running_minutes_max", 30.0), most("retry_rate_max", 0.1));
-
-    let total: i64 = health.iter().map(|row| row.count).sum();
-    let failed: i64 =
-        health.iter().filter(|row| row.status == JobRunStatus::Failed).map(|row| row.count).sum();
-    let retried: i64 = health.iter().map(|row| row.retried_count).sum();
-    let rate = if total == 0 { 0.0 } else { number(retried) / number(total) };
-    let limit = SignedDuration::try_from_secs_f64(minutes_max * 60.0)?;
-    let since: Timestamp = schedules::now(connection).await?.checked_sub(limit)?;
-    let running = RunFilter { status: Some(JobRunStatus::Running), ..RunFilter::default() };
-    let running = job_runs::page(connection, tenant.id, running, None, RUNNING_MAX).await?;
-    let long: i64 = running.iter().filter(|run| run.started_at < since).map(|_| 1).sum();
+async fn thresholds(connection: &mut PgConnection, tenant: &Tenant) -> anyhow::Result<[Threshold; 3]> {
+    let rules = alerts::rules(connection, tenant.id).await?;
+    let day = job_runs::day(connection, tenant.id, rules.running_max()).await?;
+    let AlertRules { failed_max, running_minutes_max, retry_rate_max } = rules;
     Ok([
         Threshold {
             rule: "failed-jobs",
             what: "failed in 24 hours",
-            value: number(failed),
-            threshold: failed_max,
-            is_exceeded: number(failed) > failed_max,
-            shown: [failed.to_string(), failed_max.to_string()],
+            value: number(day.failed),
+            threshold: failed_max.into(),
+            is_exceeded: day.failed > failed_max.into(),
+            shown: [day.failed.to_string(), failed_max.to_string()],
         },
         Threshold {
             rule: "long-running-jobs",
             what: "running for too long",
-            value: number(long),
+            value: number(day.long_running),
             threshold: 0.0,
-            is_exceeded: long > 0,
-            shown: [long.to_string(), format!("0, after {minutes_max} min")],
+            is_exceeded: day.long_running > 0,
+            shown: [day.long_running.to_string(), format!("0, after {running_minutes_max} min")],
         },
         Threshold {
             rule: "retry-rate",
             what: "retried in 24 hours",
-            value: rate,
-            threshold: rate_max,
-            is_exceeded: rate > rate_max,
-            shown: [format!("{:.1} %", rate * 100.0), format!("{} %", rate_max * 100.0)],
+            value: day.retry_rate(),
+            threshold: retry_rate_max,
+            is_exceeded: day.retry_rate() > retry_rate_max,
+            shown: [format!("{:.1} %", day.retry_rate() * 100.0), format!("{} %", retry_rate_max * 100.0)],
         },
     ])
 }

@@ -67,9 +67,6 @@ impl Crew {
         let key = text("admin_key")?.to_owned();
         let (tenant, workspace) = (text("tenant_id")?.parse()?, text("workspace_id")?.parse()?);
         let (admin, app) = (world.client("postgres").await?, world.client("postrider_app").await?);
-        if let Ok(mutation) = std::env::var("JOBS_MUTATION") {
-            execute(&admin, std::fs::read_to_string(mutation)?).await?;
-        }
         Ok(Self { world, admin, app, tenant, workspace, key })
     }
 
