@@ -28,8 +28,7 @@ test: ## Everything that must hold: formatting, lints, checked queries, tests
 check: ## Formatting, lints, and the freshness of .sqlx
 	@scripts/setup
 	cargo fmt --all --check
-	scripts/sqlx check
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	scripts/sqlx check cargo clippy --quiet --workspace --all-targets -- -D warnings
 
 test-only: ## The tests alone
 ifeq ($(NEXTEST),yes)

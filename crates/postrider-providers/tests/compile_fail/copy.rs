@@ -1,7 +1,5 @@
 use postrider_store::Reservation;
 
 fn twice(reservation: &Reservation) -> (Reservation, Reservation) {
-    (<Reservation as Clone>::clone(reservation), *reservation)
+    (<Reservation as Clone>::clone(reservation), *reservation) //~ E0277
 }
-
-fn main() {}

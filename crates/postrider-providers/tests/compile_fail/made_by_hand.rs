@@ -5,7 +5,7 @@ use postrider_model::{
 use postrider_store::Reservation;
 
 fn by_the_stores_own_function() -> Reservation {
-    Reservation::committed(
+    Reservation::committed( //~ E0624
         OutboxId::new(),
         TenantId::new(),
         Channel::Email,
@@ -13,5 +13,3 @@ fn by_the_stores_own_function() -> Reservation {
         todo!(),
     )
 }
-
-fn main() {}
