@@ -267,7 +267,9 @@ impl Watched<'_> {
                 );
                 return Ok(progress);
             }
-            let has_ended = progress.jobs.completed + progress.jobs.dead == progress.jobs.total();
+            // Its jobs may have ended before what is in doubt: the resolver goes on without them.
+            let has_ended = progress.jobs.completed + progress.jobs.dead == progress.jobs.total()
+                && progress.in_doubt == 0;
             anyhow::ensure!(
                 !has_ended && tokio::time::Instant::now() < deadline,
                 "phase {} came to a halt: {progress:?}",
