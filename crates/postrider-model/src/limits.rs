@@ -19,6 +19,8 @@ use jiff::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
+use crate::schedule::Zone;
+
 /// What an account may be asked. What is not said is not limited, or as the provider's manifest says.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -156,53 +158,6 @@ impl<'de> Deserialize<'de> for TimeOfDay {
     }
 }
 
-/// A time zone by its IANA name.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Zone {
-    name: String,
-    zone: TimeZone,
-}
-
-impl Zone {
-    /// The zone itself.
-    #[must_use]
-    pub fn time_zone(&self) -> &TimeZone {
-        &self.zone
-    }
-}
-
-impl FromStr for Zone {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match zone(name) {
-            // As the database of zones writes it, because Postgres minds.
-            Some(zone) => Ok(Self { name: zone.iana_name().unwrap_or(name).to_owned(), zone }),
-            None => {
-                Err(format!("`{}` is not a time zone; write it like `Europe/Berlin`", name.escape_debug()))
-            }
-        }
-    }
-}
-
-impl Serialize for Zone {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.name)
-    }
-}
-
-impl<'de> Deserialize<'de> for Zone {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
-
-/// A zone by its IANA name, where there is one.
-#[must_use]
-pub fn zone(name: &str) -> Option<TimeZone> {
-    jiff::tz::db().get(name).ok()
-}
-
 /// Limits that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -258,7 +213,7 @@ impl Limits {
     #[must_use]
     pub fn zone(&self) -> TimeZone {
         let of_hours = self.hours.as_ref().and_then(|hours| hours.time_zone.as_ref());
-        of_hours.or(self.time_zone.as_ref()).map_or(TimeZone::UTC, |zone| zone.zone.clone())
+        of_hours.or(self.time_zone.as_ref()).map_or(TimeZone::UTC, |zone| zone.time_zone().clone())
     }
 }
 
@@ -364,7 +319,7 @@ mod tests {
     }
 
     fn opening(hours: &Hours, now: &str, zone: &str) -> String {
-        let opens = hours.opens_at(now.parse().unwrap(), &super::zone(zone).unwrap());
+        let opens = hours.opens_at(now.parse().unwrap(), zone.parse::<Zone>().unwrap().time_zone());
         opens.map_or_else(|| "open".to_owned(), |opens| opens.to_string())
     }
 
@@ -459,7 +414,7 @@ mod tests {
             (hours(json!({ "days": [] })), "days names no day; leave it out to send on every day"),
             (
                 hours(json!({ "time_zone": "Berlin" })),
-                "`Berlin` is not a time zone; write it like `Europe/Berlin`",
+                "`Berlin` is not a time zone: the IANA database has none of this name; did you mean `Europe/Berlin`",
             ),
             (hours(json!({ "by": "moon" })), "unknown variant `moon`"),
         ];

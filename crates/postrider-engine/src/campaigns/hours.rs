@@ -3,7 +3,10 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::{Timestamp, tz::TimeZone};
-use postrider_model::limits::{self, By, Hours};
+use postrider_model::{
+    limits::{By, Hours},
+    schedule::Zone,
+};
 use postrider_store::jobs::Lead;
 
 use super::{gate::Look, prepare::Prepared, route::Route, turns::Way};
@@ -60,8 +63,8 @@ impl<'a> Clock<'a> {
         let key = name.map(str::to_owned);
         let (hours, now, of_account) = (self.hours, self.now, self.of_account);
         *self.openings.entry(key).or_insert_with(|| {
-            let zone = name.and_then(limits::zone);
-            hours.opens_at(now, zone.as_ref().unwrap_or(of_account))
+            let zone = name.and_then(Zone::find);
+            hours.opens_at(now, zone.as_ref().map_or(of_account, Zone::time_zone))
         })
     }
 }

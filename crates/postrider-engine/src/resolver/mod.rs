@@ -14,9 +14,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Durati
 
 use futures::FutureExt;
 use postrider_model::{
-    DoubtClass, Finding, Limits, Manifest, Message,
-    ids::ProviderAccountId,
-    limits::{self, By},
+    DoubtClass, Finding, Limits, Manifest, Message, ids::ProviderAccountId, limits::By, schedule::Zone,
     seal::MasterKey,
 };
 use postrider_providers::{Account, Adapters};
@@ -353,8 +351,8 @@ fn opens_at(claimed: &ClaimedDoubt) -> Option<jiff::Timestamp> {
     let hours = limits.hours.as_ref()?;
     let of_lead =
         claimed.lead.as_ref().filter(|_| hours.by == By::Lead).and_then(|lead| lead.timezone.as_deref());
-    let zone = of_lead.and_then(limits::zone).unwrap_or_else(|| limits.zone());
-    hours.opens_at(claimed.looked_at, &zone)
+    let (of_lead, of_account) = (of_lead.and_then(Zone::find), limits.zone());
+    hours.opens_at(claimed.looked_at, of_lead.as_ref().map_or(&of_account, Zone::time_zone))
 }
 
 fn facts(manifest: &Manifest, claimed: &ClaimedDoubt, is_same_message: bool) -> Facts {

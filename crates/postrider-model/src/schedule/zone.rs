@@ -28,6 +28,15 @@ pub struct UnknownZone {
 }
 
 impl Zone {
+    /// The zone of this name, where there is one. Unlike parsing, it does not look for what was meant instead.
+    #[must_use]
+    pub fn find(name: &str) -> Option<Self> {
+        let zone = ZONES.get(name).ok()?;
+        // The name as the database spells it; not every answer has one.
+        let name = zone.iana_name()?.to_owned();
+        (!NO_PLACE.contains(&name.as_str())).then_some(Self { name, zone })
+    }
+
     /// As the database of zones writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -56,13 +65,11 @@ impl FromStr for Zone {
     type Err = UnknownZone;
 
     fn from_str(given: &str) -> Result<Self, UnknownZone> {
-        let found = ZONES.get(given).ok();
-        // The name as the database spells it; not every answer has one.
-        let named = found.and_then(|zone| Some((zone.iana_name()?.to_owned(), zone)));
-        match named {
-            Some((name, zone)) if !NO_PLACE.contains(&name.as_str()) => Ok(Self { name, zone }),
-            _ => Err(UnknownZone { given: shortened(given), problem: problem(given), advice: advice(given) }),
-        }
+        Self::find(given).ok_or_else(|| UnknownZone {
+            given: shortened(given),
+            problem: problem(given),
+            advice: advice(given),
+        })
     }
 }
 
