@@ -13,6 +13,7 @@
 //! | [`render`] | from an asset and a lead to a message |
 //! | [`relay`] | empties the event outbox into its sinks, at least once |
 //! | [`retention`] | removes old processed events in small steps |
+//! | `step` | what these loops have in common |
 
 pub mod campaigns;
 pub mod dispatcher;
@@ -25,6 +26,7 @@ pub mod render;
 pub mod resolver;
 pub mod retention;
 pub mod scheduler;
+mod step;
 
 pub use campaigns::{CampaignSettings, CampaignWorker};
 pub use dispatcher::{Dispatcher, DispatcherSettings, Sweep};

@@ -19,7 +19,7 @@ use postrider_store::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Hints, jobs::within};
+use crate::{Hints, step::within};
 
 /// Schedules read at a time, and most of them of one tenant.
 const BATCH: i32 = 100;

@@ -22,8 +22,8 @@ use super::{
     decide::{CALLBACK_WITHIN, Pausing, after_call, after_look_up},
     lane::Went,
     settle::{About, Settled},
-    within,
 };
+use crate::step::within;
 
 /// A reply of a vendor that this process does not know is left to others for so long.
 const LEAVE_ALONE: Duration = Duration::from_secs(60);

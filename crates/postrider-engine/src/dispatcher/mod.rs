@@ -22,7 +22,7 @@ use postrider_model::{
 };
 use postrider_providers::Adapters;
 use postrider_store::{
-    Pool, StoreError,
+    Pool,
     replies::{self, ClaimedReply, Room},
     wakeups::Wakeups,
 };
@@ -35,6 +35,7 @@ use self::{
     lane::{Lane, Went},
     settle::{Settled, Settler},
 };
+use crate::step::{served_last, within};
 
 /// What can be set.
 #[derive(Debug, Clone)]
@@ -165,11 +166,9 @@ impl Work {
         }
     }
 
-    /// Remembers which account was served last: the one that is farthest on the way around from where the claim began.
     fn note_turns(&mut self, claimed: &[ClaimedReply]) {
-        let began = self.served_last;
         let accounts = claimed.iter().map(|reply| (reply.account.tenant, reply.account.id));
-        self.served_last = accounts.max_by_key(|account| (Some(*account) <= began, *account)).or(began);
+        self.served_last = served_last(self.served_last, accounts);
     }
 
     fn begin(&mut self, reply: ClaimedReply) {
@@ -224,13 +223,4 @@ impl Work {
     async fn finish(mut self) {
         while self.attempts.join_next().await.is_some() {}
     }
-}
-
-/// How long the database may take for one step: a connection that died silently must not stop everything.
-const STEP_WITHIN: Duration = Duration::from_secs(30);
-
-/// Gives up what takes too long. It may have been done all the same; then it is found by the sweep.
-async fn within<T>(step: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    let took_too_long = || StoreError::Unfit(format!("the database has not answered within {STEP_WITHIN:?}"));
-    tokio::time::timeout(STEP_WITHIN, step).await.unwrap_or_else(|_| Err(took_too_long()))
 }

@@ -13,7 +13,8 @@ use postrider_store::{
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::{Shared, within};
+use super::Shared;
+use crate::step::within;
 
 const BATCH_MAX: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(50);

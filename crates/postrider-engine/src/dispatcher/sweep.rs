@@ -6,7 +6,7 @@ use std::time::Duration;
 use postrider_store::{Pool, StoreError, messages, pool, replies};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::within;
+use crate::step::within;
 use crate::{Hints, executor::Executing};
 
 /// Rows taken in one transaction.

@@ -6,7 +6,8 @@ use postrider_store::{Pool, StoreError, job_runs, pool, wakeups::Wakeups};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, within};
+use super::Shared;
+use crate::step::within;
 
 /// A cancelled run is let go of within this time, whatever the lease is: the hint may be lost.
 const EVERY_MAX: Duration = Duration::from_secs(5);

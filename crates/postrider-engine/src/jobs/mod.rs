@@ -26,7 +26,7 @@ use postrider_model::{
 };
 use postrider_providers::GuardedClient;
 use postrider_store::{
-    Pool, StoreError,
+    Pool,
     job_runs::{self, ClaimedRun, EndedRun, Room},
     wakeups::Wakeups,
 };
@@ -35,7 +35,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
 use self::{keep::Keeper, perform::Performed, settle::Settler};
-use crate::Hints;
+use crate::{
+    Hints,
+    step::{served_last, within},
+};
 
 /// What can be set.
 #[derive(Debug, Clone)]
@@ -134,14 +137,17 @@ impl Runner {
             if is_full && work.free() > 0 {
                 continue;
             }
-            // A notification is a hint; the poll is the guarantee.
-            tokio::select! {
-                () = shutdown.cancelled() => {}
-                changed = self.wakeups.changed(), if work.free() > 0 => if changed.is_err() {
-                    tokio::time::sleep(shared.settings.poll_interval).await;
-                },
-                () = work.next_end() => {}
-                () = tokio::time::sleep(shared.settings.poll_interval) => {}
+            let leaves_some = is_full || work.is_starved();
+            let next_poll = tokio::time::sleep(shared.settings.poll_interval);
+            tokio::pin!(next_poll);
+            // A notification is a hint; the poll is the guarantee. An end matters to those for whom there was no room.
+            loop {
+                tokio::select! {
+                    () = shutdown.cancelled() => break,
+                    Ok(()) = self.wakeups.changed(), if work.free() > 0 => break,
+                    () = work.next_end() => if leaves_some { break },
+                    () = &mut next_poll => break,
+                }
             }
         }
 
@@ -197,6 +203,14 @@ impl Work {
         self.shared.settings.concurrency.saturating_sub(self.attempts.len())
     }
 
+    /// Whether somebody may have been left behind for want of room.
+    fn is_starved(&self) -> bool {
+        let settings = &self.shared.settings;
+        self.free() == 0
+            || self.sql_attempts >= settings.sql_concurrency
+            || self.tenants.values().any(|busy| *busy >= settings.tenant_concurrency)
+    }
+
     /// What there is room for.
     fn room(&self, kind: Kind) -> Room {
         let Shared { functions, settings, master_key, .. } = &*self.shared;
@@ -221,11 +235,8 @@ impl Work {
     }
 
     fn begin(&mut self, claimed: Vec<ClaimedRun>, kind: Kind) {
-        // The one that is farthest on the way around from where the claim began was served last.
-        let began = self.served_last[kind as usize];
-        let tenants = claimed.iter().map(|run| run.tenant);
-        self.served_last[kind as usize] =
-            tenants.max_by_key(|tenant| (Some(*tenant) <= began, *tenant)).or(began);
+        let last = &mut self.served_last[kind as usize];
+        *last = served_last(*last, claimed.iter().map(|run| run.tenant));
         for run in claimed {
             *self.tenants.entry(run.tenant).or_default() += 1;
             self.sql_attempts += usize::from(kind == Kind::Sql);
@@ -318,13 +329,4 @@ impl Held {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobRunId, (i32, CancellationToken)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// How long the database may take for one step: a connection that died silently must not stop everything.
-const STEP_WITHIN: Duration = Duration::from_secs(30);
-
-/// Gives up what takes too long. It may have been done all the same; then it is recovered.
-pub(crate) async fn within<T>(step: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    let took_too_long = || StoreError::Unfit(format!("the database has not answered within {STEP_WITHIN:?}"));
-    tokio::time::timeout(STEP_WITHIN, step).await.unwrap_or_else(|_| Err(took_too_long()))
 }

@@ -9,7 +9,8 @@ use postrider_store::{
 };
 use tokio::sync::mpsc;
 
-use super::{Shared, within};
+use super::Shared;
+use crate::step::within;
 
 const BATCH_MAX: usize = 500;
 const PAUSE: Duration = Duration::from_millis(50);
