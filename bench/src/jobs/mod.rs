@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const CALLERS: [usize; 3] = [1, 16, 256];
 
 const LIMIT: &str = "What limits invocations: one caller waits for three durable commits and two hints, one after another; many wait for the \
-                     processor, which server, runner and callers share here. Each transaction \
+                     callers' four connections, and for the processor, which server, runner and callers share here. Each transaction \
                      asks four times (is the connection idle, begin, the statement, commit), and no statement stays prepared.";
 
 pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use postrider_api::Ends;
 use postrider_engine::{
-    Functions, Hints, Runner, RunnerParts, RunnerSettings,
+    Bell, Functions, Hints, Runner, RunnerParts, RunnerSettings,
     jobs::{Invoked, builtin},
 };
 use postrider_model::{
@@ -25,7 +25,7 @@ use postrider_store::{
     Pool, functions,
     functions::NewFunction,
     job_runs::{self, Acquired, Invocation},
-    pool, tenants, wakeups,
+    pool, tenants,
 };
 use secrecy::SecretString;
 use serde_json::json;
@@ -118,17 +118,15 @@ impl Stage {
         let put = functions::put(&mut transaction, Some(&key), tenant, &function, ACTOR).await?;
         pool::commit(transaction).await?;
 
-        let listen = |role, channel| {
-            let (wakeups, listening) = wakeups::listen(&database.url(role), channel, shutdown.clone())?;
-            tasks.spawn(listening);
-            anyhow::Ok(wakeups)
-        };
-        let hints = Hints::new(job_runs::HINT_CHANNEL);
-        tasks.spawn(hints.clone().run(app.clone(), shutdown.clone()));
+        // As in one process with every role.
+        let [runs, cancels, ended] =
+            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL].map(Bell::new);
+        for bell in [&runs, &cancels, &ended] {
+            tasks.spawn(bell.listen(&database.url("postrider_worker"), &shutdown)?);
+            tasks.spawn(bell.hints.clone().run(worker.clone(), shutdown.clone()));
+        }
         let ends = Ends::new(shutdown.clone());
-        tasks.spawn(ends.clone().run(app.clone(), listen("postrider_app", job_runs::ENDS_CHANNEL)?));
-        let ended = Hints::new(job_runs::ENDS_CHANNEL);
-        tasks.spawn(ended.clone().run(worker.clone(), shutdown.clone()));
+        tasks.spawn(ends.clone().run(app.clone(), ended.wakeups()));
         let functions = builtin::standard(&worker, None);
         let client = GuardedClient::new(Policy { allow_private: true }, LIMITS)?;
         let parts = RunnerParts {
@@ -137,17 +135,15 @@ impl Stage {
             functions: functions.clone(),
             client: client.clone(),
             master_key: Some(key),
-            ends: ended,
+            ends: ended.hints.clone(),
         };
-        let runs = listen("postrider_worker", job_runs::HINT_CHANNEL)?;
-        let cancels = listen("postrider_worker", job_runs::CANCEL_CHANNEL)?;
-        tasks.spawn(Runner::new(parts, runs, cancels, settings()).run(shutdown.clone()));
+        tasks.spawn(Runner::new(parts, runs.wakeups(), cancels.wakeups(), settings()).run(shutdown.clone()));
         tasks.close();
         Ok(Self {
             tenant,
             app,
             worker,
-            hints,
+            hints: runs.hints,
             ends,
             functions,
             client,

@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Shortest time between two looks, so that many ends are seen together.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
+/// When to look for the first who comes: hardly any run is over before its end can be hinted.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// Most runs to ask for in one statement.
 const ASKED_MAX: usize = 1_000;
 /// Most who wait at a time, and most of one tenant: each holds a connection. Who comes then is answered without an end.
@@ -59,7 +61,7 @@ impl Ends {
             if asked.is_empty() {
                 tokio::select! {
                     () = draining.cancelled() => {}
-                    () = self.0.arrived.notified() => {}
+                    () = self.0.arrived.notified() => self.heard_within(&mut hints, FIRST_LOOK).await,
                 }
                 continue;
             }
@@ -70,12 +72,17 @@ impl Ends {
             tokio::select! {
                 () = draining.cancelled() => {}
                 // A look that took long is not repeated at once: this loop has half of one connection, not all of it.
-                () = tokio::time::sleep(began.elapsed().max(LOOK_PAUSE)) => tokio::select! {
-                    () = draining.cancelled() => {}
-                    Ok(()) = hints.changed() => {}
-                    () = tokio::time::sleep(LOOK_EVERY) => {}
-                },
+                () = tokio::time::sleep(began.elapsed().max(LOOK_PAUSE)) => self.heard_within(&mut hints, LOOK_EVERY).await,
             }
+        }
+    }
+
+    /// Waits for a hint, so long at most.
+    async fn heard_within(&self, hints: &mut Wakeups, time: Duration) {
+        tokio::select! {
+            () = self.0.draining.cancelled() => {}
+            Ok(()) = hints.changed() => {}
+            () = tokio::time::sleep(time) => {}
         }
     }
 

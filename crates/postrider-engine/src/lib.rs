@@ -7,7 +7,7 @@
 //! | [`resolver`] | settles what is in doubt, where the provider allows it |
 //! | [`executor`] | executes messages, and puts their replies into the outbox |
 //! | [`dispatcher`] | sends replies, at least once, and takes up what dead processes left |
-//! | [`hints`] | tells other processes that there may be work |
+//! | [`hints`] | tells this process and others that there may be work |
 //! | [`jobs`] | the runner: performs runs of functions, retries them, and takes up what dead processes left |
 //! | [`scheduler`] | fires schedules whose time has come |
 //! | [`render`] | from an asset and a lead to a message |
@@ -31,7 +31,7 @@ mod step;
 pub use campaigns::{CampaignSettings, CampaignWorker};
 pub use dispatcher::{Dispatcher, DispatcherSettings, Sweep};
 pub use executor::{Ended, Executing};
-pub use hints::Hints;
+pub use hints::{Bell, Hints};
 pub use jobs::{Functions, Runner, RunnerParts, RunnerSettings};
 pub use relay::{Relay, RelaySettings, Route};
 pub use resolver::{Resolver, ResolverSettings};

@@ -8,7 +8,7 @@ use std::{collections::HashMap, time::Duration};
 
 use jiff::SignedDuration;
 use postrider_model::{
-    ids::ScheduleId,
+    ids::{ScheduleId, TenantId},
     schedule::{Cron, Misfire, Plan, Policy, Timing, Zone, plan},
 };
 use postrider_store::{
@@ -26,6 +26,8 @@ const BATCH: i32 = 100;
 const PER_TENANT: i32 = 20;
 /// A schedule that this process cannot fire is left alone for so long: it must not be in the way of others.
 const LEAVE_ALONE: Duration = Duration::from_secs(60);
+/// How far apart two looks are at least when there is nothing to do: every run that ends may be one that a firing waits for.
+const APART: Duration = Duration::from_millis(50);
 /// Most firings of one schedule in one transaction.
 const FIRINGS_MAX: usize = 100;
 
@@ -77,11 +79,10 @@ impl Scheduler {
             if fired.is_full || went_on >= BATCH {
                 continue;
             }
+            tokio::time::sleep(APART).await;
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                changed = self.ends.changed() => if changed.is_err() {
-                    tokio::time::sleep(self.settings.poll_interval).await;
-                },
+                Ok(()) = self.ends.changed() => {}
                 () = tokio::time::sleep(self.settings.poll_interval) => {}
             }
         }
@@ -93,7 +94,7 @@ impl Scheduler {
         unfit.retain(|_, since| since.elapsed() < LEAVE_ALONE);
         let except: Vec<ScheduleId> = unfit.keys().copied().collect();
         let due = within(schedules::due(&self.pool, BATCH, PER_TENANT, &except)).await?;
-        let mut fired = Fired { runs: 0, is_full: due.len() >= usize::try_from(BATCH).unwrap_or_default() };
+        let mut fired = Fired { runs: 0, is_full: leaves_some(&due) };
         let mut is_moving = false;
         for schedule in &due {
             match self.fire(schedule).await {
@@ -132,6 +133,13 @@ impl Scheduler {
         tracing::info!(schedule_id = %schedule.id.0, firings = run.len(), runs, next = ?next, "a schedule fired");
         Ok(Some((runs, next.is_some_and(|next| next <= schedule.now))))
     }
+}
+
+/// Whether more may be due: of all, or of one tenant.
+fn leaves_some(due: &[DueSchedule]) -> bool {
+    let mut of_tenants: HashMap<TenantId, i32> = HashMap::new();
+    due.iter().for_each(|schedule| *of_tenants.entry(schedule.tenant).or_default() += 1);
+    due.len() >= BATCH as usize || of_tenants.values().any(|count| *count >= PER_TENANT)
 }
 
 #[derive(Default)]

@@ -45,7 +45,7 @@ pub async fn publish(connection: &mut PgConnection, event: &NewEvent) -> Result<
 /// Wakes the relays. Call it after the commit, never inside a publisher's transaction: NOTIFY makes commits wait for
 /// each other.
 pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
-    wakeups::notify_on(connection, HINT_CHANNEL).await
+    wakeups::notify_on(connection, HINT_CHANNEL, "").await
 }
 
 /// An event that this processor holds, and which sinks have it already.

@@ -428,7 +428,7 @@ async fn leads(connection: &mut PgConnection, worker: &str, hold: JobHold) -> Re
 
 /// Wakes the workers. Call it after the commit of a deployment, never inside it.
 pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
-    wakeups::notify_on(connection, HINT_CHANNEL).await
+    wakeups::notify_on(connection, HINT_CHANNEL, "").await
 }
 
 /// Makes the locks of one worker look older, for drills that cannot wait for five minutes. For the owner of the schema alone.

@@ -3,7 +3,7 @@
 //! A notification is a hint; the poll is the guarantee. The listener holds one direct connection that is never in a
 //! transaction, and when it loses that connection it reconnects and hints once, because it cannot know what it missed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use sqlx::{
     PgConnection,
@@ -25,14 +25,22 @@ pub type Wakeups = watch::Receiver<()>;
 /// Says on a channel that there may be work. After the commit that made it, and at most a few times a second: NOTIFY makes commits
 /// wait for each other.
 pub async fn notify(pool: &Pool, channel: &str) -> Result<(), StoreError> {
+    notify_as(pool, channel, "").await
+}
+
+async fn notify_as(pool: &Pool, channel: &str, from: &str) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
-    notify_on(&mut transaction, channel).await?;
+    notify_on(&mut transaction, channel, from).await?;
     pool::commit(transaction).await
 }
 
 /// The same, in a transaction of the caller.
-pub(crate) async fn notify_on(connection: &mut PgConnection, channel: &str) -> Result<(), StoreError> {
-    sqlx::query!("select pg_notify($1, '')", channel)
+pub(crate) async fn notify_on(
+    connection: &mut PgConnection,
+    channel: &str,
+    from: &str,
+) -> Result<(), StoreError> {
+    sqlx::query!("select pg_notify($1, $2)", channel, from)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("sending the hint"))?;
@@ -46,12 +54,40 @@ pub fn listen(
     channel: &'static str,
     shutdown: CancellationToken,
 ) -> Result<(Wakeups, impl Future<Output = ()> + Send + use<>), StoreError> {
-    let (waker, wakeups) = watch::channel(());
-    Ok((wakeups, listen_for(url, channel, waker, shutdown)?))
+    let waker = Waker::default();
+    Ok((waker.subscribe(), listen_for(url, channel, waker, shutdown)?))
 }
 
-/// Wakes those who listen in this process.
-pub type Waker = watch::Sender<()>;
+/// Wakes those who listen in this process, and knows its own voice when the database brings it back.
+#[derive(Debug, Clone)]
+pub struct Waker {
+    sender: watch::Sender<()>,
+    name: Arc<str>,
+}
+
+impl Default for Waker {
+    fn default() -> Self {
+        Self { sender: watch::Sender::new(()), name: uuid::Uuid::now_v7().to_string().into() }
+    }
+}
+
+impl Waker {
+    /// Hears it.
+    #[must_use]
+    pub fn subscribe(&self) -> Wakeups {
+        self.sender.subscribe()
+    }
+
+    /// Wakes those who listen in this process.
+    pub fn wake(&self) {
+        self.sender.send_replace(());
+    }
+
+    /// Wakes those who listen in other processes.
+    pub async fn wake_others(&self, pool: &Pool, channel: &str) -> Result<(), StoreError> {
+        notify_as(pool, channel, &self.name).await
+    }
+}
 
 /// The same for those who listen to this waker already: somebody in this process can wake them without the database.
 pub fn listen_for(
@@ -86,13 +122,14 @@ async fn listen_once(
     let one = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let mut listener = PgListener::connect_with(&one).await?;
     listener.listen(channel).await?;
-    waker.send_replace(());
+    waker.wake();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
             // `None` when the connection was lost.
             received = listener.try_recv() => match received? {
-                Some(_) => waker.send_replace(()),
+                Some(notification) if notification.payload() == &*waker.name => {}
+                Some(_) => waker.wake(),
                 None => break,
             },
         }

@@ -1,6 +1,5 @@
 //! The one binary: `postrider`.
 
-mod bell;
 mod cli;
 mod config;
 mod installation;

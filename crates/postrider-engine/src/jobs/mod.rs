@@ -30,7 +30,11 @@ use postrider_store::{
     job_runs::{self, ClaimedRun, EndedRun, Room},
     wakeups::Wakeups,
 };
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    sync::{mpsc, watch::error::RecvError},
+    task::JoinSet,
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
@@ -39,6 +43,10 @@ use crate::{
     Hints,
     step::{served_last, within},
 };
+
+/// How far apart two claims by hints are at least while several runs are under way, so that a claim takes many when many come.
+const CLAIMS_APART: Duration = Duration::from_millis(10);
+const SEVERAL: usize = 4;
 
 /// What can be set.
 #[derive(Debug, Clone)]
@@ -138,13 +146,15 @@ impl Runner {
                 continue;
             }
             let leaves_some = is_full || work.is_starved();
+            let pause = if work.attempts.len() < SEVERAL { Duration::ZERO } else { CLAIMS_APART };
+            let rested = Instant::now() + pause;
             let next_poll = tokio::time::sleep(shared.settings.poll_interval);
             tokio::pin!(next_poll);
             // A notification is a hint; the poll is the guarantee. An end matters to those for whom there was no room.
             loop {
                 tokio::select! {
                     () = shutdown.cancelled() => break,
-                    Ok(()) = self.wakeups.changed(), if work.free() > 0 => break,
+                    Ok(()) = hinted(&mut self.wakeups, rested), if work.free() > 0 => break,
                     () = work.next_end() => if leaves_some { break },
                     () = &mut next_poll => break,
                 }
@@ -158,6 +168,12 @@ impl Runner {
         let _ = keeper.await;
         tracing::info!(runner = shared.name, "the runner has stopped");
     }
+}
+
+/// A hint, but none before that time. Nothing is lost when this is dropped.
+async fn hinted(wakeups: &mut Wakeups, rested: Instant) -> Result<(), RecvError> {
+    tokio::time::sleep_until(rested).await;
+    wakeups.changed().await
 }
 
 /// What is claimed by itself: functions in the database must not take the places of others while they wait for a connection.

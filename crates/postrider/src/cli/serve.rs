@@ -5,13 +5,13 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use postrider_api::{App, CallbackKeys, Ends, Hub, Ingress, Jobs};
-use postrider_engine::{CampaignWorker, Dispatcher, Hints, Relay, Resolver, Runner, Scheduler};
+use postrider_engine::{Bell, CampaignWorker, Dispatcher, Hints, Relay, Resolver, Runner, Scheduler};
 use postrider_model::seal::MasterKey;
 use postrider_store::{Pool, doctor, events, job_runs, jobs, migrate, pool, replies, wakeups};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{bell::Bell, config::Config, installation::Installation, shutdown, wire};
+use crate::{config::Config, installation::Installation, shutdown, wire};
 
 #[derive(Args)]
 pub struct ServeArgs {

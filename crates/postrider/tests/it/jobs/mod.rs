@@ -3,6 +3,7 @@
 //! Time is set, never waited for: rows get the times that a test needs.
 
 mod acquiring;
+mod bells;
 mod chain;
 mod claiming;
 mod crash;

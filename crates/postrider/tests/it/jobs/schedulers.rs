@@ -1,13 +1,18 @@
 //! Many schedulers whose clocks differ, and schedulers that come back after hours: due is what the database's clock says.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context;
 use futures::future::try_join_all;
 use jiff::Timestamp;
+use postrider_engine::{Hints, Scheduler, SchedulerSettings};
 use postrider_model::{job::Target, lock_key::Grain};
-use postrider_store::job_runs::ENDS_CHANNEL;
+use postrider_store::{
+    job_runs::{ENDS_CHANNEL, HINT_CHANNEL},
+    wakeups::Waker,
+};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::works::{Schedule, Works, soon, stop};
@@ -188,4 +193,33 @@ async fn after_three_hours_without_a_scheduler_each_policy_runs_what_it_says() -
         assert_eq!(works.count(newest).await?, 1, "{misfire}");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn whatever_is_due_of_one_tenant_fires_at_the_first_look() -> anyhow::Result<()> {
+    const DUE: i64 = 50;
+    let works = set_up().await?;
+    for _ in 0..DUE {
+        schedule(&works, "0 0 1 1 *", "once", "now() - interval '1 second'").await?;
+    }
+    let shutdown = CancellationToken::new();
+    let scheduler = Scheduler {
+        pool: works.world.pool("postrider_worker").await?,
+        ends: Waker::default().subscribe(),
+        runs: Hints::new(HINT_CHANNEL),
+        settings: SchedulerSettings {
+            // Longer than the test has patience.
+            poll_interval: Duration::from_secs(3600),
+            misfire_grace: Duration::from_secs(120),
+            dependency_patience: Duration::from_secs(3600),
+        },
+    };
+    let firing = tokio::spawn(scheduler.run(shutdown.clone()));
+    eventually(
+        "all have fired",
+        async || Ok(works.count("select count(*) from jobs.job_runs").await? == DUE),
+    )
+    .await?;
+    shutdown.cancel();
+    Ok(firing.await?)
 }
