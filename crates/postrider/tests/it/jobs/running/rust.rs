@@ -1,7 +1,10 @@
 //! Functions that are Rust code, in a runner of this process.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -63,7 +66,8 @@ struct Running {
 }
 
 impl Running {
-    async fn start(crew: &Crew, functions: Functions, concurrency: usize) -> anyhow::Result<Self> {
+    /// With room for so many, and for so many of one tenant.
+    async fn start(crew: &Crew, functions: Functions, room: (usize, usize)) -> anyhow::Result<Self> {
         let pool = crew.world.pool("postrider_worker").await?;
         let parts = RunnerParts {
             pool: pool.clone(),
@@ -74,8 +78,8 @@ impl Running {
             ends: Hints::new(ENDS_CHANNEL),
         };
         let settings = RunnerSettings {
-            concurrency,
-            tenant_concurrency: concurrency,
+            concurrency: room.0,
+            tenant_concurrency: room.1,
             lease: Duration::from_secs(30),
             poll_interval: Duration::from_millis(20),
             sql_concurrency: 1,
@@ -98,7 +102,7 @@ async fn whatever_a_rust_function_does_its_run_ends_and_the_runner_goes_on() -> 
     let crew = Crew::new().await?;
     let names = ["works", "panics", "passing", "lasting", "large", "endless"];
     let known = names.iter().fold(Functions::default(), |known, name| known.with(name, Arc::new(Does(name))));
-    let runner = Running::start(&crew, known, 8).await?;
+    let runner = Running::start(&crew, known, (8, 8)).await?;
     for name in names.into_iter().chain(["unknown"]) {
         crew.force_function(crew.tenant, name, "builtin", name, 1).await?;
     }
@@ -131,7 +135,7 @@ async fn whatever_a_rust_function_does_its_run_ends_and_the_runner_goes_on() -> 
     let waits = crew.run(unknown).await?;
     assert_eq!((waits.status.as_str(), waits.claims, waits.is_held), ("running", 0, false), "{waits:?}");
     let other =
-        Running::start(&crew, Functions::default().with("unknown", Arc::new(Does("works"))), 1).await?;
+        Running::start(&crew, Functions::default().with("unknown", Arc::new(Does("works"))), (1, 1)).await?;
     assert_eq!(crew.ends(unknown, "completed").await?.claims, 1);
     other.stop().await?;
     runner.stop().await
@@ -154,7 +158,8 @@ async fn a_tenant_with_many_runs_does_not_delay_another() -> anyhow::Result<()> 
     crate::sql::execute(&crew.admin, fill).await?;
     let one = crew.acquire(small, "f", None).await?;
     let called = Called::default();
-    let runner = Running::start(&crew, Functions::default().with("f", Arc::new(called.clone())), 4).await?;
+    let runner =
+        Running::start(&crew, Functions::default().with("f", Arc::new(called.clone())), (4, 4)).await?;
     crew.ends(one, "completed").await?;
     let place = called.all().iter().position(|tenant| tenant.0 == small);
     assert!(place.is_some_and(|place| place < 12), "it was called after {place:?} others");
@@ -165,5 +170,37 @@ async fn a_tenant_with_many_runs_does_not_delay_another() -> anyhow::Result<()> 
     crate::world::eventually("all are done", async || Ok(crew.count(&left).await? == 0)).await?;
     assert_eq!(called.all().len(), MANY + 1);
     runner.stop().await?;
+    Ok(())
+}
+
+/// Never answers.
+struct Stuck(Arc<AtomicUsize>);
+
+#[async_trait]
+impl Function for Stuck {
+    async fn call(&self, _: &Invoked<'_>) -> Result<Value, FunctionError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_whose_functions_hang_leaves_room_for_another() -> anyhow::Result<()> {
+    let crew = Crew::new().await?;
+    let small = crew.another("small").await?;
+    crew.force_function(crew.tenant, "stuck", "builtin", "stuck", 0).await?;
+    crew.force_function(small, "f", "builtin", "f", 0).await?;
+    for about in 0..5 {
+        crew.acquire(crew.tenant, "stuck", Some(&format!("{about:012x}"))).await?;
+    }
+    let (stuck, called) = (Arc::new(AtomicUsize::new(0)), Called::default());
+    let functions =
+        Functions::default().with("stuck", Arc::new(Stuck(Arc::clone(&stuck)))).with("f", Arc::new(called));
+    let runner = Running::start(&crew, functions, (4, 2)).await?;
+    crate::world::eventually("some hang", async || Ok(stuck.load(Ordering::SeqCst) >= 2)).await?;
+    let one = crew.acquire(small, "f", None).await?;
+    crew.ends(one, "completed").await?;
+    assert_eq!(stuck.load(Ordering::SeqCst), 2, "a tenant has its share, and no more");
+    runner.runner.abort();
     Ok(())
 }
