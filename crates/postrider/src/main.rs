@@ -12,6 +12,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// A worker makes and drops a few dozen small values per item. The system's allocator takes a fifth of its time more.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
