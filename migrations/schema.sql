@@ -806,6 +806,30 @@ $$;
 CREATE FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_begun record;
+    v_last integer := 0;
+begin
+    v_begun := execution.begin_windows(p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids, p_recipients,
+                                       p_message_hashes, p_verdicts, p_reasons);
+    for n in 1..cardinality(p_job_ids) loop
+        if v_begun.windows[n] <> 'open' then
+            return query select p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
+        else
+            return query
+                select p_job_ids[n], v_begun.outbox_ids[i], v_begun.item_ids[i], v_begun.idempotency_keys[i],
+                       coalesce(v_begun.verdicts[i], 'reserved')
+                  from generate_series(v_last + 1, v_last + p_counts[n]) as i;
+        end if;
+        v_last := v_last + p_counts[n];
+    end loop;
+end
+$$;
+
+CREATE FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
@@ -814,25 +838,22 @@ CREATE FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[],
 #variable_conflict use_column
 declare
     v_job record;
-    v_prefix text;
-    v_suffix text;
     v_suppressed uuid[];
-    v_end integer := 0;
+    v_end integer;
     v_paused uuid[];
-    v_open integer[] := '{}';
-    -- One entry per window that is still held: its number, where its items end, and what they have in common.
-    v_held integer[] := '{}';
+    -- One entry per window: what its items have in common.
     v_ends integer[] := '{}';
-    v_tenant_ids uuid[] := '{}';
-    v_workspace_ids uuid[] := '{}';
-    v_run_ids uuid[] := '{}';
-    v_channels text[] := '{}';
-    v_providers text[] := '{}';
-    -- One entry per item.
-    v_items uuid[] := '{}';
-    v_keys text[] := '{}';
-    v_verdicts text[] := p_verdicts;
+    v_tenant_ids uuid[] := array_fill(null::uuid, array[cardinality(p_job_ids)]);
+    v_workspace_ids uuid[] := v_tenant_ids;
+    v_run_ids uuid[] := v_tenant_ids;
+    v_channels text[] := array_fill(null::text, array[cardinality(p_job_ids)]);
+    v_providers text[] := v_channels;
+    v_prefixes text[] := v_channels;
+    v_suffixes text[] := v_channels;
+    -- One entry per item: the number of its window, if it is held and may go on.
+    v_places integer[] := '{}';
     v_reasons text[] := p_reasons;
+    v_inserted integer;
 begin
     -- Who stands still in the middle of this holds up others; the server ends such a transaction.
     if current_setting('idle_in_transaction_session_timeout') = '0' then
@@ -850,28 +871,40 @@ begin
     if not array_remove(p_verdicts, null) <@ array['failed', 'skipped'] then
         raise exception 'an item that is not called is failed or skipped' using errcode = 'invalid_parameter_value';
     end if;
+    windows := array_fill('lost'::text, array[cardinality(p_job_ids)]);
+    outbox_ids := p_outbox_ids;
+    item_ids := '{}';
+    verdicts := p_verdicts;
+    v_end := 0;
     for n in 1..cardinality(p_job_ids) loop
-        -- Shared, so that nobody takes the job away while its reservations are being written.
-        select job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part, run.scheduled_for,
-               job.item_ids[p_first[n] : p_first[n] + p_counts[n] - 1] as items
-          into v_job
-          from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
-         where job.id = p_job_ids[n]
-           and job.status = 'locked'
-           and job.locked_by = p_worker_id
-           and job.attempts = p_attempts[n]
-           for share of job;
-        if not found then
-            v_items := v_items || array_fill(null::uuid, array[p_counts[n]]);
-            v_keys := v_keys || array_fill(null::text, array[p_counts[n]]);
-            v_end := v_end + p_counts[n];
-            return query select p_job_ids[n], null::uuid, null::uuid, null::text, 'lost'::text;
-            continue;
-        end if;
-        if cardinality(v_job.items) is distinct from p_counts[n] then
-            raise exception 'job % has no items % to %', p_job_ids[n], p_first[n], p_first[n] + p_counts[n] - 1
+        v_end := v_end + p_counts[n];
+        v_ends := v_ends || v_end;
+    end loop;
+
+    -- Shared, so that nobody takes a job away while its reservations are being written.
+    for v_job in
+        select wanted.n, wanted.first, wanted.count, job.*
+          from unnest(p_job_ids, p_attempts, p_first, p_counts) with ordinality as wanted (job_id, attempt, first, count, n)
+               cross join lateral (
+                   select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
+                          run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
+                     from execution.job_queue as job
+                          join execution.campaign_runs as run on run.id = job.run_id
+                    where job.id = wanted.job_id
+                      and job.status = 'locked'
+                      and job.locked_by = p_worker_id
+                      and job.attempts = wanted.attempt
+                      for share of job) as job
+         order by wanted.n
+    loop
+        if cardinality(v_job.items) is distinct from v_job.count then
+            raise exception 'job % has no items % to %', v_job.id, v_job.first, v_job.first + v_job.count - 1
                 using errcode = 'invalid_parameter_value';
+        end if;
+        v_end := v_ends[v_job.n] - v_job.count;
+        if v_end > cardinality(item_ids) then
+            item_ids := item_ids || array_fill(null::uuid, array[v_end - cardinality(item_ids)]);
+            v_places := v_places || array_fill(null::integer, array[v_end - cardinality(v_places)]);
         end if;
         v_suppressed := array(
             select lead.id
@@ -879,27 +912,22 @@ begin
              where lead.tenant_id = v_job.tenant_id
                and lead.id = any (v_job.items)
                and lead.suppressed_at is not null);
-        for i in 1..p_counts[n] * least(cardinality(v_suppressed), 1) loop
-            if v_job.items[i] = any (v_suppressed) and v_verdicts[v_end + i] is null then
-                v_verdicts[v_end + i] := 'skipped';
+        for i in 1..v_job.count * least(cardinality(v_suppressed), 1) loop
+            if v_job.items[i] = any (v_suppressed) and verdicts[v_end + i] is null then
+                verdicts[v_end + i] := 'skipped';
                 v_reasons[v_end + i] := 'the lead is suppressed';
             end if;
         end loop;
-        v_end := v_end + p_counts[n];
-        v_held := v_held || n;
-        v_ends := v_ends || v_end;
-        v_tenant_ids := v_tenant_ids || v_job.tenant_id;
-        v_workspace_ids := v_workspace_ids || v_job.workspace_id;
-        v_run_ids := v_run_ids || v_job.run_id;
-        v_channels := v_channels || v_job.channel;
-        v_providers := v_providers || v_job.provider;
-        v_items := v_items || v_job.items;
-        -- outbox_key, with what a window has in common worked out once.
-        v_prefix := v_job.run_id::text || '|';
-        v_suffix := '|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for);
-        v_keys := v_keys || array(
-            select encode(sha256(convert_to(v_prefix || item.id::text || v_suffix, 'UTF8')), 'hex')
-              from unnest(v_job.items) as item (id));
+        windows[v_job.n] := 'open';
+        v_tenant_ids[v_job.n] := v_job.tenant_id;
+        v_workspace_ids[v_job.n] := v_job.workspace_id;
+        v_run_ids[v_job.n] := v_job.run_id;
+        v_channels[v_job.n] := v_job.channel;
+        v_providers[v_job.n] := v_job.provider;
+        v_prefixes[v_job.n] := v_job.run_id::text || '|';
+        v_suffixes[v_job.n] := '|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for);
+        item_ids := item_ids || v_job.items;
+        v_places := v_places || array_fill(v_job.n::integer, array[v_job.count]);
     end loop;
 
     -- Asked after the last job was locked, in a statement of its own that sees what has committed by now: a pause that has
@@ -911,83 +939,67 @@ begin
                  on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
          where run.id = any (v_run_ids)
            and phase.status <> 'in_progress');
-    if cardinality(v_paused) > 0 then
-        for i in 1..cardinality(v_held) loop
-            if v_run_ids[i] = any (v_paused) then
-                return query select p_job_ids[v_held[i]], null::uuid, null::uuid, null::text, 'paused'::text;
-            else
-                v_open := v_open || i;
-            end if;
-        end loop;
-        v_ends := array(select v_ends[i] from unnest(v_open) as i);
-        v_tenant_ids := array(select v_tenant_ids[i] from unnest(v_open) as i);
-        v_workspace_ids := array(select v_workspace_ids[i] from unnest(v_open) as i);
-        v_run_ids := array(select v_run_ids[i] from unnest(v_open) as i);
-        v_channels := array(select v_channels[i] from unnest(v_open) as i);
-        v_providers := array(select v_providers[i] from unnest(v_open) as i);
-        v_held := array(select v_held[i] from unnest(v_open) as i);
-    end if;
+    for n in 1..cardinality(p_job_ids) * least(cardinality(v_paused), 1) loop
+        if v_run_ids[n] = any (v_paused) then
+            windows[n] := 'paused';
+            v_places := array_replace(v_places, n, null);
+        end if;
+    end loop;
+
+    -- outbox_key, with what a window has in common worked out once.
+    idempotency_keys := array(
+        select encode(sha256(convert_to(v_prefixes[item.place] || item.id::text || v_suffixes[item.place], 'UTF8')), 'hex')
+          from (select unnest(item_ids) as id, unnest(v_places) as place) as item);
 
     begin
         insert into execution.channel_outbox
                (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
                 status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
-        select item.id, held.tenant_id, held.workspace_id, held.run_id, p_job_ids[held.n], held.channel, held.provider,
-               item.item_id, item.recipient, item.key, coalesce(item.verdict, 'queued'),
-               item.verdict is not distinct from 'skipped', left(item.reason, 2000), p_worker_id, p_attempts[held.n],
-               item.message_hash, case when item.verdict is not null then now() end
-          from unnest(v_held, v_ends, v_tenant_ids, v_workspace_ids, v_run_ids, v_channels, v_providers)
-                   as held (n, last, tenant_id, workspace_id, run_id, channel, provider)
-               cross join lateral (select held.last - p_counts[held.n] + 1 as first offset 0) as place
-               cross join lateral unnest(
-                   p_outbox_ids[first : last], v_items[first : last], v_keys[first : last], p_recipients[first : last],
-                   p_message_hashes[first : last], v_verdicts[first : last], v_reasons[first : last])
-                   as item (id, item_id, key, recipient, message_hash, verdict, reason);
-        return query
-            select p_job_ids[held.n], item.id, item.item_id, item.key, coalesce(item.verdict, 'reserved')
-              from unnest(v_held, v_ends) as held (n, last)
-                   cross join lateral (select held.last - p_counts[held.n] + 1 as first offset 0) as place
-                   cross join lateral unnest(
-                       p_outbox_ids[first : last], v_items[first : last], v_keys[first : last], v_verdicts[first : last])
-                       as item (id, item_id, key, verdict);
+        select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+               v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
+               coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
+               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+          from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
+                       unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
+                       unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
+         where item.place is not null;
+        get diagnostics v_inserted = row_count;
+        if v_inserted <> cardinality(array_remove(v_places, null)) then
+            raise exception 'not every item was given a row' using errcode = 'assert_failure';
+        end if;
         return;
     exception when unique_violation then
-        -- Nothing was inserted, and nothing answered.
+        -- Nothing was inserted.
     end;
-
     insert into execution.channel_outbox
            (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
             status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
-    select item.id, held.tenant_id, held.workspace_id, held.run_id, p_job_ids[held.n], held.channel, held.provider,
-           item.item_id, item.recipient, item.key, coalesce(item.verdict, 'queued'),
-           item.verdict is not distinct from 'skipped', left(item.reason, 2000), p_worker_id, p_attempts[held.n],
-           item.message_hash, case when item.verdict is not null then now() end
-      from unnest(v_held, v_ends, v_tenant_ids, v_workspace_ids, v_run_ids, v_channels, v_providers)
-               as held (n, last, tenant_id, workspace_id, run_id, channel, provider)
-           cross join lateral (select held.last - p_counts[held.n] + 1 as first offset 0) as place
-           cross join lateral unnest(
-               p_outbox_ids[first : last], v_items[first : last], v_keys[first : last], p_recipients[first : last],
-               p_message_hashes[first : last], v_verdicts[first : last], v_reasons[first : last])
-               as item (id, item_id, key, recipient, message_hash, verdict, reason)
+    select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+           v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
+           coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
+           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+      from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
+                   unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
+                   unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
+     where item.place is not null
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing;
 
     -- Whose row is it? One under the very id that this caller made up is its own: from a moment ago, or it has asked before,
     -- its commit went through, and the answer was lost on the way. Nobody can have called for it, because nobody was told.
-    return query
-        select item.job_id, item.id, item.recipient_id, item.idempotency_key,
-               case
-                   when item.status = 'queued' and item.id = wanted.id and item.reserved_by = p_worker_id
-                        and item.attempt = p_attempts[held.n] and item.in_doubt_since is null
-                        then 'reserved'
-                   else item.status
-               end
-          from unnest(v_held, v_ends, v_tenant_ids, v_workspace_ids) as held (n, last, tenant_id, workspace_id)
-               cross join lateral (select held.last - p_counts[held.n] + 1 as first offset 0) as place
-               cross join lateral unnest(p_outbox_ids[first : last], v_keys[first : last]) as wanted (id, key)
-               join execution.channel_outbox as item
-                 on item.tenant_id = any (array[held.tenant_id])
-                and item.workspace_id = any (array[held.workspace_id])
-                and item.idempotency_key = any (array[wanted.key]);
+    select array_agg(coalesce(item.id, wanted.id) order by wanted.n),
+           array_agg(case
+                         when item.id is null then 'missing'
+                         when item.status = 'queued' and item.id = wanted.id and item.reserved_by = p_worker_id
+                              and item.attempt = p_attempts[wanted.place] and item.in_doubt_since is null
+                              then null
+                         else item.status
+                     end order by wanted.n)
+      into outbox_ids, verdicts
+      from unnest(outbox_ids, v_places, idempotency_keys) with ordinality as wanted (id, place, key, n)
+           left join execution.channel_outbox as item
+                  on item.tenant_id = any (array[v_tenant_ids[wanted.place]])
+                 and item.workspace_id = any (array[v_workspace_ids[wanted.place]])
+                 and item.idempotency_key = any (array[wanted.key]);
 end
 $$;
 
@@ -2128,7 +2140,7 @@ CREATE FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids u
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
+    SET enable_nestloop TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
 declare
@@ -2152,7 +2164,8 @@ begin
                    set in_doubt_since = now(),
                        error = left(settled.error, 2000)
                   from unnest(p_outbox_ids, p_statuses, p_errors) as settled (id, status, error)
-                 where item.id = any (array[settled.id])
+                 where item.id = any (p_outbox_ids)
+                   and item.id = settled.id
                    and settled.status = 'in_doubt'
                    and item.status = 'queued'
                    and item.in_doubt_since is null
@@ -2174,9 +2187,10 @@ begin
                error = left(settled.error, 2000),
                finalized_at = now(),
                in_doubt_since = null
-          from unnest(p_outbox_ids, p_statuses, p_message_ids, p_errors)
-               as settled (id, status, provider_message_id, error)
-         where item.id = any (array[settled.id])
+          from (select unnest(p_outbox_ids) as id, unnest(p_statuses) as status, unnest(p_message_ids) as provider_message_id,
+                       unnest(p_errors) as error) as settled
+         where item.id = any (p_outbox_ids)
+           and item.id = settled.id
            and settled.status <> 'in_doubt'
            and item.status = 'queued'
            and item.reserved_by = p_worker_id
@@ -2189,8 +2203,9 @@ begin
         select item.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
                'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
           from unnest(p_outbox_ids, p_statuses, p_message_ids) as settled (id, status, provider_message_id)
-               join execution.channel_outbox as item on item.id = any (array[settled.id])
-         where settled.status <> 'in_doubt'
+               join execution.channel_outbox as item on item.id = settled.id
+         where item.id = any (p_outbox_ids)
+           and settled.status <> 'in_doubt'
            and item.reserved_by = p_worker_id
            and item.status <> 'queued'
            and item.status <> settled.status;
@@ -2213,11 +2228,15 @@ begin
       from execution.campaign_runs as run
      where run.id = p_run_id
        for no key update;
-    if exists (select
-                 from execution.job_queue as job
-                where job.run_id = p_run_id
-                  and job.status in ('queued', 'locked', 'failed'))
-    then
+    -- From the end of the index, where the job lies that is taken last: while somebody holds a snapshot, all those that have ended
+    -- still lie in front of it.
+    perform
+       from execution.job_queue as job
+      where job.run_id = p_run_id
+        and job.status in ('queued', 'locked', 'failed')
+      order by job.run_after desc, job.id desc
+      limit 1;
+    if found then
         return;
     end if;
     select case
@@ -2868,6 +2887,73 @@ begin
            and job.status = 'locked'
            and job.locked_by = p_worker_id
            and job.attempts = p_attempt;
+end
+$$;
+
+CREATE FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+declare
+    v_job record;
+begin
+    select job.tenant_id, job.item_ids, run.channel
+      into v_job
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+     where job.id = p_job_id
+       and job.status = 'locked'
+       and job.locked_by = p_worker_id
+       and job.attempts = p_attempt;
+    if not found then
+        return;
+    end if;
+    if v_job.channel = 'email' then
+        select array_agg(lead.id), array_agg(lead.external_id), array_agg(lead.email), array_agg(lead.phone),
+               array_agg(lead.timezone), array_agg(lead.attributes),
+               array_agg(coalesce(lead.suppression_reason,
+                                  (select other.suppression_reason
+                                     from execution.leads as other
+                                    where other.tenant_id = lead.tenant_id
+                                      and other.workspace_id = lead.workspace_id
+                                      and lower(other.email) = lower(lead.email)
+                                      and other.suppressed_at is not null
+                                    limit 1)))
+          into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
+          from execution.leads as lead
+         where lead.tenant_id = v_job.tenant_id
+           and lead.id = any (v_job.item_ids);
+    else
+        select array_agg(lead.id), array_agg(lead.external_id), array_agg(lead.email), array_agg(lead.phone),
+               array_agg(lead.timezone), array_agg(lead.attributes),
+               array_agg(coalesce(lead.suppression_reason,
+                                  (select other.suppression_reason
+                                     from execution.leads as other
+                                    where other.tenant_id = lead.tenant_id
+                                      and other.workspace_id = lead.workspace_id
+                                      and other.phone = lead.phone
+                                      and other.suppressed_at is not null
+                                      and v_job.channel = 'voice'
+                                    limit 1)))
+          into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
+          from execution.leads as lead
+         where lead.tenant_id = v_job.tenant_id
+           and lead.id = any (v_job.item_ids);
+    end if;
+    ids := coalesce(ids, '{}');
+    if p_with_begun then
+        begun := array(
+            select item.recipient_id
+              from execution.channel_outbox as item
+             where item.job_id = p_job_id
+               and item.recipient_id is not null);
+    end if;
 end
 $$;
 
@@ -7004,9 +7090,9 @@ CREATE INDEX idx_channel_outbox_run_id ON execution.channel_outbox USING btree (
 
 CREATE INDEX job_queue_by_run ON execution.job_queue USING btree (tenant_id, run_id, "position");
 
-CREATE INDEX job_queue_locked ON execution.job_queue USING btree (locked_at) WHERE (status = 'locked'::text);
+CREATE INDEX job_queue_left ON execution.job_queue USING btree (run_id, run_after, id) WHERE (status = ANY (ARRAY['queued'::text, 'locked'::text, 'failed'::text]));
 
-CREATE INDEX job_queue_open ON execution.job_queue USING btree (run_id) WHERE (status = ANY (ARRAY['queued'::text, 'locked'::text, 'failed'::text]));
+CREATE INDEX job_queue_locked ON execution.job_queue USING btree (locked_at) WHERE (status = 'locked'::text);
 
 CREATE INDEX job_queue_retries ON execution.job_queue USING btree (run_after) WHERE (status = 'failed'::text);
 
@@ -7126,17 +7212,17 @@ CREATE TRIGGER campaign_runs_ends_are_final BEFORE UPDATE ON execution.campaign_
 
 CREATE TRIGGER channel_outbox_doubts_are_followed AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.in_doubt_since IS DISTINCT FROM new.in_doubt_since)) EXECUTE FUNCTION execution.follow_doubt();
 
-CREATE TRIGGER channel_outbox_doubts_end_with_the_item BEFORE UPDATE ON execution.channel_outbox FOR EACH ROW WHEN (((old.in_doubt_since IS NOT NULL) AND (new.in_doubt_since IS NULL) AND (new.status = 'queued'::text))) EXECUTE FUNCTION tenancy.refuse_change('an item stays in doubt until it is known how it ended');
+CREATE TRIGGER channel_outbox_doubts_end_with_the_item AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN (((old.in_doubt_since IS NOT NULL) AND (new.in_doubt_since IS NULL) AND (new.status = 'queued'::text))) EXECUTE FUNCTION tenancy.refuse_change('an item stays in doubt until it is known how it ended');
 
-CREATE TRIGGER channel_outbox_ends_are_final BEFORE UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.status <> 'queued'::text)) EXECUTE FUNCTION tenancy.refuse_change('an item that has ended never changes; sending again is a new run');
+CREATE TRIGGER channel_outbox_ends_are_final AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.status <> 'queued'::text)) EXECUTE FUNCTION tenancy.refuse_change('an item that has ended never changes; sending again is a new run');
 
 CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
 
 CREATE TRIGGER channel_outbox_is_never_removed_from BEFORE DELETE ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
 
-CREATE TRIGGER channel_outbox_moves_once BEFORE UPDATE OF moved_to_account_id ON execution.channel_outbox FOR EACH ROW WHEN (((old.moved_to_account_id IS NOT NULL) OR (old.status <> 'queued'::text) OR (old.in_doubt_since IS NOT NULL) OR (new.moved_to_account_id IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
+CREATE TRIGGER channel_outbox_moves_once AFTER UPDATE OF moved_to_account_id ON execution.channel_outbox FOR EACH ROW WHEN (((old.moved_to_account_id IS NOT NULL) OR (old.status <> 'queued'::text) OR (old.in_doubt_since IS NOT NULL) OR (new.moved_to_account_id IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
 
-CREATE TRIGGER channel_outbox_reservations_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reservation stays as it was made');
+CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reservation stays as it was made');
 
 CREATE TRIGGER job_queue_changes_as_the_table_says BEFORE UPDATE OF status ON execution.job_queue FOR EACH ROW WHEN ((((((((old.status <> 'queued'::text) OR (new.status <> 'locked'::text)) AND ((old.status <> 'locked'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'dead'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a job does not change like this');
 
@@ -7646,6 +7732,9 @@ GRANT ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase t
 REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) TO postrider_worker;
 
@@ -7761,6 +7850,9 @@ GRANT ALL ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids 
 
 REVOKE ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.read_begun_items(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.read_begun_items(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;

@@ -1,7 +1,7 @@
 //! What `make bench` runs: Postrider beside the raw SQL limit, on one cluster, in one run.
 //!
-//! "Raw" is plain SQL that makes the same row changes in a table of the same shape without triggers, checks and
-//! row-level security. Both sides go through the same driver, with their statements prepared. Every measurement has
+//! "Raw" is plain SQL that makes the same row changes in a table of the same shape without triggers and row-level
+//! security. Both sides go through the same driver, with their statements prepared. Every measurement has
 //! a fresh database, the sides take turns, and what is printed is the median.
 //!
 //! | module | what it measures |

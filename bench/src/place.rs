@@ -18,7 +18,7 @@ const TEMPLATE: &str = "bench_template";
 /// The one thing besides memory that differs from a fresh installation: no checkpoint falls into a measurement, so
 /// that no side pays for full page images that the other is spared. Durability is untouched.
 const SETTINGS: [(&str, &str); 4] = [
-    ("shared_buffers", "512MB"),
+    ("shared_buffers", "2GB"),
     ("max_wal_size", "4GB"),
     ("checkpoint_timeout", "1h"),
     ("max_connections", "60"),

@@ -1,4 +1,5 @@
--- The opponent: jobs and items without anything that guards them. Same columns, same storage, same indexes.
+-- The opponent: jobs and items without anything that acts for them. Same columns, same storage, same indexes, and the same
+-- conditions on a row of the outbox, which belong to its shape.
 create table raw.job_queue (
     id           uuid        not null,
     tenant_id    uuid        not null,
@@ -26,6 +27,7 @@ create table raw.job_queue (
 create index job_queue_waiting on raw.job_queue (tenant_id, run_after, id) where status = 'queued';
 create index job_queue_locked on raw.job_queue (locked_at) where status = 'locked';
 create index job_queue_retries on raw.job_queue (run_after) where status = 'failed';
+create index job_queue_left on raw.job_queue (run_id, run_after, id) where status in ('queued', 'locked', 'failed');
 create index job_queue_by_run on raw.job_queue (tenant_id, run_id, position);
 
 create table raw.channel_outbox (
@@ -49,8 +51,12 @@ create table raw.channel_outbox (
     created_at          timestamptz not null default now(),
     finalized_at        timestamptz,
     in_doubt_since      timestamptz,
+    moved_to_account_id uuid,
     primary key (id),
-    unique (tenant_id, workspace_id, idempotency_key)
+    unique (tenant_id, workspace_id, idempotency_key),
+    check (in_doubt_since is null or status = 'queued'),
+    check (skipped = false or status = 'skipped'),
+    check (status in ('queued', 'sent', 'called', 'posted', 'failed', 'skipped'))
 ) with (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.05,

@@ -176,7 +176,7 @@ impl Client {
         counts: &[i32],
         batch: &Batch,
     ) -> anyhow::Result<()> {
-        let rows = sqlx::query(include_str!("../../sql/campaigns/our_reserve.sql"))
+        let row = sqlx::query(include_str!("../../sql/campaigns/our_reserve.sql"))
             .bind(&self.name)
             .bind(jobs)
             .bind(vec![first; jobs.len()])
@@ -184,12 +184,12 @@ impl Client {
             .bind(&batch.ids)
             .bind(&batch.recipients)
             .bind(&batch.hashes)
-            .fetch_all(&mut self.connection)
+            .fetch_one(&mut self.connection)
             .await
             .context("reserving")?;
-        let reserved =
-            rows.iter().filter(|row| row.try_get::<&str, _>(4).is_ok_and(|verdict| verdict == "reserved"));
-        anyhow::ensure!(reserved.count() == batch.ids.len(), "not every item was reserved");
+        let (windows, reserved): (Vec<String>, i32) = (row.try_get(0)?, row.try_get(1)?);
+        let is_whole = windows.iter().all(|window| window == "open") && reserved as usize == batch.ids.len();
+        anyhow::ensure!(is_whole, "not every item was reserved");
         Ok(())
     }
 

@@ -24,7 +24,7 @@ use crate::{machine, place::Database};
 pub(super) const MANIFEST: Manifest = Manifest::new("null", &[Channel::Email]);
 
 /// Enough that each of the two writers finds about a thousand items whenever it looks.
-const JOBS: usize = 32;
+const JOBS: usize = 48;
 /// How often the worker says how far it is.
 const TELL_EVERY: Duration = Duration::from_millis(50);
 

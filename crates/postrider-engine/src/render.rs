@@ -154,7 +154,7 @@ impl Template {
         lenient.set_undefined_behavior(UndefinedBehavior::Chainable);
         for part in ["subject", "text", "html", "script"] {
             let Ok(template) = lenient.get_template(part) else { continue };
-            let Err(error) = template.render(context(None)) else { continue };
+            let Err(error) = template.render(nobody()) else { continue };
             let unknown = [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction];
             if unknown.contains(&error.kind()) {
                 let line = error.line().unwrap_or(1);
@@ -166,7 +166,7 @@ impl Template {
 
     /// The message to one lead, or the post for nobody in particular. `address` is where it goes.
     pub fn render(&self, lead: Option<&Arc<Lead>>, address: Option<&str>) -> Result<Message, RenderError> {
-        let context = context(lead);
+        let context = context(lead)?;
         let to = || address.unwrap_or_default().to_owned();
         Ok(match self.channel {
             Channel::Email => Message::Email {
@@ -250,25 +250,32 @@ pub fn address_of(channel: Channel, lead: &Lead) -> Option<&str> {
     }
 }
 
-fn context(lead: Option<&Arc<Lead>>) -> Value {
-    match lead {
-        Some(lead) => Value::from_object(Names(Arc::clone(lead))),
-        None => Value::from(Serde(serde_json::Map::new())),
-    }
+fn context(lead: Option<&Arc<Lead>>) -> Result<Value, RenderError> {
+    let Some(lead) = lead else { return Ok(nobody()) };
+    let attributes = serde_json::from_str(lead.attributes.get())
+        .map_err(|error| RenderError::Lead { part: "attributes", problem: error.to_string() })?;
+    Ok(Value::from_object(Names { attributes, lead: Arc::clone(lead) }))
+}
+
+fn nobody() -> Value {
+    Value::from(Serde(serde_json::Map::new()))
 }
 
 /// What a template sees. A value is made when it is asked for: a lead has many attributes, and a template uses few.
 #[derive(Debug)]
-struct Names(Arc<Lead>);
+struct Names {
+    attributes: serde_json::Map<String, serde_json::Value>,
+    lead: Arc<Lead>,
+}
 
 impl Object for Names {
     fn get_value(self: &Arc<Self>, name: &Value) -> Option<Value> {
         let name = name.as_str()?;
         // First, so that no attribute can pass itself off as the lead.
         if name == "lead" {
-            return Some(Value::from_object(Fields(Arc::clone(&self.0))));
+            return Some(Value::from_object(Fields(Arc::clone(&self.lead))));
         }
-        self.0.attributes.get(name).map(|attribute| match attribute {
+        self.attributes.get(name).map(|attribute| match attribute {
             serde_json::Value::String(text) => Value::from(text.as_str()),
             other => Value::from(Serde(other)),
         })
@@ -309,11 +316,11 @@ fn problem(error: &minijinja::Error) -> String {
 #[cfg(test)]
 mod tests {
     use postrider_model::ids::LeadId;
-    use serde_json::json;
+    use serde_json::{json, value::RawValue};
 
     use super::*;
 
-    fn lead(attributes: serde_json::Value) -> Arc<Lead> {
+    fn lead(attributes: Box<RawValue>) -> Arc<Lead> {
         Arc::new(Lead {
             id: LeadId::new(),
             external_id: None,
@@ -325,8 +332,9 @@ mod tests {
         })
     }
 
-    fn email(content: serde_json::Value, attributes: serde_json::Value) -> Result<Message, RenderError> {
+    fn email(content: serde_json::Value, attributes: impl serde::Serialize) -> Result<Message, RenderError> {
         let template = Template::compile(Channel::Email, &content);
+        let attributes = serde_json::value::to_raw_value(&attributes).unwrap();
         drop(content);
         template?.render(Some(&lead(attributes)), Some("ann@example.com"))
     }

@@ -10,7 +10,8 @@ use postrider_model::{
     seal::{MasterKey, Place},
 };
 use secrecy::SecretString;
-use sqlx::{PgConnection, postgres::types::PgInterval};
+use serde_json::value::RawValue;
+use sqlx::{PgConnection, postgres::types::PgInterval, types::Json};
 use uuid::Uuid;
 
 use crate::{
@@ -248,8 +249,8 @@ pub async fn measure(pool: &Pool) -> Result<Backlog, StoreError> {
 /// What a job needs to be done.
 #[derive(Debug)]
 pub struct Material {
-    /// What the asset says.
-    pub content: serde_json::Value,
+    /// What the asset says, if it was asked for.
+    pub content: Option<serde_json::Value>,
     /// The account that it uses; `None` when it was removed.
     pub account: Option<OpenAccount>,
     /// The account that it fails over to, where it has one.
@@ -290,46 +291,65 @@ pub struct Lead {
     pub phone: Option<String>,
     /// Where it lives.
     pub timezone: Option<String>,
-    /// What else is known.
-    pub attributes: serde_json::Value,
+    /// What else is known, as it is stored: a job has hundreds of leads, and looks at one at a time.
+    pub attributes: Box<RawValue>,
     /// Why nothing is sent to it, if so.
     pub suppression_reason: Option<String>,
 }
 
-/// Reads what a job needs. `None` when it is not held any more. `is_counted`: its provider limits every account.
+/// What is to be read of a job, besides its leads and accounts.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// What its asset says. It never changes, so it may be known already.
+    pub content: bool,
+    /// Which items have a row, even if nothing limits the account: its provider limits every one.
+    pub begun: bool,
+}
+
+/// Reads what a job needs. `None` when it is not held any more.
 pub async fn material(
     pool: &Pool,
     worker: &str,
     key: &MasterKey,
     job: &ClaimedJob,
-    is_counted: bool,
+    wanted: Wanted,
 ) -> Result<Option<Material>, StoreError> {
     let hold = job.hold;
     let mut transaction = pool::begin(pool).await?;
-    let common = sqlx::query!(
-        r#"
-        select content as "content!"
-          from execution.read_job($1, $2, $3)
-        "#,
+    let mut content = None;
+    if wanted.content {
+        content = read_content(&mut transaction, worker, hold).await?;
+        if content.is_none() {
+            return Ok(None);
+        }
+    }
+    let (account, failover) = read_accounts(&mut transaction, worker, key, hold).await?;
+    // Where nothing is limited, an item that was begun before is found when it is reserved, at no cost.
+    let is_limited =
+        |account: &OpenAccount| account.limits.as_object().is_none_or(|limits| !limits.is_empty());
+    let with_begun = wanted.begun || failover.is_some() || account.as_ref().is_some_and(is_limited);
+    let Some((leads, begun)) = audience(&mut transaction, worker, hold, with_begun).await? else {
+        return Ok(None);
+    };
+    pool::commit(transaction).await?;
+    Ok(Some(Material { content, account, failover, leads, begun }))
+}
+
+/// What the asset of a job says. `None`: the job is not held.
+async fn read_content(
+    connection: &mut PgConnection,
+    worker: &str,
+    hold: JobHold,
+) -> Result<Option<serde_json::Value>, StoreError> {
+    sqlx::query_scalar!(
+        r#"select content as "content!" from execution.read_job($1, $2, $3)"#,
         worker,
         hold.job_id.0,
         hold.attempt,
     )
-    .fetch_optional(unnamed(&mut transaction))
+    .fetch_optional(unnamed(connection))
     .await
-    .map_err(StoreError::on("reading the job"))?;
-    let (account, failover) = read_accounts(&mut transaction, worker, key, hold).await?;
-    let leads = leads(&mut transaction, worker, hold).await?;
-    // Where nothing is limited, an item that was begun before is found when it is reserved, at no cost.
-    let is_limited =
-        |account: &OpenAccount| account.limits.as_object().is_none_or(|limits| !limits.is_empty());
-    let begun = if is_counted || failover.is_some() || account.as_ref().is_some_and(is_limited) {
-        begun_items(&mut transaction, worker, hold).await?
-    } else {
-        HashSet::new()
-    };
-    pool::commit(transaction).await?;
-    Ok(common.map(|common| Material { content: common.content, account, failover, leads, begun }))
+    .map_err(StoreError::on("reading the job"))
 }
 
 /// The account of a job, and the one that it fails over to.
@@ -374,56 +394,52 @@ async fn read_accounts(
     Ok((account, failover))
 }
 
-/// Which items of a job have a row already.
-async fn begun_items(
+/// The leads among a job's items, and which items have a row already, if that is asked for. A lead counts as suppressed when anybody
+/// with its address is. `None`: the job is not held.
+async fn audience(
     connection: &mut PgConnection,
     worker: &str,
-    job: JobHold,
-) -> Result<HashSet<Uuid>, StoreError> {
-    let items = sqlx::query_scalar!(
-        r#"select execution.read_begun_items($1, $2, $3) as "id!""#,
-        worker,
-        job.job_id.0,
-        job.attempt,
-    )
-    .fetch_all(unnamed(connection))
-    .await
-    .map_err(StoreError::on("reading what was begun"))?;
-    Ok(items.into_iter().collect())
-}
-
-/// A lead counts as suppressed when anybody with its address is.
-async fn leads(connection: &mut PgConnection, worker: &str, hold: JobHold) -> Result<Vec<Lead>, StoreError> {
-    let rows = sqlx::query!(
+    hold: JobHold,
+    with_begun: bool,
+) -> Result<Option<(Vec<Lead>, HashSet<Uuid>)>, StoreError> {
+    type Texts = Vec<Option<String>>;
+    let audience = sqlx::query!(
         r#"
-        select id as "id!",
-               external_id,
-               email,
-               phone,
-               timezone,
-               attributes as "attributes!",
-               suppression_reason
-          from execution.read_leads($1, $2, $3)
+        select ids,
+               external_ids as "external_ids: Texts",
+               emails as "emails: Texts",
+               phones as "phones: Texts",
+               timezones as "timezones: Texts",
+               attributes as "attributes: Vec<Json<Box<RawValue>>>",
+               suppression_reasons as "suppression_reasons: Texts",
+               begun
+          from execution.read_audience($1, $2, $3, $4)
         "#,
         worker,
         hold.job_id.0,
         hold.attempt,
+        with_begun,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_one(unnamed(connection))
     .await
     .map_err(StoreError::on("reading the leads"))?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Lead {
-            id: LeadId(row.id),
-            external_id: row.external_id,
-            email: row.email,
-            phone: row.phone,
-            timezone: row.timezone,
-            attributes: row.attributes,
-            suppression_reason: row.suppression_reason,
-        })
-        .collect())
+    let Some(ids) = audience.ids else { return Ok(None) };
+    let texts = |texts: Option<Texts>| texts.unwrap_or_default().into_iter();
+    let mut external_ids = texts(audience.external_ids);
+    let (mut emails, mut phones) = (texts(audience.emails), texts(audience.phones));
+    let mut timezones = texts(audience.timezones);
+    let mut suppression_reasons = texts(audience.suppression_reasons);
+    let attributes = audience.attributes.unwrap_or_default();
+    let leads = ids.into_iter().zip(attributes).map(|(id, Json(attributes))| Lead {
+        id: LeadId(id),
+        external_id: external_ids.next().flatten(),
+        email: emails.next().flatten(),
+        phone: phones.next().flatten(),
+        timezone: timezones.next().flatten(),
+        attributes,
+        suppression_reason: suppression_reasons.next().flatten(),
+    });
+    Ok(Some((leads.collect(), audience.begun.unwrap_or_default().into_iter().collect())))
 }
 
 /// Wakes the workers. Call it after the commit of a deployment, never inside it.

@@ -68,6 +68,7 @@ pub const MIGRATIONS: &[Migration] = steps![
     32 => "jobs/0032_alerts.sql",
     33 => "jobs/0033_notifying.sql",
     34 => "jobs/0034_measuring_and_pruning.sql",
+    35 => "execution/0035_items_as_arrays.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");

@@ -3,22 +3,18 @@
 //! This is the only place where a [`Reservation`] comes into being, and it does so after the COMMIT of its row was seen, on a
 //! connection that was idle before.
 
-use std::{
-    borrow::Cow,
-    cmp::Reverse,
-    collections::{HashMap, HashSet},
-};
+use std::borrow::Cow;
 
 use postrider_model::{
     Channel, IdempotencyKey, Outcome,
     campaign::ItemStatus,
     ids::{JobId, OutboxId, TenantId},
 };
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, pool::PoolConnection};
 use uuid::Uuid;
 
 use crate::{
-    Pool, Reservation, Settlement, StoreError, crash, crash_point, pool, pool::Transaction,
+    Pool, Reservation, Settlement, StoreError, crash, crash_point, pool, pool::TransactionOn,
     reservation::Asked, unnamed::unnamed,
 };
 
@@ -108,24 +104,68 @@ pub enum WindowAnswer {
     Lost,
 }
 
-/// Writes settlements down and reserves windows, all in one transaction. After an error nothing is known about either;
-/// calling again with the same values is safe, and the way to find out.
-pub async fn settle_and_reserve(
-    pool: &Pool,
+/// Writes settlements down and reserves windows over one connection, which it keeps.
+///
+/// A connection that comes from the pool is asked whether it is inside a transaction that nobody knows of. One whose last COMMIT was
+/// acknowledged here is not; after anything else it goes back.
+#[derive(Debug)]
+pub struct Writer {
+    pool: Pool,
+    connection: Option<PoolConnection<Postgres>>,
+}
+
+/// Another one over the same pool, which has no connection yet.
+impl Clone for Writer {
+    fn clone(&self) -> Self {
+        Self::new(self.pool.clone())
+    }
+}
+
+impl Writer {
+    /// One that has no connection yet.
+    #[must_use]
+    pub const fn new(pool: Pool) -> Self {
+        Self { pool, connection: None }
+    }
+
+    /// Both in one transaction. After an error nothing is known about either; calling again with the same values is safe, and the
+    /// way to find out.
+    pub async fn settle_and_reserve(
+        &mut self,
+        worker: &str,
+        settlements: &[&Settlement],
+        windows: &[&Window],
+    ) -> Result<Vec<WindowAnswer>, StoreError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => pool::acquire(&self.pool).await?,
+        };
+        let answers = settle_and_reserve(&mut connection, worker, settlements, windows).await?;
+        self.connection = Some(connection);
+        Ok(answers)
+    }
+}
+
+async fn settle_and_reserve(
+    connection: &mut PgConnection,
     worker: &str,
     settlements: &[&Settlement],
     windows: &[&Window],
 ) -> Result<Vec<WindowAnswer>, StoreError> {
-    let mut transaction = pool::begin(pool).await?;
+    let mut transaction = pool::begin_on(connection).await?;
     if !settlements.is_empty() {
         crash_point!("finalize.before");
         finalize(&mut transaction, worker, settlements).await?;
         crash_point!("finalize.after_statement");
     }
-    let mut rows = Vec::new();
+    // In the order of jobs, so that two writers never wait for each other in a circle.
+    let mut order: Vec<usize> = (0..windows.len()).collect();
+    order.sort_unstable_by_key(|n| windows[*n].job.job_id);
+    let in_order: Vec<&Window> = order.iter().map(|n| windows[*n]).collect();
+    let mut begun = None;
     if !windows.is_empty() {
         crash_point!("reserve.before");
-        rows = begin(&mut transaction, worker, windows).await?;
+        begun = Some(begin(&mut transaction, worker, &in_order).await?);
         crash_point!("reserve.after_statement");
     }
     let settling = (!settlements.is_empty()).then_some("finalize.commit_sent");
@@ -137,7 +177,10 @@ pub async fn settle_and_reserve(
     if !windows.is_empty() {
         crash_point!("reserve.after_commit");
     }
-    Ok(answers(windows, rows))
+    let answered = begun.map(|begun| answers(&in_order, begun)).unwrap_or_default();
+    let mut answers: Vec<(usize, WindowAnswer)> = order.into_iter().zip(answered).collect();
+    answers.sort_unstable_by_key(|(n, _)| *n);
+    Ok(answers.into_iter().map(|(_, answer)| answer).collect())
 }
 
 /// What became of reservations that were to move to the account that their run fails over to.
@@ -217,7 +260,7 @@ async fn commit_move(pool: &Pool, worker: &str, mut ids: Vec<Uuid>) -> Result<Ve
 
 /// Commits. A test can have the process die between the COMMIT and its acknowledgement.
 pub(crate) async fn commit(
-    transaction: Transaction,
+    transaction: TransactionOn<'_>,
     crash_points: &[Option<&'static str>],
 ) -> Result<(), StoreError> {
     if cfg!(debug_assertions) && crash_points.iter().flatten().any(|point| crash::is_due(point)) {
@@ -279,25 +322,19 @@ pub(crate) fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// How the database says that a phase is not in progress.
-const PAUSED: &str = "paused";
-
-struct Row {
-    job_id: Uuid,
-    outbox_id: Option<Uuid>,
-    item_id: Option<Uuid>,
-    idempotency_key: Option<String>,
-    verdict: String,
+/// What the database answers about windows, in the order in which they were asked for.
+struct Begun {
+    windows: Vec<String>,
+    item_ids: Vec<Option<Uuid>>,
+    keys: Vec<Option<String>>,
+    verdicts: Vec<Option<String>>,
 }
 
 async fn begin(
     connection: &mut PgConnection,
     worker: &str,
     windows: &[&Window],
-) -> Result<Vec<Row>, StoreError> {
-    // In the order of jobs, so that two writers never wait for each other in a circle.
-    let mut windows = windows.to_vec();
-    windows.sort_unstable_by_key(|window| window.job.job_id);
+) -> Result<Begun, StoreError> {
     let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let jobs: Vec<Uuid> = windows.iter().map(|window| window.job.job_id.0).collect();
     let attempts: Vec<i32> = windows.iter().map(|window| window.job.attempt).collect();
@@ -321,14 +358,13 @@ async fn begin(
         })
         .unzip();
     sqlx::query_as!(
-        Row,
+        Begun,
         r#"
-        select job_id as "job_id!",
-               outbox_id,
-               item_id,
-               idempotency_key,
-               verdict as "verdict!"
-          from execution.begin_outbox_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+        select windows as "windows!",
+               item_ids as "item_ids!: Vec<Option<Uuid>>",
+               idempotency_keys as "keys!: Vec<Option<String>>",
+               verdicts as "verdicts!: Vec<Option<String>>"
+          from execution.begin_windows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
         "#,
         worker,
         &jobs,
@@ -341,49 +377,130 @@ async fn begin(
         &verdicts as _,
         &reasons as _,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_one(unnamed(connection))
     .await
     .map_err(StoreError::on("reserving items"))
 }
 
-/// Puts the rows back into the order of the windows. A window that was not answered item by item is not ours any more, or not now.
-fn answers(windows: &[&Window], rows: Vec<Row>) -> Vec<WindowAnswer> {
-    let paused: HashSet<Uuid> =
-        rows.iter().filter(|row| row.verdict == PAUSED).map(|row| row.job_id).collect();
-    let mut by_item: HashMap<(Uuid, Uuid), Row> =
-        rows.into_iter().filter_map(|row| Some(((row.job_id, row.item_id?), row))).collect();
-    let mut answers: Vec<WindowAnswer> = windows.iter().map(|_| WindowAnswer::Lost).collect();
-    // A job may be here twice, when this worker took over from itself. Then the rows are those of the later attempt.
-    let mut order: Vec<usize> = (0..windows.len()).collect();
-    order.sort_by_key(|n| Reverse(windows[*n].job.attempt));
-    let mut seen = HashSet::new();
-    for n in order {
-        let window = windows[n];
-        let job = window.job.job_id.0;
-        let mut answer = |item: &PlannedItem| {
-            let row = by_item.remove(&(job, item.item_id))?;
-            Some(reserved(window, row))
-        };
-        let items: Option<Vec<Reserved>> = window.items.iter().map(&mut answer).collect();
-        answers[n] = match items {
-            Some(items) => WindowAnswer::Items(items),
-            None if seen.insert(job) && paused.contains(&job) => WindowAnswer::Paused,
-            None => WindowAnswer::Lost,
-        };
-    }
-    answers
+/// Hands each window its part of the answer. What does not speak of the items that were asked for is no answer.
+fn answers(windows: &[&Window], begun: Begun) -> Vec<WindowAnswer> {
+    let Begun { windows: states, item_ids, keys, verdicts } = begun;
+    let mut entries = item_ids.into_iter().zip(keys).zip(verdicts);
+    let mut states = states.into_iter();
+    let mut answer = |window: &Window| {
+        let entries: Vec<_> = entries.by_ref().take(window.items.len()).collect();
+        let of_items = entries.iter().map(|((item_id, _), _)| *item_id);
+        let is_about_them = of_items.eq(window.items.iter().map(|item| Some(item.item_id)));
+        match states.next().as_deref() {
+            Some("open") if is_about_them => {
+                let items = window.items.iter().zip(entries);
+                let items = items.map(|(item, ((_, key), verdict))| reserved(window, item, key, verdict));
+                WindowAnswer::Items(items.collect())
+            }
+            Some("paused") => WindowAnswer::Paused,
+            _ => WindowAnswer::Lost,
+        }
+    };
+    windows.iter().map(|window| answer(window)).collect()
 }
 
-fn reserved(window: &Window, row: Row) -> Reserved {
+fn reserved(window: &Window, item: &PlannedItem, key: Option<String>, verdict: Option<String>) -> Reserved {
     let job = window.job;
-    match (row.verdict.as_str(), row.outbox_id, row.idempotency_key) {
-        ("reserved", Some(id), Some(key)) => Reserved::Yours(Reservation::committed(
-            OutboxId(id),
+    match (verdict, key) {
+        (None, Some(key)) => Reserved::Yours(Reservation::committed(
+            item.outbox_id,
             job.tenant_id,
             job.channel,
             IdempotencyKey::from_row(key),
             window.asked,
         )),
-        (state, _, _) => Reserved::Already(state.parse().unwrap_or(ItemStatus::Queued)),
+        (state, _) => {
+            Reserved::Already(state.and_then(|state| state.parse().ok()).unwrap_or(ItemStatus::Queued))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(items: usize) -> Window {
+        let job =
+            JobHold { job_id: JobId::new(), tenant_id: TenantId::new(), attempt: 1, channel: Channel::Email };
+        let item = |_| PlannedItem {
+            item_id: Uuid::now_v7(),
+            outbox_id: OutboxId::new(),
+            recipient: None,
+            plan: Plan::Call { message_hash: [0; 32] },
+        };
+        Window::new(job, 0, (0..items).map(item).collect())
+    }
+
+    /// What the database says when it reserves everything, but for the states of the windows.
+    fn begun(windows: &[&Window], states: &[&str]) -> Begun {
+        let items = || windows.iter().flat_map(|window| &window.items);
+        Begun {
+            windows: states.iter().map(|&state| state.to_owned()).collect(),
+            item_ids: items().map(|item| Some(item.item_id)).collect(),
+            keys: items().map(|item| Some(format!("key of {}", item.item_id))).collect(),
+            verdicts: items().map(|_| None).collect(),
+        }
+    }
+
+    /// The keys of what is reserved, or what else the answer is.
+    fn told(answer: &WindowAnswer) -> Result<Vec<String>, &'static str> {
+        let key = |item: &Reserved| match item {
+            Reserved::Yours(reservation) => reservation.key().to_string(),
+            Reserved::Already(status) => status.as_str().to_owned(),
+        };
+        match answer {
+            WindowAnswer::Items(items) => Ok(items.iter().map(key).collect()),
+            WindowAnswer::Paused => Err("paused"),
+            WindowAnswer::Lost => Err("lost"),
+        }
+    }
+
+    fn keys(window: &Window) -> Vec<String> {
+        window.items.iter().map(|item| format!("key of {}", item.item_id)).collect()
+    }
+
+    #[test]
+    fn each_window_gets_its_own_part_of_the_answer() {
+        let (a, b, c, d) = (window(2), window(1), window(3), window(1));
+        let windows = [&a, &b, &c, &d];
+        let mut begun = begun(&windows, &["open", "lost", "open", "paused"]);
+        begun.item_ids[2] = None;
+        begun.verdicts[4] = Some("sent".to_owned());
+        let answers = answers(&windows, begun);
+        let mut of_c = keys(&c);
+        of_c[1] = "sent".to_owned();
+        let told: Vec<_> = answers.iter().map(told).collect();
+        assert_eq!(told, [Ok(keys(&a)), Err("lost"), Ok(of_c), Err("paused")]);
+    }
+
+    #[test]
+    fn an_answer_about_other_items_reserves_nothing() {
+        let (a, b) = (window(2), window(2));
+        let lost = |begun: Begun| answers(&[&a], begun).iter().all(|answer| told(answer) == Err("lost"));
+        assert!(!lost(begun(&[&a], &["open"])));
+        assert!(lost(begun(&[&b], &["open"])), "other items");
+        assert!(lost(begun(&[&a], &[])), "no state");
+        assert!(lost(begun(&[&a], &["new"])), "a state that this version does not know");
+        let mut swapped = begun(&[&a], &["open"]);
+        swapped.item_ids.swap(0, 1);
+        assert!(lost(swapped), "in another order");
+        let mut short = begun(&[&a], &["open"]);
+        short.keys.pop();
+        assert!(lost(short), "too few");
+    }
+
+    #[test]
+    fn without_a_key_or_with_a_word_that_nobody_knows_an_item_is_not_called() {
+        let a = window(2);
+        let mut begun = begun(&[&a], &["open"]);
+        begun.keys[0] = None;
+        begun.verdicts[1] = Some("missing".to_owned());
+        let answers = answers(&[&a], begun);
+        assert_eq!(answers.iter().map(told).collect::<Vec<_>>(), [Ok(vec!["queued".to_owned(); 2])]);
     }
 }

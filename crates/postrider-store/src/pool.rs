@@ -9,7 +9,8 @@ use std::{str::FromStr, time::Duration};
 
 use postrider_model::ids::TenantId;
 use sqlx::{
-    Connection, PgConnection, Postgres,
+    AssertSqlSafe, Connection, PgConnection, Postgres,
+    pool::PoolConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -19,6 +20,8 @@ use crate::{StoreError, unnamed::unnamed};
 pub type Pool = sqlx::PgPool;
 /// An open transaction. It rolls back when dropped.
 pub type Transaction = sqlx::Transaction<'static, Postgres>;
+/// The same on a connection that somebody keeps.
+pub(crate) type TransactionOn<'c> = sqlx::Transaction<'c, Postgres>;
 
 /// The oldest server that has everything the schema uses.
 pub const SERVER_MAJOR_MIN: i32 = 15;
@@ -57,29 +60,39 @@ pub async fn connect(url: &str, settings: Settings) -> Result<Pool, StoreError> 
         .map_err(|error| unreachable(&options, &error))
 }
 
+/// Whatever the login's default is: the functions look again at what others have committed in the meantime.
+const BEGIN: &str = "begin isolation level read committed";
+
 /// Begins a transaction that acts for nobody in particular.
 pub async fn begin(pool: &Pool) -> Result<Transaction, StoreError> {
-    // Whatever the login's default is: the functions look again at what others have committed in the meantime.
-    pool.begin_with("begin isolation level read committed")
-        .await
-        .map_err(StoreError::on("beginning a transaction"))
+    pool.begin_with(BEGIN).await.map_err(StoreError::on("beginning a transaction"))
+}
+
+/// The same on a connection that was idle before.
+pub(crate) async fn begin_on(connection: &mut PgConnection) -> Result<TransactionOn<'_>, StoreError> {
+    connection.begin_with(BEGIN).await.map_err(StoreError::on("beginning a transaction"))
+}
+
+/// Takes a connection out of the pool. It is idle.
+pub(crate) async fn acquire(pool: &Pool) -> Result<PoolConnection<Postgres>, StoreError> {
+    pool.acquire().await.map_err(StoreError::on("connecting"))
 }
 
 /// Begins a transaction that sees and changes the rows of one tenant.
 pub async fn begin_as(pool: &Pool, tenant: TenantId) -> Result<Transaction, StoreError> {
-    let mut transaction = begin(pool).await?;
-    act_as(&mut transaction, tenant).await?;
-    Ok(transaction)
+    begin_for(pool, BEGIN, tenant).await
 }
 
 /// Begins a transaction that reads the rows of one tenant, all as they are at one moment.
 pub async fn begin_snapshot(pool: &Pool, tenant: TenantId) -> Result<Transaction, StoreError> {
-    let mut transaction = pool
-        .begin_with("begin isolation level repeatable read read only")
-        .await
-        .map_err(StoreError::on("beginning a transaction"))?;
-    act_as(&mut transaction, tenant).await?;
-    Ok(transaction)
+    begin_for(pool, "begin isolation level repeatable read read only", tenant).await
+}
+
+/// Begins and sets the tenant, in one round trip.
+async fn begin_for(pool: &Pool, begin: &str, tenant: TenantId) -> Result<Transaction, StoreError> {
+    // A tenant is a UUID, so it can be spelled out.
+    let statement = format!("{begin}; set local app.current_tenant_id = '{}'", tenant.0);
+    pool.begin_with(AssertSqlSafe(statement)).await.map_err(StoreError::on("beginning a transaction"))
 }
 
 /// Sets the tenant for the rest of the transaction.
@@ -92,7 +105,7 @@ pub async fn act_as(connection: &mut PgConnection, tenant: TenantId) -> Result<(
 }
 
 /// Commits. After `Ok` the server has said that it is durable.
-pub async fn commit(transaction: Transaction) -> Result<(), StoreError> {
+pub async fn commit(transaction: TransactionOn<'_>) -> Result<(), StoreError> {
     transaction.commit().await.map_err(StoreError::on("committing"))
 }
 
@@ -119,7 +132,7 @@ pub(crate) fn options(url: &str) -> Result<PgConnectOptions, StoreError> {
 /// sqlx keeps the server's transaction status to itself, but `begin_with` compares it: after a statement that begins
 /// nothing, `BeginFailed` means idle, and success means that a transaction was open already.
 async fn is_idle(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    match connection.begin_with("select 1").await {
+    match connection.begin_with("").await {
         Err(sqlx::Error::BeginFailed) => Ok(true),
         Err(error) => Err(error),
         Ok(stray) => {

@@ -268,14 +268,15 @@ fn lead(json: serde_json::Value) -> Result<Lead, StoreError> {
         timezone: Option<String>,
         attributes: serde_json::Value,
     }
-    let row: Row = serde_json::from_value(json).map_err(|error| StoreError::Unfit(error.to_string()))?;
+    let unfit = |error: serde_json::Error| StoreError::Unfit(error.to_string());
+    let row: Row = serde_json::from_value(json).map_err(unfit)?;
     Ok(Lead {
         id: row.id,
         external_id: row.external_id,
         email: row.email,
         phone: row.phone,
         timezone: row.timezone,
-        attributes: row.attributes,
+        attributes: serde_json::value::to_raw_value(&row.attributes).map_err(unfit)?,
         suppression_reason: None,
     })
 }

@@ -1,4 +1,7 @@
 //! One item's call, tried again in place only where provably nothing was sent. Time and panics become outcomes here.
+//!
+//! There are thousands of these at a time. Whatever most of them never do is boxed, so that each takes hundreds of bytes and not
+//! thousands.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -28,9 +31,9 @@ pub(super) async fn call(
     let mut outcome = try_at(shared, prepared.route(way), &reservation, &message).await;
     drop(permit);
     let mut reservation = reservation;
-    if way == Way::First {
-        (reservation, outcome) =
-            failover::follow(shared, prepared, item, reservation, &message, outcome).await;
+    if way == Way::First && failover::may_follow(prepared, &outcome) {
+        let follow = failover::follow(shared, prepared, item, reservation, &message, outcome);
+        (reservation, outcome) = Box::pin(follow).await;
     }
     log(job, &reservation, &outcome);
     reservation.settle(outcome)
@@ -62,22 +65,32 @@ pub(super) async fn try_at(
             Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
         };
         crash_point!("call.after");
-        route.note(shared, &outcome).await;
+        if let Some(news) = route.note(shared, &outcome) {
+            Box::pin(route.tell(shared, news)).await;
+        }
         match decide(outcome, tries, waited, spread(reservation.outbox_id()), &settings.retry) {
             Verdict::Settle(outcome) => return outcome,
             Verdict::CallAgainIn(pause) => {
                 waited += pause;
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = shared.hurry.cancelled() => return Outcome::NotSent {
-                        reason: "the worker stopped while the provider asked to wait".to_owned(),
-                        retry_after: None,
-                    },
+                if let Some(hurried) = Box::pin(wait(shared, route, pause)).await {
+                    return hurried;
                 }
-                route.take_again(shared).await;
             }
         }
     }
+}
+
+/// Waits for the next try, and for its turn. An outcome when the worker stops meanwhile.
+async fn wait(shared: &Shared, route: &Route, pause: Duration) -> Option<Outcome> {
+    tokio::select! {
+        () = tokio::time::sleep(pause) => {}
+        () = shared.hurry.cancelled() => return Some(Outcome::NotSent {
+            reason: "the worker stopped while the provider asked to wait".to_owned(),
+            retry_after: None,
+        }),
+    }
+    route.take_again(shared).await;
+    None
 }
 
 fn log(job: &ClaimedJob, reservation: &Reservation, outcome: &Outcome) {

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_store::{
     Pool, Settlement, StoreError,
-    outbox::{self, Window, WindowAnswer},
+    outbox::{Window, WindowAnswer, Writer},
 };
 use tokio::sync::{Mutex, mpsc, oneshot};
 
@@ -39,18 +39,18 @@ pub(super) type Submissions = mpsc::Sender<Submission>;
 
 #[derive(Clone)]
 pub(super) struct Committer {
-    pool: Pool,
+    writer: Writer,
     worker: Arc<str>,
     queue: Arc<Mutex<mpsc::Receiver<Submission>>>,
 }
 
 impl Committer {
     pub(super) fn new(pool: Pool, worker: Arc<str>, queue: mpsc::Receiver<Submission>) -> Self {
-        Self { pool, worker, queue: Arc::new(Mutex::new(queue)) }
+        Self { writer: Writer::new(pool), worker, queue: Arc::new(Mutex::new(queue)) }
     }
 
     /// Commits until nobody can submit any more.
-    pub(super) async fn run(self) {
+    pub(super) async fn run(mut self) {
         while let Some(batch) = self.gather().await {
             self.write(batch).await;
         }
@@ -71,7 +71,7 @@ impl Committer {
     }
 
     /// Writes a batch. While the database is away it waits: an outcome is never dropped.
-    async fn write(&self, batch: Vec<Submission>) {
+    async fn write(&mut self, batch: Vec<Submission>) {
         let mut pause = PAUSE_MIN;
         let mut tries = 0;
         loop {
@@ -102,7 +102,7 @@ impl Committer {
 
     /// A submission that the database refuses by itself, which is a mistake of ours. Its window is given up; its outcomes
     /// are tried without it, and if they are refused as well, their rows stay as they are and are in doubt.
-    async fn write_alone(&self, mut batch: Vec<Submission>, mut error: StoreError) {
+    async fn write_alone(&mut self, mut batch: Vec<Submission>, mut error: StoreError) {
         for submission in &mut batch {
             submission.window = None;
         }
@@ -119,7 +119,7 @@ impl Committer {
         // Dropping the replies tells the jobs that they cannot go on.
     }
 
-    async fn commit(&self, batch: &[Submission]) -> Result<Vec<WindowAnswer>, StoreError> {
+    async fn commit(&mut self, batch: &[Submission]) -> Result<Vec<WindowAnswer>, StoreError> {
         let settlements: Vec<&Settlement> =
             batch.iter().flat_map(|submission| &submission.settlements).collect();
         let windows: Vec<&Window> =
@@ -127,7 +127,7 @@ impl Committer {
         if settlements.is_empty() && windows.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = outbox::settle_and_reserve(&self.pool, &self.worker, &settlements, &windows).await?;
+        let answers = self.writer.settle_and_reserve(&self.worker, &settlements, &windows).await?;
         metrics::counter!("postrider_commits_total").increment(1);
         Ok(answers)
     }

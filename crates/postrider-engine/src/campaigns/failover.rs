@@ -18,7 +18,12 @@ fn may_move(outcome: &Outcome) -> bool {
     }
 }
 
-/// Takes an item to the second account if there is one, if it may go there at this hour, and if there is room for it soon.
+/// Whether there is another account, and an item may go there after this.
+pub(super) fn may_follow(prepared: &Prepared, outcome: &Outcome) -> bool {
+    prepared.second.is_some() && may_move(outcome)
+}
+
+/// Takes an item to the second account, if it may go there at this hour and if there is room for it soon.
 pub(super) async fn follow(
     shared: &Shared,
     prepared: &Prepared,
@@ -31,7 +36,7 @@ pub(super) async fn follow(
         return (reservation, outcome);
     };
     let is_open = || Openings::new(prepared, Way::Second).opens_at(prepared.leads.get(&item)).is_none();
-    if !may_move(&outcome) || shared.hurry.is_cancelled() || !is_open() {
+    if shared.hurry.is_cancelled() || !is_open() {
         return (reservation, outcome);
     }
     let turn = second.take_one(shared, shared.settings.call_within / 2).await;

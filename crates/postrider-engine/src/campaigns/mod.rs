@@ -28,7 +28,7 @@ use std::{
 };
 
 use postrider_model::{
-    ids::{JobId, ProviderAccountId, RunId, TenantId},
+    ids::{AssetId, JobId, ProviderAccountId, RunId, TenantId},
     seal::MasterKey,
 };
 use postrider_providers::Adapters;
@@ -49,6 +49,7 @@ use self::{
     gate::Gate,
     slow::Bounds,
 };
+use crate::render::Template;
 
 /// How the worker behaves.
 #[derive(Debug, Clone)]
@@ -116,6 +117,8 @@ struct Shared {
     submissions: Submissions,
     /// What is known about each account.
     gates: Mutex<HashMap<ProviderAccountId, Arc<Gate>>>,
+    /// Assets that were compiled already. An asset is known by its tenant and its id.
+    templates: Mutex<HashMap<(TenantId, AssetId), Arc<Template>>>,
     held: Mutex<HashMap<JobId, Held>>,
     job_ended: Notify,
     /// A circuit was opened or closed.
@@ -155,6 +158,8 @@ impl Drop for Holding {
 const LISTEN_EVERY: Duration = Duration::from_secs(1);
 /// How often campaigns say how far they are, and go on to their next phase.
 const TEND_EVERY: Duration = Duration::from_millis(500);
+/// How much time lies between two claims while most places are taken.
+const CLAIMS_APART: Duration = Duration::from_millis(50);
 /// How often the backlog is measured for the metrics.
 const MEASURE_EVERY: Duration = Duration::from_secs(15);
 /// How long to wait before the database is asked again.
@@ -184,6 +189,7 @@ impl CampaignWorker {
             master_key,
             submissions,
             gates: Mutex::default(),
+            templates: Mutex::default(),
             held: Mutex::default(),
             job_ended: Notify::new(),
             circuits_changed: Notify::new(),
@@ -212,8 +218,16 @@ impl CampaignWorker {
         background.spawn(tend(Arc::clone(&shared), ended.clone()));
         let jobs = TaskTracker::new();
         let mut was_away = false;
+        let mut claimed_at: Option<Instant> = None;
 
         while !shutdown.is_cancelled() {
+            // Where jobs end quickly, one question is for several. Those under way keep everybody busy meanwhile.
+            if let Some(rest) = claimed_at.and_then(|at| CLAIMS_APART.checked_sub(at.elapsed()))
+                && shared.held().len() > shared.settings.jobs_max / 2
+            {
+                tokio::time::sleep(rest).await;
+            }
+            claimed_at = Some(Instant::now());
             // Before the claim, so that a hint during the claim is not lost.
             wakeups.mark_unchanged();
             let job_ended = shared.job_ended.notified();
@@ -330,6 +344,10 @@ impl Shared {
 
     fn gates(&self) -> MutexGuard<'_, HashMap<ProviderAccountId, Arc<Gate>>> {
         self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn templates(&self) -> MutexGuard<'_, HashMap<(TenantId, AssetId), Arc<Template>>> {
+        self.templates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The gate of an account, which allows so many calls at a time.

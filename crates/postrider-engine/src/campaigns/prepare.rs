@@ -22,9 +22,12 @@ use super::{
 };
 use crate::render::Template;
 
+/// Most compiled assets that are kept. Content never changes under its id.
+const TEMPLATES_MAX: usize = 64;
+
 /// What a job needs before its first item.
 pub(super) struct Prepared {
-    template: Template,
+    template: Arc<Template>,
     pub(super) leads: HashMap<Uuid, Arc<Lead>>,
     /// Its account.
     pub(super) first: Route,
@@ -39,9 +42,13 @@ pub(super) struct Prepared {
 impl Prepared {
     pub(super) async fn new(shared: &Shared, job: &ClaimedJob) -> Result<Self, Ended> {
         let adapter = shared.adapters.get(&job.provider);
-        let is_counted = adapter.is_some_and(|adapter| adapter.manifest().rate.is_some());
+        let known = shared.templates().get(&(job.hold.tenant_id, job.asset_id)).map(Arc::clone);
+        let wanted = jobs::Wanted {
+            content: known.is_none(),
+            begun: adapter.is_some_and(|adapter| adapter.manifest().rate.is_some()),
+        };
         let material = shared
-            .while_away(|pool, worker| jobs::material(pool, worker, &shared.master_key, job, is_counted))
+            .while_away(|pool, worker| jobs::material(pool, worker, &shared.master_key, job, wanted))
             .await
             .map_err(|error| match error {
                 // The secret does not open: this worker was started with another master key.
@@ -49,8 +56,10 @@ impl Prepared {
                 error => Ended::Failed(describe(&error)),
             })?
             .ok_or(Ended::Lost)?;
-        let template = Template::compile(job.hold.channel, &material.content)
-            .map_err(|error| Ended::Failed(error.to_string()))?;
+        let template = match known {
+            Some(template) => template,
+            None => compile(shared, job, &material.content.unwrap_or_default())?,
+        };
         let Some(account) = &material.account else {
             return Err(Ended::Failed(format!("the provider account {} was removed", job.account_id)));
         };
@@ -96,6 +105,19 @@ impl Prepared {
         let recipient = address.map(str::to_owned);
         (PlannedItem { item_id: item, outbox_id: OutboxId::new(), recipient, plan }, message)
     }
+}
+
+/// Compiles an asset, once for all jobs that send it.
+fn compile(shared: &Shared, job: &ClaimedJob, content: &serde_json::Value) -> Result<Arc<Template>, Ended> {
+    let template =
+        Template::compile(job.hold.channel, content).map_err(|error| Ended::Failed(error.to_string()))?;
+    let template = Arc::new(template);
+    let mut templates = shared.templates();
+    if templates.len() >= TEMPLATES_MAX {
+        templates.clear();
+    }
+    templates.insert((job.hold.tenant_id, job.asset_id), Arc::clone(&template));
+    Ok(template)
 }
 
 /// The account to fail over to. A job goes on without it, if it cannot be used.

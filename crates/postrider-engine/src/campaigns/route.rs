@@ -162,12 +162,14 @@ impl Route {
         }
     }
 
-    /// Counts a call, and tells the others what it says about the account.
-    pub(super) async fn note(&self, shared: &Shared, outcome: &Outcome) {
+    /// Counts a call, and says what it tells about the account that others do not know yet.
+    pub(super) fn note(&self, shared: &Shared, outcome: &Outcome) -> Option<News> {
         self.calls.count(outcome);
-        let Some(news) = self.gate.note(Instant::now(), outcome, shared.settings.circuit_after) else {
-            return;
-        };
+        self.gate.note(Instant::now(), outcome, shared.settings.circuit_after)
+    }
+
+    /// Tells the others what a call said about the account.
+    pub(super) async fn tell(&self, shared: &Shared, news: News) {
         let (pool, worker) = (&shared.pool, &*shared.worker);
         let told = match &news {
             News::Fails(reason) => {

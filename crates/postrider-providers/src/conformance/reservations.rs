@@ -127,7 +127,8 @@ impl Reservations {
             plan: Plan::Call { message_hash: message.hash() },
         };
         let window = Window::new(job.hold, 0, job.item_ids.into_iter().map(plan).collect());
-        let answers = outbox::settle_and_reserve(&self.pool, ACTOR, &[], &[&window]).await?;
+        let answers =
+            outbox::Writer::new(self.pool.clone()).settle_and_reserve(ACTOR, &[], &[&window]).await?;
         let reserved = answers.into_iter().flat_map(|answer| match answer {
             WindowAnswer::Items(items) => items,
             WindowAnswer::Paused | WindowAnswer::Lost => Vec::new(),
@@ -146,7 +147,7 @@ impl Reservations {
         outcome: Outcome,
     ) -> Result<(), NoReservations> {
         let settlement = reservation.settle(outcome);
-        outbox::settle_and_reserve(&self.pool, ACTOR, &[&settlement], &[]).await?;
+        outbox::Writer::new(self.pool.clone()).settle_and_reserve(ACTOR, &[&settlement], &[]).await?;
         Ok(())
     }
 

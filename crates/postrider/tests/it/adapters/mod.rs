@@ -56,7 +56,8 @@ async fn reservations(stage: &Stage, count: usize) -> anyhow::Result<Vec<Reserva
     };
     let window = Window::new(hold, 0, job.item_ids.iter().map(plan).collect());
     let pool = stage.world.pool("postrider_worker").await?;
-    let answers = outbox::settle_and_reserve(&pool, "adapter test", &[], &[&window]).await?;
+    let answers =
+        outbox::Writer::new(pool.clone()).settle_and_reserve("adapter test", &[], &[&window]).await?;
     let Some(WindowAnswer::Items(reserved)) = answers.into_iter().next() else {
         anyhow::bail!("the job is not ours");
     };

@@ -1,5 +1,9 @@
 //! Many tenants at once: whoever has little to send does not wait for whoever has much.
 
+use postrider_model::Message;
+use serde_json::json;
+use uuid::Uuid;
+
 use super::{life::worker, recovery::acted, stage::Stage};
 use crate::{
     sql::{execute, number},
@@ -39,5 +43,43 @@ async fn ten_items_do_not_wait_for_a_million() -> anyhow::Result<()> {
     let left = number(&big.admin, "select count(*) from execution.job_queue where status = 'queued'").await?;
     assert!(left * 500 > BIG / 2, "void: the big one is almost done");
     assert_eq!(big.run_status(run).await?, "running");
+    Ok(())
+}
+
+/// Posts this text as an asset of this id, and answers with the fingerprint of what was rendered.
+async fn post(stage: &Stage, asset: Uuid, text: &str) -> anyhow::Result<String> {
+    let workspace = stage.workspace;
+    let content = json!({ "text": text });
+    stage
+        .ask(&format!(
+            "select id::text from execution.create_asset('{asset}', '{workspace}', 'post', 'social', '{content}', 'me')"
+        ))
+        .await?;
+    let (campaign, phase) = (Uuid::now_v7(), Uuid::now_v7());
+    let phases = json!([{ "id": phase, "phase": "only", "channel": "social", "asset_id": asset, "provider_account": "sim" }]);
+    stage
+        .ask(&format!(
+            "select execution.create_campaign('{campaign}', '{workspace}', 'posts', true, '{phases}', 'me')::text"
+        ))
+        .await?;
+    let run = stage.deploy(campaign, "only").await?;
+    assert_eq!(stage.ended(run).await?, "completed");
+    stage
+        .ask(&format!(
+            "select encode(message_hash, 'hex') from execution.channel_outbox where run_id = '{run}'"
+        ))
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_tenants_whose_assets_have_the_same_id_each_send_their_own() -> anyhow::Result<()> {
+    let (world, sim) = (World::new().await?, Sim::start(&[])?);
+    let stages = [Stage::with_sim(&world, &sim, 1).await?, Stage::with_sim(&world, &sim, 1).await?];
+    let _worker = worker(&world, "")?;
+    let asset = Uuid::now_v7();
+    for (stage, text) in stages.iter().zip(["of the first", "of the second"]) {
+        let expected = hex::encode(Message::Social { text: text.to_owned() }.hash());
+        assert_eq!(post(stage, asset, text).await?, expected, "{text}");
+    }
     Ok(())
 }

@@ -2,6 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use postrider_model::{
+    Channel,
+    ids::{JobId, OutboxId, TenantId},
+};
+use postrider_store::outbox::{JobHold, Plan, PlannedItem, Reserved, Window, WindowAnswer, Writer};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -270,5 +275,97 @@ async fn an_item_settled_in_the_same_transaction_is_told_and_not_passed_over() -
     assert_eq!(begun.len(), 2);
     let statuses = "select status from execution.channel_outbox order by status";
     assert_eq!(texts(&stage.admin, statuses).await?, ["queued", "sent"]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_is_durable_whatever_the_login_is_set_to() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let job = stage.job("w", 1).await?;
+    for (set, expected) in [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")] {
+        let mut transaction = stage.worker.begin().await?;
+        execute(&mut *transaction, format!("set local synchronous_commit = {set}")).await?;
+        Windows::of(&job, 1, 1).begin(&mut *transaction, "w").await?;
+        assert_eq!(texts(&mut *transaction, "show synchronous_commit").await?, [expected]);
+        transaction.rollback().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_are_answered_in_the_order_in_which_they_were_asked_for() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    stage.run(6, 2).await?;
+    let jobs = claim(&stage.worker, "w", 10).await?;
+    assert_eq!(jobs.len(), 3);
+    let window = |job: &Job, attempt| {
+        let hold = JobHold {
+            job_id: JobId(job.job_id),
+            tenant_id: TenantId(job.tenant_id),
+            attempt,
+            channel: Channel::Email,
+        };
+        let plan = |item: &Uuid| PlannedItem {
+            item_id: *item,
+            outbox_id: OutboxId::new(),
+            recipient: None,
+            plan: Plan::Call { message_hash: [7; 32] },
+        };
+        Window::new(hold, 0, job.item_ids.iter().map(plan).collect())
+    };
+    let mut writer = Writer::new(stage.world.pool("postrider_worker").await?);
+    let mut order = [0, 1, 2];
+    order.sort_by_key(|n| jobs[*n].job_id);
+    order.rotate_left(1); // neither that of the jobs nor the other way round
+    let lost = window(&jobs[order[1]], 9);
+    let windows = [window(&jobs[order[0]], 1), lost, window(&jobs[order[2]], 1)];
+    let asked: Vec<&Window> = windows.iter().collect();
+    let answers = writer.settle_and_reserve("w", &[], &asked).await?;
+    assert_eq!(answers.len(), 3);
+    for (n, (window, answer)) in windows.iter().zip(answers).enumerate() {
+        let reserved: Option<Vec<Uuid>> = match answer {
+            WindowAnswer::Items(items) => Some(
+                items
+                    .iter()
+                    .filter_map(|item| match item {
+                        Reserved::Yours(reservation) => Some(reservation.outbox_id().0),
+                        Reserved::Already(_) => None,
+                    })
+                    .collect(),
+            ),
+            _ => None,
+        };
+        let expected = (n != 1).then(|| window.items.iter().map(|item| item.outbox_id.0).collect::<Vec<_>>());
+        assert_eq!(reserved, expected, "window {n}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_or_a_pause_that_is_under_way_is_waited_for_and_takes_no_job_away() -> anyhow::Result<()>
+{
+    let stage = Stage::new().await?;
+    stage.run(6, 2).await?;
+    let jobs = claim(&stage.worker, "w", 3).await?;
+    let heartbeat = format!(
+        "select execution.heartbeat_jobs('w', array['{}', '{}']::uuid[], array[1, 1])",
+        jobs[0].job_id, jobs[2].job_id
+    );
+    let look = format!("select from execution.job_queue where id = '{}' for no key update", jobs[1].job_id);
+    for (statement, first) in [(heartbeat, 1), (look, 2)] {
+        let mut other = stage.admin.begin().await?;
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut *other).await?;
+        let windows = Windows::of(&jobs[0], first, 1).and(&jobs[1], first, 1).and(&jobs[2], first, 1);
+        let worker = stage.worker.clone();
+        let begun = tokio::spawn(async move { windows.begin(&worker, "w").await });
+        crate::world::eventually("it waits", async || {
+            let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+            Ok(number(&stage.admin, waiting).await? == 1)
+        })
+        .await?;
+        other.commit().await?;
+        let verdicts: Vec<String> = begun.await??.into_iter().map(|item| item.verdict).collect();
+        assert_eq!(verdicts, ["reserved"; 3]);
+    }
     Ok(())
 }

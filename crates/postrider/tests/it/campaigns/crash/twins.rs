@@ -25,8 +25,8 @@ async fn without_the_unique_key_the_auditor_reports_duplicates() -> anyhow::Resu
     );
     let functions = texts(&rig.admin, functions).await?;
     anyhow::ensure!(
-        functions.iter().any(|definition| definition.contains("execution.begin_outbox_items(")),
-        "begin_outbox_items reads otherwise now"
+        functions.iter().any(|definition| definition.contains("execution.begin_windows(")),
+        "begin_windows reads otherwise now"
     );
     let unguarded = "alter table execution.channel_outbox drop constraint channel_outbox_one_row_per_key";
     execute(&rig.admin, unguarded).await?;
