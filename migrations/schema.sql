@@ -2302,11 +2302,15 @@ CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_a
     AS $$
     update execution.job_queue as job
        set locked_at = now()
-      from unnest(p_job_ids, p_attempts) as held (id, attempt)
-     where job.id = any (array[held.id])
-       and job.status = 'locked'
-       and job.locked_by = p_worker_id
-       and job.attempts = held.attempt
+      from (select mine.id
+              from unnest(p_job_ids, p_attempts) as held (id, attempt)
+                   join execution.job_queue as mine on mine.id = any (array[held.id])
+             where mine.status = 'locked'
+               and mine.locked_by = p_worker_id
+               and mine.attempts = held.attempt
+             order by mine.id
+               for no key update of mine) as mine
+     where job.id = any (array[mine.id])
  returning job.id
 $$;
 

@@ -1,5 +1,6 @@
 -- A worker is answered with arrays instead of rows, and reserving and settling cost less.
--- Safe beside running workers: `begin_outbox_items`, `finalize_outbox_items`, `read_leads` and `read_begun_items` keep their signatures and their answers.
+-- Safe beside running workers: `begin_outbox_items`, `finalize_outbox_items`, `heartbeat_jobs`, `read_leads` and `read_begun_items` keep their
+-- signatures and their answers.
 -- A worker of before goes on through them. Jobs can be read but not changed while their new index is built.
 
 -- Reserves items: one row each, with its key, for jobs that this worker holds. A key that exists is never reserved again.
@@ -412,6 +413,31 @@ begin
                and item.recipient_id is not null);
     end if;
 end
+$$;
+
+-- Says that a worker still has its jobs, and answers with those that it has. Jobs are locked in the order of their ids, as reservations
+-- lock them: of two that want the same ones, neither waits for the other in a circle.
+create or replace function execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[])
+returns setof uuid
+language sql
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+    update execution.job_queue as job
+       set locked_at = now()
+      from (select mine.id
+              from unnest(p_job_ids, p_attempts) as held (id, attempt)
+                   join execution.job_queue as mine on mine.id = any (array[held.id])
+             where mine.status = 'locked'
+               and mine.locked_by = p_worker_id
+               and mine.attempts = held.attempt
+             order by mine.id
+               for no key update of mine) as mine
+     where job.id = any (array[mine.id])
+ returning job.id
 $$;
 
 -- What is left of a run, in the order in which it is taken.

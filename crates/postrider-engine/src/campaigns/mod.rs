@@ -407,17 +407,18 @@ impl Shared {
 
     /// Keeps the locks fresh, and tells jobs whose lock is gone.
     async fn beat(&self) {
-        let holds: Vec<JobHold> = self.held().values().map(|held| held.hold).collect();
+        let (holds, tokens): (Vec<JobHold>, Vec<CancellationToken>) =
+            self.held().values().map(|held| (held.hold, held.lost.clone())).unzip();
         if holds.is_empty() {
             return;
         }
         match jobs::heartbeat(&self.pool, &self.worker, &holds).await {
             Ok(kept) => {
-                let held = self.held();
-                for hold in holds.iter().filter(|hold| !kept.contains(&hold.job_id)) {
-                    // A job that ended a moment ago is not held either; then nobody listens.
-                    if let Some(held) = held.get(&hold.job_id).filter(|held| held.hold == *hold) {
-                        held.lost.cancel();
+                for (hold, lost) in holds.iter().zip(tokens) {
+                    if !kept.contains(&hold.job_id) {
+                        // Its own, of when we asked: a job that was handed back may have come again since, under the same
+                        // attempt. Of one that has ended, nobody listens.
+                        lost.cancel();
                     }
                 }
             }

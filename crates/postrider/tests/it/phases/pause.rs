@@ -114,10 +114,7 @@ async fn after_the_answer_of_a_pause_nothing_is_reserved_and_resuming_loses_noth
     assert!(in_flight_seen > 0, "no round met a call under way; the test proves nothing");
 
     // As long as it goes on it may take its time: other tests may need the cores.
-    let is_done = async || {
-        let status = format!("select status from execution.campaign_runs where id = '{run}'");
-        anyhow::Ok(place.stage.ask(&status).await? == "completed")
-    };
+    let is_done = async || anyhow::Ok(place.stage.run_status(run).await? == "completed");
     while !is_done().await? {
         let before = place.count("status = 'sent'").await?;
         eventually("it goes on to its end", async || {
@@ -135,5 +132,73 @@ async fn after_the_answer_of_a_pause_nothing_is_reserved_and_resuming_loses_noth
     let burnt = format!("select count(*) from execution.job_queue where run_id = '{run}' and attempts > 1");
     assert_eq!(number(&place.stage.admin, burnt).await?, 0, "a pause burns no attempt");
     println!("{ROUNDS} pauses, {in_flight_seen} calls under way at their answers");
+    Ok(())
+}
+
+/// Jobs are handed back because of a pause, and come again after it: to the same worker and under the same attempt, because a
+/// pause burns none. A heartbeat that began before the pause, and waited, says that they are not held; that is about the time before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_comes_again_during_a_heartbeat_is_not_taken_for_lost() -> anyhow::Result<()> {
+    const JOBS: usize = 6;
+    let (world, sim) = (World::new().await?, Sim::start(&["--fault", "latency=1", "--latency-ms", "200"])?);
+    let stage = Stage::with_sim(&world, &sim, JOBS * 20).await?;
+    let campaign = stage.campaign("news", &[("only", "email", Some("all"), "sim")]).await?;
+    // A pool has four connections unless it is told otherwise, fewer than jobs: whoever asks last waits for the others.
+    let settings = "[outbound]\nallow_private = true\n\
+                    [campaigns]\npoll_interval_ms = 50\nwindow = 1\nheartbeat_interval_seconds = 1\n";
+    let _worker = Server::start(&world, "campaigns", settings)?;
+    let run = stage
+        .ask(&format!("select execution.deploy_campaign('{campaign}', 'only', 'a test', null, 20)::text"))
+        .await?
+        .parse()?;
+    let place = Place { app: world.pool("postrider_app").await?, stage, campaign, run };
+    let admin = &place.stage.admin;
+    let control = async |trigger: &str| {
+        let sql = format!(
+            "select outcome from execution.control_phase('{campaign}', 'only', '{trigger}', null, 'a test')"
+        );
+        anyhow::ensure!(place.stage.ask(&sql).await? == "changed", "{trigger}");
+        Ok(())
+    };
+    let is_true =
+        async |sql: String| anyhow::Ok(number(admin, format!("select ({sql})::int::bigint")).await? == 1);
+    let waiting = |what: &str| {
+        format!(
+            "(select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%{what}%')"
+        )
+    };
+    let jobs = |status: &str| {
+        format!("(select count(*) from execution.job_queue where run_id = '{run}' and status = '{status}')")
+    };
+    eventually("all are held", async || is_true(format!("{} = {JOBS}", jobs("locked"))).await).await?;
+
+    // A pause, during which nobody can hand anything back: those that try have all connections, and the heartbeat waits for one.
+    let one = format!("(select max(id::text)::uuid from execution.job_queue where run_id = '{run}')");
+    let lock = format!("select id::text from execution.job_queue where run_id = '{run}' and id");
+    let (mut last, mut others) = (admin.begin().await?, admin.begin().await?);
+    texts(&mut *last, format!("{lock} = {one} for share")).await?;
+    texts(&mut *others, format!("{lock} <> {one} for share")).await?;
+    control("pause").await?;
+    let beaten = format!(
+        "select max(locked_at) < clock_timestamp() - interval '1.5 seconds' from execution.job_queue where run_id = '{run}'"
+    );
+    eventually("a heartbeat is due", async || {
+        Ok(is_true(format!("{} = 4", waiting("release_job"))).await? && is_true(beaten.clone()).await?)
+    })
+    .await?;
+    // All but one are handed back. The heartbeat waits for that one.
+    others.commit().await?;
+    let waits = format!("{} = 1 and {} = {}", waiting("heartbeat_jobs"), jobs("queued"), JOBS - 1);
+    eventually("the heartbeat asks", async || is_true(waits.clone()).await).await?;
+    let reserved = place.count("true").await?;
+    control("resume").await?;
+    eventually("the others are held again, and go on", async || {
+        Ok(place.count("true").await? > reserved && is_true(format!("{} = {JOBS}", jobs("locked"))).await?)
+    })
+    .await?;
+    last.commit().await?;
+
+    assert_eq!(place.stage.ended(run).await?, "completed");
+    assert_eq!(sim.receipts()?.len(), JOBS * 20);
     Ok(())
 }
