@@ -15,14 +15,18 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::Pg
 
 const TEMPLATE: &str = "bench_template";
 
-/// The one thing besides memory that differs from a fresh installation: no checkpoint falls into a measurement, so
-/// that no side pays for full page images that the other is spared. Durability is untouched.
-const SETTINGS: [(&str, &str); 4] = [
+/// What differs from a fresh installation, besides memory: no checkpoint falls into a measurement, so that no side pays for
+/// full page images that the other is spared; and the files of the log are kept. Durability is untouched.
+const SETTINGS: [(&str, &str); 5] = [
     ("shared_buffers", "2GB"),
-    ("max_wal_size", "4GB"),
+    ("max_wal_size", "8GB"),
+    ("min_wal_size", "4GB"),
     ("checkpoint_timeout", "1h"),
     ("max_connections", "60"),
 ];
+
+/// As many as `min_wal_size` keeps, of 16 MB each.
+const LOG_FILES: usize = 256;
 
 pub(crate) struct Place {
     cluster: Cluster,
@@ -48,13 +52,18 @@ impl Place {
             }
         };
         let place = Self { cluster, dir };
-        match place.make_template().await {
+        match place.prepare().await {
             Ok(()) => Ok(place),
             Err(error) => {
                 place.remove().await?;
                 Err(error)
             }
         }
+    }
+
+    async fn prepare(&self) -> anyhow::Result<()> {
+        self.make_log().await?;
+        self.make_template().await
     }
 
     async fn make_template(&self) -> anyhow::Result<()> {
@@ -66,6 +75,20 @@ impl Place {
         sqlx::raw_sql(include_str!("../sql/campaigns/raw_schema.sql")).execute(&mut connection).await?;
         sqlx::raw_sql(include_str!("../sql/replies/raw_schema.sql")).execute(&mut connection).await?;
         sqlx::raw_sql(include_str!("../sql/jobs/raw_schema.sql")).execute(&mut connection).await?;
+        connection.close().await?;
+        Ok(())
+    }
+
+    /// Makes as many files of the log as are kept. A server that has run for a while writes over those that it has; a new
+    /// one fills each with zeros first, and whatever is measured later would be the slower for it.
+    async fn make_log(&self) -> anyhow::Result<()> {
+        let mut connection = connect(&self.cluster.url(SUPERUSER, "postgres")).await?;
+        for _ in 0..LOG_FILES {
+            sqlx::raw_sql("select pg_logical_emit_message(false, '', ''), pg_switch_wal()")
+                .execute(&mut connection)
+                .await?;
+        }
+        sqlx::raw_sql("checkpoint").execute(&mut connection).await?;
         connection.close().await?;
         Ok(())
     }
