@@ -132,30 +132,32 @@ async fn heartbeat(stage: &Stage, worker: &str, held: &[(&Job, i32)]) -> Result<
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeats_lock_jobs_in_the_order_of_reservations() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    stage.run(4, 2).await?;
-    let mut jobs = claim(&stage.worker, "w", 2).await?;
-    jobs.sort_by_key(|job| job.job_id);
-    let lock = |job: &Job, how: &str| {
-        format!("select from execution.job_queue where id = '{}' for {how}", job.job_id)
-    };
+    // So many that they are not read one after the other, by chance in their order.
+    stage.run(2_000, 1).await?;
+    execute(&stage.admin, "analyze execution.job_queue").await?;
+    let mut ids: Vec<Uuid> = claim(&stage.worker, "w", 16).await?.iter().map(|job| job.job_id).collect();
+    ids.sort_unstable();
+    let lock = |id: &Uuid, how: &str| format!("select from execution.job_queue where id = '{id}' for {how}");
     let mut reservation = stage.admin.begin().await?;
-    execute(&mut *reservation, lock(&jobs[0], "share")).await?;
+    execute(&mut *reservation, lock(&ids[0], "share")).await?;
 
-    let (worker, ids) = (stage.worker.clone(), vec![jobs[1].job_id, jobs[0].job_id]);
+    let (worker, backwards) = (stage.worker.clone(), ids.iter().rev().copied().collect::<Vec<_>>());
     let heartbeat = tokio::spawn(async move {
-        sqlx::query_scalar::<_, Uuid>("select execution.heartbeat_jobs('w', $1, '{1, 1}')")
-            .bind(ids)
+        sqlx::query_scalar::<_, Uuid>("select execution.heartbeat_jobs('w', $1, array_fill(1, '{16}'))")
+            .bind(backwards)
             .fetch_all(&worker)
             .await
     });
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     eventually("it waits", async || Ok(number(&stage.admin, waiting).await? == 1)).await?;
-    // It waits for the first, and does not hold the second meanwhile.
-    execute(&mut *reservation, lock(&jobs[1], "share nowait")).await?;
+    // It waits for the first, and holds none of the others meanwhile.
+    for id in &ids[1..] {
+        execute(&mut *reservation, lock(id, "share nowait")).await?;
+    }
     reservation.commit().await?;
     let mut kept = heartbeat.await??;
     kept.sort_unstable();
-    assert_eq!(kept, [jobs[0].job_id, jobs[1].job_id]);
+    assert_eq!(kept, ids);
     Ok(())
 }
 
