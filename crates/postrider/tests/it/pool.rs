@@ -76,8 +76,11 @@ async fn postriders_pool_loses_nothing_after_begins_cancelled_at_any_point() -> 
     let settings = postrider_store::pool::Settings { connections_max: 1, ..Default::default() };
     let pool: Pool = postrider_store::pool::connect(&world.admin_url(), settings).await?;
 
-    let mut cancelled = 0;
-    for round in 0..10 {
+    // How many polls a `begin` needs is the machine's: it goes on until enough of them were cut short.
+    let (mut cancelled, mut round) = (0, 0);
+    while round < 10 || cancelled <= 20 {
+        anyhow::ensure!(round < 200, "only {cancelled} were cancelled");
+        round += 1;
         for polls in 1..=POLLS_MAX {
             for until_woken in [false, true] {
                 cancelled += usize::from(cancel_after(polls, until_woken, pool.begin()).await);
@@ -87,8 +90,6 @@ async fn postriders_pool_loses_nothing_after_begins_cancelled_at_any_point() -> 
             }
         }
     }
-
-    assert!(cancelled > 20, "only {cancelled} were cancelled");
     Ok(())
 }
 
