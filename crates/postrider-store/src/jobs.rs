@@ -122,10 +122,7 @@ pub async fn claim(
 
 /// Keeps locks fresh, and says which of them are still held.
 pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Vec<JobId>, StoreError> {
-    let mut sorted = jobs.to_vec();
-    sorted.sort_unstable_by_key(|job| job.job_id);
-    let ids: Vec<Uuid> = sorted.iter().map(|job| job.job_id.0).collect();
-    let attempts: Vec<i32> = sorted.iter().map(|job| job.attempt).collect();
+    let (ids, attempts): (Vec<Uuid>, Vec<i32>) = jobs.iter().map(|job| (job.job_id.0, job.attempt)).unzip();
     let mut transaction = pool::begin(pool).await?;
     let held = sqlx::query_scalar!(
         r#"select execution.heartbeat_jobs($1, $2, $3) as "id!""#,
