@@ -6,6 +6,8 @@ use anyhow::Context;
 use sqlx::{AssertSqlSafe, PgExecutor, PgPool, postgres::PgDatabaseError};
 use uuid::Uuid;
 
+use crate::world::eventually;
+
 /// A refusal, as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -44,6 +46,12 @@ pub async fn texts(client: impl PgExecutor<'_>, sql: impl Into<String>) -> Resul
 /// A single number.
 pub async fn number(client: impl PgExecutor<'_>, sql: impl Into<String>) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(AssertSqlSafe(sql.into())).fetch_one(client).await
+}
+
+/// Waits until somebody in this database waits for somebody else.
+pub async fn someone_waits(admin: &PgPool) -> anyhow::Result<()> {
+    let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("somebody waits for a lock", async || Ok(number(admin, waiting).await? > 0)).await
 }
 
 /// A new tenant, with its workspace.

@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{Begun, Job, Stage, Tenant, Windows, claim, complete, finalize, reserve_all};
-use crate::sql::{execute, number, refusal, texts};
+use crate::sql::{execute, number, refusal, someone_waits, texts};
 
 /// Verdicts by item.
 fn verdicts(begun: &[Begun]) -> BTreeMap<Uuid, &str> {
@@ -358,11 +358,7 @@ async fn a_heartbeat_or_a_pause_that_is_under_way_is_waited_for_and_takes_no_job
         let windows = Windows::of(&jobs[0], first, 1).and(&jobs[1], first, 1).and(&jobs[2], first, 1);
         let worker = stage.worker.clone();
         let begun = tokio::spawn(async move { windows.begin(&worker, "w").await });
-        crate::world::eventually("it waits", async || {
-            let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-            Ok(number(&stage.admin, waiting).await? == 1)
-        })
-        .await?;
+        someone_waits(&stage.admin).await?;
         other.commit().await?;
         let verdicts: Vec<String> = begun.await??.into_iter().map(|item| item.verdict).collect();
         assert_eq!(verdicts, ["reserved"; 3]);

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{Job, NOTHING, Stage, claim, complete, finalize, reserve_all};
 use crate::{
-    sql::{execute, number, refusal, texts},
+    sql::{execute, number, refusal, someone_waits, texts},
     world::eventually,
 };
 
@@ -148,8 +148,7 @@ async fn heartbeats_lock_jobs_in_the_order_of_reservations() -> anyhow::Result<(
             .fetch_all(&worker)
             .await
     });
-    let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    eventually("it waits", async || Ok(number(&stage.admin, waiting).await? == 1)).await?;
+    someone_waits(&stage.admin).await?;
     // It waits for the first, and holds none of the others meanwhile.
     for id in &ids[1..] {
         execute(&mut *reservation, lock(id, "share nowait")).await?;

@@ -5,8 +5,8 @@ use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Postgres, Transaction, postgres::P
 use uuid::Uuid;
 
 use crate::{
-    sql::{execute, number, tenant, texts},
-    world::{World, eventually},
+    sql::{self, execute, tenant, texts},
+    world::World,
 };
 
 /// No ids.
@@ -129,8 +129,7 @@ impl Stage {
 
     /// Waits until somebody in this database waits for somebody else.
     pub async fn someone_waits(&self) -> anyhow::Result<()> {
-        let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        eventually("somebody waits for a lock", async || Ok(number(&self.admin, waiting).await? > 0)).await
+        sql::someone_waits(&self.admin).await
     }
 
     /// Invokes a function, and says what came of it and which run it is.
