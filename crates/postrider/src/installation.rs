@@ -96,7 +96,7 @@ impl Installation {
         let is_new = !data_dir.join("pg").exists();
         let cluster = tokio::task::spawn_blocking(move || Cluster::start_or_adopt(&options)).await??;
         if is_new {
-            eprintln!("no database URL is set: made a private PostgreSQL in {}", data_dir.display());
+            tell!("no database URL is set: made a private PostgreSQL in {}", data_dir.display());
         }
         let urls = Urls {
             admin: cluster.url(SUPERUSER, DATABASE),

@@ -14,8 +14,12 @@ pub fn start(log: &Log) -> anyhow::Result<()> {
             log.filter
         )
     })?;
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        // It would say so on stderr, and panic when that fails too: in whatever was about to record an outcome.
+        .log_internal_errors(false);
     let started = match log.format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).with_span_list(false).try_init(),

@@ -1,4 +1,9 @@
 //! The one binary: `postrider`.
+// They panic where nobody can read them: a log whose reader died would take the server along.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod words;
 
 mod cli;
 mod config;
@@ -21,7 +26,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: the async runtime did not start: {error}");
+            tell!("error: the async runtime did not start: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -30,7 +35,7 @@ fn main() -> ExitCode {
         // Whoever reads our output has read enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", in_one_line(&error));
+            tell!("error: {}", in_one_line(&error));
             ExitCode::FAILURE
         }
     }

@@ -118,7 +118,7 @@ pub fn read_secret(file: Option<&Path>) -> anyhow::Result<Option<SecretString>> 
         None => {
             let stdin = std::io::stdin();
             if stdin.is_terminal() {
-                eprintln!("type the secret, then a new line and Ctrl-D");
+                tell!("type the secret, then a new line and Ctrl-D");
             }
             stdin.take(limit).read_to_string(&mut text).context("cannot read the secret from stdin")?
         }
@@ -198,7 +198,7 @@ async fn act(
                 accounts::limit(&mut transaction, id, &input.limits, &actor()).await?;
             }
             pool::commit(transaction).await?;
-            println!("{}", id.0);
+            output::line(id.0)?;
         }
         AccountsCommand::List { of, json } => {
             let tenant = of.find(&mut transaction, installation).await?;
@@ -236,7 +236,7 @@ async fn act(
             let mut hint = pool::begin(&pool).await?;
             jobs::hint(&mut hint).await?;
             pool::commit(hint).await?;
-            eprintln!("`{name}` has new limits");
+            tell!("`{name}` has new limits");
         }
         AccountsCommand::Rotate { of, name, .. } => {
             let key = installation.master_key(config)?;
@@ -245,7 +245,7 @@ async fn act(
             let place = Place { tenant: tenant.id, account: find(&mut transaction, tenant.id, &name).await? };
             accounts::rotate(&mut transaction, &key, place, &input.secret, &actor()).await?;
             pool::commit(transaction).await?;
-            eprintln!("`{name}` has a new secret");
+            tell!("`{name}` has a new secret");
         }
         AccountsCommand::Remove { of, name } => {
             let tenant = of.find(&mut transaction, installation).await?;
@@ -253,7 +253,7 @@ async fn act(
             let id = find(&mut transaction, tenant.id, &name).await?;
             accounts::remove(&mut transaction, id, &actor()).await?;
             pool::commit(transaction).await?;
-            eprintln!("removed `{name}` and its secret");
+            tell!("removed `{name}` and its secret");
         }
         AccountsCommand::Check { of } => {
             let key = installation.master_key(config)?;
@@ -275,7 +275,7 @@ async fn act(
                 closed.join("; ")
             );
             let plural = if accounts.len() == 1 { " opens" } else { "s open" };
-            eprintln!("{} secret{plural} under this master key", accounts.len());
+            tell!("{} secret{plural} under this master key", accounts.len());
         }
     }
     Ok(())

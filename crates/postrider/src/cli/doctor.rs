@@ -38,17 +38,17 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
                 Verdict::Warning => "WARN",
                 Verdict::Failure => "FAIL",
             };
-            println!("{mark}  {:<20} {}", finding.check, finding.found);
+            output::line(format_args!("{mark}  {:<20} {}", finding.check, finding.found))?;
             if let Some(advice) = &finding.advice {
-                println!("      {:<20} → {advice}", "");
+                output::line(format_args!("      {:<20} → {advice}", ""))?;
             }
         }
     }
     let failures = findings.iter().filter(|finding| finding.verdict == Verdict::Failure).count();
     if failures > 0 {
-        eprintln!("{failures} of {} checks failed; the arrows say what to do", findings.len());
+        tell!("{failures} of {} checks failed; the arrows say what to do", findings.len());
         return Ok(ExitCode::FAILURE);
     }
-    eprintln!("{} checks, none failed", findings.len());
+    tell!("{} checks, none failed", findings.len());
     Ok(ExitCode::SUCCESS)
 }

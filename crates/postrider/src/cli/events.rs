@@ -147,7 +147,7 @@ async fn act(
             if json {
                 output::json(&serde_json::json!({ "id": id }))?;
             } else {
-                println!("{id}");
+                output::line(id)?;
             }
         }
         (EventsCommand::Publish { .. }, None) => {}
@@ -174,14 +174,14 @@ async fn act(
             let mut hinting = pool::begin(&pool).await?;
             events::hint(&mut hinting).await?;
             pool::commit(hinting).await?;
-            eprintln!("ready to be delivered now");
+            tell!("ready to be delivered now");
         }
         (EventsCommand::Close { ids, note }, _) => {
             for id in ids.into_iter().map(EventId) {
                 expect_done(id, events::close(&mut transaction, id, &actor(), &note).await?)?;
             }
             pool::commit(transaction).await?;
-            eprintln!("closed");
+            tell!("closed");
         }
     }
     Ok(())

@@ -64,9 +64,9 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
             if json {
                 return output::json(&serde_json::json!({ "id": id.0, "key": secret.expose() }));
             }
-            println!("id   {}", id.0);
-            println!("key  {}", secret.expose());
-            eprintln!("keep the key: it is not shown again");
+            output::line(format_args!("id   {}", id.0))?;
+            output::line(format_args!("key  {}", secret.expose()))?;
+            tell!("keep the key: it is not shown again");
         }
         KeysCommand::List { of, json } => {
             let tenant = of.find(&mut transaction, installation).await?;
@@ -104,7 +104,7 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
                 id.0
             );
             pool::commit(transaction).await?;
-            eprintln!("revoked {}", id.0);
+            tell!("revoked {}", id.0);
         }
     }
     Ok(())

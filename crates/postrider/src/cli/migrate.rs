@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use postrider_store::migrate;
 
+use super::output;
 use crate::{config::Config, installation::Installation};
 
 #[derive(Args)]
@@ -16,7 +17,7 @@ pub struct MigrateArgs {
 
 pub async fn run(args: &MigrateArgs, config: &Config) -> anyhow::Result<ExitCode> {
     if args.dump {
-        print!("{}", migrate::script());
+        output::text(&migrate::script())?;
         return Ok(ExitCode::SUCCESS);
     }
     // Opening a private installation migrates it, too.
@@ -24,8 +25,8 @@ pub async fn run(args: &MigrateArgs, config: &Config) -> anyhow::Result<ExitCode
     let applied = migrate::run(installation.admin_url()).await;
     installation.close().await?;
     for step in applied? {
-        println!("{}", step.path);
+        output::line(step.path)?;
     }
-    eprintln!("the schema is up to date: {} migrations", migrate::MIGRATIONS.len());
+    tell!("the schema is up to date: {} migrations", migrate::MIGRATIONS.len());
     Ok(ExitCode::SUCCESS)
 }

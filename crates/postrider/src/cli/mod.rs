@@ -114,7 +114,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     };
     let config = Config::load(global.config.as_deref(), &overrides(&global, listen))?;
     if global.print_config {
-        print!("{}", config.print()?);
+        output::text(&config.print()?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(command) = command else {

@@ -1,6 +1,6 @@
 //! How commands show data: a table for people, JSON for programs.
 
-use std::io::Write;
+use std::{fmt::Display, io::Write};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
 /// Prints a table to stdout, or words to stderr when there is nothing to show.
 pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>, nothing: &str) -> anyhow::Result<()> {
     if rows.is_empty() {
-        eprintln!("{nothing}");
+        tell!("{nothing}");
         return Ok(());
     }
     let mut table = Table::new();
@@ -34,8 +34,16 @@ pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>, nothing:
 }
 
 /// Prints one line to stdout.
-pub fn line(text: &str) -> anyhow::Result<()> {
-    writeln!(std::io::stdout().lock(), "{}", printable(text))?;
+pub fn line(text: impl Display) -> anyhow::Result<()> {
+    writeln!(std::io::stdout().lock(), "{}", printable(&text.to_string()))?;
+    Ok(())
+}
+
+/// Prints text that is ours, of many lines, to stdout.
+pub fn text(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
     Ok(())
 }
 

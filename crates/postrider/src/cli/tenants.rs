@@ -46,10 +46,10 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
                     "tenant_id": tenant.0, "workspace_id": workspace.0, "admin_key": secret.expose(),
                 }))?;
             } else {
-                println!("tenant_id     {}", tenant.0);
-                println!("workspace_id  {}", workspace.0);
-                println!("admin_key     {}", secret.expose());
-                eprintln!("keep the key: it is not shown again");
+                output::line(format_args!("tenant_id     {}", tenant.0))?;
+                output::line(format_args!("workspace_id  {}", workspace.0))?;
+                output::line(format_args!("admin_key     {}", secret.expose()))?;
+                tell!("keep the key: it is not shown again");
             }
         }
         TenantsCommand::List { json } => {

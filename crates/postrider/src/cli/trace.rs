@@ -51,47 +51,47 @@ fn show(trace: &Trace) -> anyhow::Result<()> {
         show_run(run, matches!(trace.subject, Subject::Item(_)))?;
     }
     if trace.runs.is_empty() {
-        eprintln!("nothing of it was deployed");
+        tell!("nothing of it was deployed");
     }
     if trace.audit_left_out > 0 {
-        eprintln!("{} older lines of the log are left out; --limit shows more", trace.audit_left_out);
+        tell!("{} older lines of the log are left out; --limit shows more", trace.audit_left_out);
     }
     output::line("log")?;
     for line in &trace.audit {
-        output::line(&format!("  {}", about_line(line)))?;
+        output::line(format_args!("  {}", about_line(line)))?;
     }
     Ok(())
 }
 
 fn show_run(traced: &TracedRun, shows_keys: bool) -> anyhow::Result<()> {
     let run = &traced.run;
-    output::line(&format!(
+    output::line(format_args!(
         "{}  {}, phase {}, {} via {}",
         run.id, run.campaign, run.phase, run.channel, run.provider
     ))?;
-    output::line(&format!("│  {}, {} intended, {}", run.status, run.intended, times(traced)))?;
-    output::line(&format!("│  correlation id {}", run.correlation_id))?;
+    output::line(format_args!("│  {}, {} intended, {}", run.status, run.intended, times(traced)))?;
+    output::line(format_args!("│  correlation id {}", run.correlation_id))?;
     for (n, job) in traced.jobs.iter().enumerate() {
         let is_last = n + 1 == traced.jobs.len() && traced.jobs_left_out == 0;
         let (branch, below) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        output::line(&format!("{branch}{}  {}", job.id, about_job(job)))?;
+        output::line(format_args!("{branch}{}  {}", job.id, about_job(job)))?;
         if let Some(error) = &job.last_error {
-            output::line(&format!("{below}│  {error}"))?;
+            output::line(format_args!("{below}│  {error}"))?;
         }
         for (n, item) in job.items.iter().enumerate() {
             let is_last = n + 1 == job.items.len() && job.items_left_out == 0;
             let branch = if is_last { "└─ " } else { "├─ " };
-            output::line(&format!("{below}{branch}{}  {}", item.id, about_item(item)))?;
+            output::line(format_args!("{below}{branch}{}  {}", item.id, about_item(item)))?;
             if shows_keys {
-                output::line(&format!("{below}   key {}", item.idempotency_key))?;
+                output::line(format_args!("{below}   key {}", item.idempotency_key))?;
             }
         }
         if job.items_left_out > 0 {
-            output::line(&format!("{below}└─ … {} more items", job.items_left_out))?;
+            output::line(format_args!("{below}└─ … {} more items", job.items_left_out))?;
         }
     }
     if traced.jobs_left_out > 0 {
-        output::line(&format!("└─ … {} more jobs", traced.jobs_left_out))?;
+        output::line(format_args!("└─ … {} more jobs", traced.jobs_left_out))?;
     }
     Ok(())
 }

@@ -174,7 +174,7 @@ pub struct SimArgs {
 pub async fn run(args: SimArgs, shutdown: CancellationToken) -> anyhow::Result<()> {
     let sim = Sim::start(args, shutdown).await?;
     announce(&sim.announcement()).context("could not announce the sim")?;
-    eprintln!(
+    tell!(
         "sim: listening on {}, for mail on {}, receipts go to {}",
         sim.http_url(),
         sim.smtp_address,

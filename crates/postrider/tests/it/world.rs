@@ -269,6 +269,17 @@ impl Process {
         Ok(Self { child, lines, seen: Mutex::default() })
     }
 
+    /// Starts a process whose reader goes away after the line with this text. Answers with that line.
+    pub fn start_unread(command: &mut Command, text: &str) -> anyhow::Result<(Self, String)> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let stderr = child.stderr.take().context("it has no stderr")?;
+        let process = Self { child, lines: mpsc::channel().1, seen: Mutex::default() };
+        let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
+        let line =
+            lines.find(|line| line.contains(text)).with_context(|| format!("no line with `{text}`"))?;
+        Ok((process, line))
+    }
+
     /// Waits until it writes a line with this text.
     pub fn wait_for_line(&self, text: &str) -> anyhow::Result<String> {
         let deadline = Instant::now() + PATIENCE;
@@ -343,12 +354,29 @@ impl Server {
 
     /// With a configuration that logs as JSON.
     pub fn start_with(config: tempfile::NamedTempFile, roles: &str) -> anyhow::Result<Self> {
-        let process =
-            Process::start(postrider().arg("--config").arg(config.path()).args(["serve", "--roles", roles]))?;
-        let line = process.wait_for_line("postrider is serving at ")?;
-        let message =
-            serde_json::from_str::<Value>(&line)?["message"].as_str().unwrap_or_default().to_owned();
-        let http_url = message.trim_start_matches("postrider is serving at ").to_owned();
+        let process = Process::start(&mut Self::command(&config, roles))?;
+        let line = process.wait_for_line(Self::IS_SERVING)?;
+        Self::new(process, &line, config)
+    }
+
+    /// One whose log nobody reads once it serves.
+    pub fn start_unread(world: &World, roles: &str, more: &str) -> anyhow::Result<Self> {
+        let config = world.config(more)?;
+        let (process, line) = Process::start_unread(&mut Self::command(&config, roles), Self::IS_SERVING)?;
+        Self::new(process, &line, config)
+    }
+
+    const IS_SERVING: &str = "postrider is serving at ";
+
+    fn command(config: &tempfile::NamedTempFile, roles: &str) -> Command {
+        let mut command = postrider();
+        command.arg("--config").arg(config.path()).args(["serve", "--roles", roles]);
+        command
+    }
+
+    fn new(process: Process, line: &str, config: tempfile::NamedTempFile) -> anyhow::Result<Self> {
+        let message = serde_json::from_str::<Value>(line)?["message"].as_str().unwrap_or_default().to_owned();
+        let http_url = message.trim_start_matches(Self::IS_SERVING).to_owned();
         Ok(Self { process, http_url, _config: config })
     }
 }

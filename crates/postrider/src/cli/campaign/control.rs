@@ -140,33 +140,27 @@ fn tell(
             "in_flight": standing.in_flight,
         }));
     }
-    println!("{}", standing.status);
+    output::line(standing.status)?;
     if !changed {
-        eprintln!(
-            "phase `{phase}` of `{}` was {} already; nothing was changed",
-            campaign.name, standing.status
-        );
+        tell!("phase `{phase}` of `{}` was {} already; nothing was changed", campaign.name, standing.status);
     } else {
-        eprintln!(
-            "phase `{phase}` of `{}` is {} (event {})",
-            campaign.name, standing.status, standing.sequence
-        );
+        tell!("phase `{phase}` of `{}` is {} (event {})", campaign.name, standing.status, standing.sequence);
     }
     match standing.in_flight {
-        Some(0) => eprintln!("no call is under way, and nothing new is reserved"),
-        Some(1) => eprintln!("1 call that was under way finishes and is recorded; nothing new is reserved"),
+        Some(0) => tell!("no call is under way, and nothing new is reserved"),
+        Some(1) => tell!("1 call that was under way finishes and is recorded; nothing new is reserved"),
         Some(count) => {
-            eprintln!("{count} calls that were under way finish and are recorded; nothing new is reserved");
+            tell!("{count} calls that were under way finish and are recorded; nothing new is reserved");
         }
         None => {}
     }
     if let Some(count) = standing.second_messages {
-        eprintln!(
+        tell!(
             "{count} of {} items go to somebody who got this before, or may have",
             standing.items.unwrap_or_default()
         );
     } else if changed && let (Some(run), Some(items)) = (standing.run_id, standing.items) {
-        eprintln!("run {} has {items} items", run.0);
+        tell!("run {} has {items} items", run.0);
     }
     Ok(())
 }

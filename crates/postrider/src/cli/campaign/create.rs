@@ -59,15 +59,15 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
     })
     .await?;
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
     if args.json {
         output::json(&serde_json::json!({ "id": id, "name": file.name }))?;
     } else {
-        println!("{}", id.0);
+        output::line(id.0)?;
     }
     let plural = if file.phases.len() == 1 { "phase" } else { "phases" };
-    eprintln!(
+    tell!(
         "created `{}` with {} {plural}; `{}` starts it",
         file.name,
         file.phases.len(),

@@ -84,27 +84,28 @@ fn tell(args: &DeployArgs, campaign: &Campaign, deployed: Deployed, state: &RunS
             &serde_json::json!({ "run_id": run.id, "is_new": deployed.is_new, "run": state }),
         );
     }
-    println!("{}", run.id.0);
+    output::line(run.id.0)?;
     if deployed.is_new {
         let (items, jobs) = (plural(run.intended.into(), "item"), plural(state.progress.jobs.total(), "job"));
-        eprintln!("deployed phase `{}` of `{}`: {items} in {jobs}", run.phase, campaign.name);
+        tell!("deployed phase `{}` of `{}`: {items} in {jobs}", run.phase, campaign.name);
     } else {
-        eprintln!(
+        tell!(
             "phase `{}` of `{}` was deployed before, and this is its run; nothing was changed",
-            run.phase, campaign.name
+            run.phase,
+            campaign.name
         );
     }
     if deployed.is_new && run.same_address > 0 {
-        eprintln!(
+        tell!(
             "{} left out, because another one has the same address",
             plural(run.same_address.into(), "lead")
         );
     }
     if let Some(at) = run.scheduled_for {
-        eprintln!("it begins at {}", output::time(at));
+        tell!("it begins at {}", output::time(at));
     }
     if !args.watch {
-        eprintln!("`{}` shows its progress", args.of.command(&["campaign", "watch", &campaign.name]));
+        tell!("`{}` shows its progress", args.of.command(&["campaign", "watch", &campaign.name]));
     }
     Ok(())
 }

@@ -117,8 +117,8 @@ pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> 
     report.print(args.json)?;
     if ended == Ended::Interrupted {
         match report.last_line() {
-            0 => eprintln!("stopped before anything was imported"),
-            line => eprintln!(
+            0 => tell!("stopped before anything was imported"),
+            line => tell!(
                 "stopped after line {line}; what came before is imported, and importing the file again takes the rest"
             ),
         }
@@ -170,7 +170,7 @@ impl Source {
         if path == Path::new("-") {
             let stdin = io::stdin();
             if stdin.is_terminal() {
-                eprintln!("type the lines, then a new line and Ctrl-D");
+                tell!("type the lines, then a new line and Ctrl-D");
             }
             return Ok(Self {
                 name: "stdin".to_owned(),

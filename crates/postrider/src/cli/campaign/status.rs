@@ -106,7 +106,7 @@ fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
             } else {
                 format!("{} jobs wait", waiting.jobs)
             };
-            eprintln!(
+            tell!(
                 "{}: {jobs} until {}: {}; `postrider accounts list` shows how the account stands",
                 state.run.phase,
                 output::time(waiting.until),
@@ -114,18 +114,18 @@ fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
             );
         }
         match watch::one_run::why_it_waits(state) {
-            Some(why) => eprintln!("{}: {why}", state.run.phase),
+            Some(why) => tell!("{}: {why}", state.run.phase),
             None if in_doubt > 0 => {
-                eprintln!("{}: {in_doubt} in doubt; `postrider in-doubt list` shows them", state.run.phase);
+                tell!("{}: {in_doubt} in doubt; `postrider in-doubt list` shows them", state.run.phase);
             }
             None => {}
         }
     }
     for phase in phases.iter().filter(|phase| phase.status == PhaseStatus::Paused) {
-        eprintln!("{}: nothing is begun until `postrider campaign resume`", phase.phase);
+        tell!("{}: nothing is begun until `postrider campaign resume`", phase.phase);
     }
     if let Some(why) = &snapshot.not_advanced {
-        eprintln!("{why}: it was not started by itself; `postrider campaign start` tries again");
+        tell!("{why}: it was not started by itself; `postrider campaign start` tries again");
     }
     Ok(())
 }

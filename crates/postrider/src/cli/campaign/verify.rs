@@ -70,7 +70,7 @@ pub async fn run(args: VerifyArgs, config: &Config) -> anyhow::Result<ExitCode> 
             show(certified)?;
         }
         for phase in &answer.not_deployed {
-            eprintln!("phase `{phase}` was not deployed; --phase verifies another one alone");
+            tell!("phase `{phase}` was not deployed; --phase verifies another one alone");
         }
     }
     Ok(if answer.launched { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -140,10 +140,10 @@ fn show(certified: &Certified) -> anyhow::Result<()> {
         (certificate.duplicates_are_impossible, "a second call is impossible", walls.to_owned()),
     ];
     let verdict = if certificate.launched { "launched" } else { "not launched" };
-    output::line(&format!("{campaign}, phase {phase}, {}: {verdict}", certificate.run_id))?;
+    output::line(format_args!("{campaign}, phase {phase}, {}: {verdict}", certificate.run_id))?;
     for (holds, condition, shown) in conditions {
         let mark = if holds { '✓' } else { '✗' };
-        output::line(&format!("  {mark} {condition:<31} {shown}"))?;
+        output::line(format_args!("  {mark} {condition:<31} {shown}"))?;
     }
     Ok(())
 }

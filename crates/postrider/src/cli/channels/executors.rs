@@ -146,7 +146,7 @@ async fn set(
     };
     let id = executors::put(&mut transaction, &key, tenant.id, &executor, &actor()).await?;
     pool::commit(transaction).await?;
-    println!("{}", id.0);
+    output::line(id.0)?;
     Ok(())
 }
 
@@ -161,7 +161,7 @@ async fn remove(of: &ForTenant, id: ExecutorId, installation: &Installation) -> 
         id.0
     );
     pool::commit(transaction).await?;
-    eprintln!("removed {id}");
+    tell!("removed {id}");
     Ok(())
 }
 

@@ -26,7 +26,7 @@ pub async fn link(
     let link = NewLink { account, sender_id: sender, user_id: user, role };
     let id = links::put(&mut transaction, &link, &actor()).await?;
     pool::commit(transaction).await?;
-    println!("{}", id.0);
+    output::line(id.0)?;
     Ok(())
 }
 
@@ -76,6 +76,6 @@ pub async fn unlink(of: &ForTenant, id: LinkId, installation: &Installation) -> 
         id.0
     );
     pool::commit(transaction).await?;
-    eprintln!("forgot {id}; further messages of this sender are denied");
+    tell!("forgot {id}; further messages of this sender are denied");
     Ok(())
 }

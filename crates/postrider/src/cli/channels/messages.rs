@@ -165,7 +165,10 @@ fn tell(
     names: &Names,
 ) -> anyhow::Result<()> {
     let account = names.of(message.account_id);
-    output::line(&format!("{}  {} via {}, account {account}", message.id, message.status, message.provider))?;
+    output::line(format_args!(
+        "{}  {} via {}, account {account}",
+        message.id, message.status, message.provider
+    ))?;
     let mut facts = vec![format!("from {}{}", message.sender_id, who(message))];
     facts.push(format!(
         "came {}, delivered {}, executed {}",
@@ -177,7 +180,7 @@ fn tell(
     facts.push(format!("correlation id {}", message.correlation_id));
     facts.extend(message.last_error.iter().map(|error| format!("reason: {error}")));
     for fact in &facts {
-        output::line(&format!("│  {fact}"))?;
+        output::line(format_args!("│  {fact}"))?;
     }
     quote("│  ", &message.text)?;
     if let Some(kept) = message.reply.as_ref().and_then(|kept| kept["text"].as_str()) {
@@ -192,13 +195,13 @@ fn tell(
     }
     for line in log {
         let note = line.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-        output::line(&format!("  {}  {} by {}{note}", output::time(line.at), line.action, line.actor))?;
+        output::line(format_args!("  {}  {} by {}{note}", output::time(line.at), line.action, line.actor))?;
     }
     Ok(())
 }
 
 fn tell_reply(reply: &ReplyState) -> anyhow::Result<()> {
-    output::line(&format!("└─ {}  {} to {}", ReplyId(reply.id), reply.status, reply.recipient_id))?;
+    output::line(format_args!("└─ {}  {} to {}", ReplyId(reply.id), reply.status, reply.recipient_id))?;
     let failed = (reply.attempt_count > 0)
         .then(|| format!("{} of {} attempts have failed", reply.attempt_count, reply.max_attempts));
     let held = reply.locked_by.as_ref().map(|holder| format!("held by {holder}"));
@@ -216,14 +219,14 @@ fn tell_reply(reply: &ReplyState) -> anyhow::Result<()> {
         .then(|| format!("next attempt {}", output::time(reply.next_attempt_at)));
     let error = reply.last_error.as_ref().map(|error| format!("last error: {error}"));
     for fact in [failed, held, sent, named, told, doubt, next, error].into_iter().flatten() {
-        output::line(&format!("   {fact}"))?;
+        output::line(format_args!("   {fact}"))?;
     }
     quote("   ", reply.payload["text"].as_str().unwrap_or_default())
 }
 
 /// What somebody said, line by line.
 fn quote(margin: &str, text: &str) -> anyhow::Result<()> {
-    text.lines().try_for_each(|line| output::line(&format!("{margin}> {line}")))
+    text.lines().try_for_each(|line| output::line(format_args!("{margin}> {line}")))
 }
 
 fn who(message: &ChannelMessage) -> String {
@@ -260,6 +263,6 @@ pub async fn retry(of: &ForTenant, id: ChannelMessageId, installation: &Installa
         }
     }
     pool::commit(transaction).await?;
-    eprintln!("a process with the role `dispatcher` takes it up in a moment");
+    tell!("a process with the role `dispatcher` takes it up in a moment");
     Ok(())
 }

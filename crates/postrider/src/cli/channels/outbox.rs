@@ -125,12 +125,12 @@ pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow:
         return output::json(&serde_json::json!({ "requeued": requeued }));
     }
     match requeued {
-        0 => eprintln!("nothing that is dead matches; `postrider channels dead` shows what is dead"),
-        1 => eprintln!("1 reply is on its way again"),
-        count => eprintln!("{count} replies are on their way again"),
+        0 => tell!("nothing that is dead matches; `postrider channels dead` shows what is dead"),
+        1 => tell!("1 reply is on its way again"),
+        count => tell!("{count} replies are on their way again"),
     }
     if usize::try_from(args.limit).is_ok_and(|limit| requeued == limit) && which.id.is_none() {
-        eprintln!("there may be more: run it again");
+        tell!("there may be more: run it again");
     }
     Ok(())
 }
@@ -163,7 +163,7 @@ pub async fn dead(
     let header = ["reply", "account", "provider", "to", "attempts", "died", "last error"];
     output::table(header, rows, "nothing is dead")?;
     if !is_empty {
-        eprintln!("`postrider channels requeue ID` sends one again, --all or a filter sends many");
+        tell!("`postrider channels requeue ID` sends one again, --all or a filter sends many");
     }
     Ok(())
 }

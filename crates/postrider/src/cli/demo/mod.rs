@@ -23,6 +23,7 @@ use self::{
     processes::{Home, PATIENCE, Server, Sim, Worker},
     receipts::Receipts,
 };
+use super::output;
 use crate::shutdown;
 
 #[derive(Args)]
@@ -43,12 +44,12 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let interrupted = shutdown::on_signal()?;
     let home = Home::new()?;
     let mut sim = Sim::start(&home).await?;
-    eprintln!(
+    tell!(
         "providers  a separate process at {}; it refuses, delays, hangs up, and keeps receipts",
         sim.http_url
     );
     let mut server = Server::start(&home).await?;
-    eprintln!("server     {} on a private PostgreSQL in {}", server.http_url, home.path.display());
+    tell!("server     {} on a private PostgreSQL in {}", server.http_url, home.path.display());
 
     let told = tokio::select! {
         told = tell(&home, &sim, &server, args.people) => told,
@@ -71,7 +72,7 @@ async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::R
     let tenant = TenantId(server.tenant_id);
     let campaign = find_campaign(&pool, tenant).await?;
     let mut workers = [Worker::start(home, 1).await?, Worker::start(home, 2).await?];
-    eprintln!("workers    two processes, {} and {}", workers[0].name, workers[1].name);
+    tell!("workers    two processes, {} and {}", workers[0].name, workers[1].name);
 
     let mut all_good = true;
     let mut certificates = String::new();
@@ -82,14 +83,14 @@ async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::R
         if phase == "mail" {
             watched.until(|progress| progress.done() * 3 > progress.intended).await?;
             let killed = workers[0].kill().await?;
-            eprintln!(
+            tell!(
                 "killed     {killed} with SIGKILL, in the middle of its calls; another one takes its place"
             );
             workers[0] = Worker::start(home, 3).await?;
             let mut transaction = pool::begin(&pool).await?;
             jobs::age_locks(&mut transaction, &killed, Duration::from_secs(6 * 60)).await?;
             pool::commit(transaction).await?;
-            eprintln!(
+            tell!(
                 "           (its jobs would be taken over after five minutes of silence; the demo turns their clocks on)"
             );
         }
@@ -105,7 +106,7 @@ async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::R
             })
             .await?;
         if tried.in_doubt > 0 {
-            eprintln!(
+            tell!(
                 "in doubt   {} were called, perhaps; the resolver finds out from the provider, under the same keys",
                 tried.in_doubt
             );
@@ -121,7 +122,7 @@ async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::R
     }
     pool.close().await;
 
-    println!(
+    output::line(format_args!(
         "{:<6} {:>8} {:>9} {:>6} {:>7} {:>8} {:>7} | {:>8} {:>10} {:>8}",
         "phase",
         "intended",
@@ -133,16 +134,13 @@ async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::R
         "receipts",
         "sent twice",
         "launched"
-    );
-    print!("{certificates}");
-    println!(
-        "verdict: {}",
-        if all_good {
-            "every phase is launched, nothing was sent twice, nothing is missing"
-        } else {
-            "FAILED"
-        }
-    );
+    ))?;
+    output::text(&certificates)?;
+    output::line(if all_good {
+        "verdict: every phase is launched, nothing was sent twice, nothing is missing"
+    } else {
+        "verdict: FAILED"
+    })?;
     Ok(all_good)
 }
 
@@ -258,7 +256,7 @@ impl Watched<'_> {
             bar.set_message(format!("{} under way, {} in doubt", progress.in_flight, progress.in_doubt));
             if enough(&progress) {
                 bar.finish_and_clear();
-                eprintln!(
+                tell!(
                     "{:<10} {}/{} done, {} in doubt",
                     self.phase,
                     progress.done(),
@@ -323,13 +321,13 @@ async fn certify(
 
 fn linger(home: &Home, server: &Server) {
     let data = home.data_dir();
-    eprintln!();
-    eprintln!("The server stays up until you press Ctrl-C. Try in another terminal:");
-    eprintln!("  postrider --data-dir {} campaign status spring", data.display());
-    eprintln!("  postrider --data-dir {} campaign verify spring --phase mail", data.display());
-    eprintln!(
+    tell!("");
+    tell!("The server stays up until you press Ctrl-C. Try in another terminal:");
+    tell!("  postrider --data-dir {} campaign status spring", data.display());
+    tell!("  postrider --data-dir {} campaign verify spring --phase mail", data.display());
+    tell!(
         "  psql '{}' -c 'select status, count(*) from execution.channel_outbox group by 1'",
         server.database_url
     );
-    eprintln!("  curl {}/metrics", server.http_url);
+    tell!("  curl {}/metrics", server.http_url);
 }

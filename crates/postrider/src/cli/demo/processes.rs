@@ -48,14 +48,14 @@ impl Home {
             .map(|arg| arg.replace(&format!("{}/", self.path.display()), ""))
             .map(|arg| if arg.contains([' ', '{']) { format!("'{arg}'") } else { arg })
             .collect();
-        eprintln!("$ postrider {}", shown.join(" "));
+        tell!("$ postrider {}", shown.join(" "));
         let child = self.ourselves()?.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let output =
             tokio::time::timeout(PATIENCE, child.wait_with_output()).await.context("it did not end")??;
         let said = String::from_utf8_lossy(&output.stderr);
         anyhow::ensure!(output.status.success(), "`postrider {}` failed: {}", shown.join(" "), said.trim());
         for line in said.lines().chain(String::from_utf8_lossy(&output.stdout).lines()).take(6) {
-            eprintln!("  {line}");
+            tell!("  {line}");
         }
         Ok(())
     }

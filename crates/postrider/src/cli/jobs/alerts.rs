@@ -170,7 +170,7 @@ pub async fn decide(args: &DecideArgs, config: &Config) -> anyhow::Result<()> {
             ),
         }
         pool::commit(transaction).await?;
-        eprintln!("{id} is {status}");
+        tell!("{id} is {status}");
         Ok(())
     })
     .await

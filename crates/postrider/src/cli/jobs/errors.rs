@@ -55,7 +55,7 @@ pub async fn list(args: &ErrorsArgs, config: &Config) -> anyhow::Result<()> {
         if *all { "nothing has failed for good" } else { "nothing waits for a person" },
     )?;
     if is_any_open {
-        eprintln!(
+        tell!(
             "`postrider jobs retry ERROR` runs one again, `postrider jobs resolve ERROR --note …` closes it without that"
         );
     }
@@ -99,7 +99,7 @@ pub async fn resolve(args: &ResolveArgs, config: &Config) -> anyhow::Result<()> 
             of.command(&["jobs", "errors", "--all"])
         );
         pool::commit(transaction).await?;
-        eprintln!("{id} is resolved; its run stays failed");
+        tell!("{id} is resolved; its run stays failed");
         Ok(())
     })
     .await

@@ -197,7 +197,7 @@ async fn put(
         checked.map_err(|problem| anyhow::anyhow!("--sql: {problem}"))?;
         let (schema, allowed) = (name.parts().0, &config.jobs.sql_schemas);
         if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed == schema) {
-            eprintln!("it will fail: jobs.sql_schemas does not name `{schema}`");
+            tell!("it will fail: jobs.sql_schemas does not name `{schema}`");
         }
     }
     let function = NewFunction {
@@ -218,10 +218,10 @@ async fn put(
         );
     }
     let how = if put.is_new { "new" } else { "set" };
-    eprintln!("`{}` is {how}; `{}` runs it", args.name, args.of.command(&["jobs", "invoke", &args.name]));
+    tell!("`{}` is {how}; `{}` runs it", args.name, args.of.command(&["jobs", "invoke", &args.name]));
     if let Some(secret) = secret {
-        println!("{secret}");
-        eprintln!("keep the secret, which signs the requests: it is not shown again");
+        output::line(secret)?;
+        tell!("keep the secret, which signs the requests: it is not shown again");
     }
     Ok(())
 }
@@ -276,6 +276,6 @@ async fn remove(of: &ForTenant, name: &str, installation: &Installation) -> anyh
         of.command(&["jobs", "function", "list"])
     );
     pool::commit(transaction).await?;
-    eprintln!("removed `{name}`; what it ran stays in `{}`", of.command(&["jobs", "list"]));
+    tell!("removed `{name}`; what it ran stays in `{}`", of.command(&["jobs", "list"]));
     Ok(())
 }

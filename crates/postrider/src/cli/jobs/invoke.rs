@@ -61,7 +61,7 @@ pub async fn invoke(args: &InvokeArgs, config: &Config) -> anyhow::Result<ExitCo
                 if args.json {
                     output::json(&run)?;
                 } else {
-                    println!("{}", id.0);
+                    output::line(id.0)?;
                 }
                 Ok(code)
             }
@@ -136,7 +136,7 @@ impl Waiting<'_> {
             {
                 failures_told = run.retry_count + 1;
                 let error = output::printable(error);
-                eprintln!("attempt {failures_told} failed: {error}; it is tried again {}", output::time(at));
+                tell!("attempt {failures_told} failed: {error}; it is tried again {}", output::time(at));
             }
             let is_late = began.elapsed() >= patience;
             let nobody_came = run.locked_by.is_none() && run.status == JobRunStatus::Running;
@@ -145,11 +145,11 @@ impl Waiting<'_> {
                 && (began.elapsed() >= PICKED_UP_WITHIN || is_late && !patience.is_zero())
             {
                 is_told = true;
-                eprintln!("nobody has picked it up yet: is a process with the role scheduler running?");
+                tell!("nobody has picked it up yet: is a process with the role scheduler running?");
             }
             if is_late || stop.is_cancelled() {
                 let again = self.args.of.command(&["jobs", "show", &self.id.to_string()]);
-                eprintln!("{} is not over, and goes on by itself; `{again}` says how it goes", self.id);
+                tell!("{} is not over, and goes on by itself; `{again}` says how it goes", self.id);
                 let code = match (is_late, patience.is_zero()) {
                     (false, _) => ExitCode::from(130),
                     // Nobody wanted to wait.

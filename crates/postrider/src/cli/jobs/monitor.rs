@@ -126,13 +126,13 @@ fn tell(args: &MonitorArgs, links: &[Link]) -> anyhow::Result<()> {
     output::table(["function", "cron", "schedule", ""], rows, "")?;
     for link in links.iter().filter(|link| link.others > 0) {
         let others = count(link.others, "other schedule", "other schedules");
-        eprintln!("`{}` has {others}, left as they were", link.function);
+        tell!("`{}` has {others}, left as they were", link.function);
     }
     match args.notify.as_slice() {
-        [] => eprintln!("nobody is told; `{}` shows what holds", args.of.command(&["jobs", "alerts"])),
-        told => eprintln!("told: {}", told.join(", ")),
+        [] => tell!("nobody is told; `{}` shows what holds", args.of.command(&["jobs", "alerts"])),
+        told => tell!("told: {}", told.join(", ")),
     }
-    eprintln!("each waits for the one before it; a process with the role scheduler runs them");
+    tell!("each waits for the one before it; a process with the role scheduler runs them");
     Ok(())
 }
 

@@ -166,7 +166,7 @@ pub async fn retry(args: &RetryArgs, config: &Config) -> anyhow::Result<()> {
         }
         pool::commit(transaction).await?;
         wakeups::notify(&pool, job_runs::HINT_CHANNEL).await?;
-        eprintln!("{id} runs again; `{}` says how it goes", show(id));
+        tell!("{id} runs again; `{}` says how it goes", show(id));
         Ok(())
     })
     .await
@@ -217,7 +217,7 @@ pub async fn cancel(args: &CancelArgs, config: &Config) -> anyhow::Result<()> {
         }
         pool::commit(transaction).await?;
         wakeups::notify(&pool, job_runs::CANCEL_CHANNEL).await?;
-        eprintln!("{id} is cancelled; its lock key is free");
+        tell!("{id} is cancelled; its lock key is free");
         Ok(())
     })
     .await

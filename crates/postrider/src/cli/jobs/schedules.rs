@@ -155,16 +155,16 @@ async fn add(args: &AddArgs, given: &Given, installation: &Installation) -> anyh
             "warning": warning,
         }));
     }
-    println!("{}", id.0);
+    output::line(id.0)?;
     match args.disabled {
-        true => eprintln!("it is disabled; once enabled it fires"),
-        false => eprintln!("it fires"),
+        true => tell!("it is disabled; once enabled it fires"),
+        false => tell!("it fires"),
     }
     for at in next {
-        eprintln!("  {}  {}", firings::local(&timing, at), output::time(at));
+        tell!("  {}  {}", firings::local(&timing, at), output::time(at));
     }
     if let Some(warning) = warning {
-        eprintln!("{warning}");
+        tell!("{warning}");
     }
     Ok(())
 }
@@ -240,7 +240,7 @@ async fn show(args: &OneArgs, installation: &Installation) -> anyhow::Result<()>
 }
 
 fn tell(schedule: &ScheduleState) -> anyhow::Result<()> {
-    output::line(&format!(
+    output::line(format_args!(
         "{}  {} at {} in {}",
         schedule.id, schedule.function_name, schedule.cron, schedule.timezone
     ))?;
@@ -264,7 +264,7 @@ fn tell(schedule: &ScheduleState) -> anyhow::Result<()> {
         output::time(schedule.created_at),
         output::time(schedule.updated_at)
     ));
-    facts.iter().try_for_each(|fact| output::line(&format!("│  {fact}")))
+    facts.iter().try_for_each(|fact| output::line(format_args!("│  {fact}")))
 }
 
 fn row(firing: &FiringState) -> [String; 4] {
@@ -284,7 +284,7 @@ async fn remove(one: &OfOne, installation: &Installation) -> anyhow::Result<()> 
     let schedule = find(&mut transaction, of, &tenant, *id).await?;
     schedules::remove(&mut transaction, *id, &actor()).await?;
     pool::commit(transaction).await?;
-    eprintln!("removed {id}; `{}` does not run by it any more", schedule.function_name);
+    tell!("removed {id}; `{}` does not run by it any more", schedule.function_name);
     Ok(())
 }
 
@@ -299,9 +299,9 @@ async fn switch(one: &OfOne, enabled: bool, installation: &Installation) -> anyh
     pool::commit(transaction).await?;
     match schedule.next_fire_at {
         Some(at) => {
-            eprintln!("{id} fires next {}, which is {}", firings::local(&timing, at), output::time(at));
+            tell!("{id} fires next {}, which is {}", firings::local(&timing, at), output::time(at));
         }
-        None => eprintln!("{id} is disabled; what waits of it is skipped"),
+        None => tell!("{id} is disabled; what waits of it is skipped"),
     }
     Ok(())
 }

@@ -83,7 +83,7 @@ async fn read(
 
 fn tell(story: &Story) -> anyhow::Result<()> {
     let Story { run, firing, errors, log } = story;
-    output::line(&format!("{}  {}, {}", run.id, run.function_name, run.status))?;
+    output::line(format_args!("{}  {}, {}", run.id, run.function_name, run.status))?;
     let took =
         run.duration_ms.map(|milliseconds| format!(", took {}", took(milliseconds))).unwrap_or_default();
     let mut facts = vec![format!(
@@ -112,14 +112,19 @@ fn tell(story: &Story) -> anyhow::Result<()> {
         None => standing(run),
     });
     for fact in &facts {
-        output::line(&format!("│  {fact}"))?;
+        output::line(format_args!("│  {fact}"))?;
     }
     for error in errors {
-        output::line(&format!("└─ {}  {}, {}", error.id, error.error_code, output::time(error.updated_at)))?;
-        output::line(&format!("   {}", error.error_message))?;
+        output::line(format_args!(
+            "└─ {}  {}, {}",
+            error.id,
+            error.error_code,
+            output::time(error.updated_at)
+        ))?;
+        output::line(format_args!("   {}", error.error_message))?;
         if let (Some(by), Some(at)) = (&error.resolved_by, error.resolved_at) {
             let note = error.resolution_note.as_deref().unwrap_or("without a note");
-            output::line(&format!("   resolved {} by {by}: {note}", output::time(at)))?;
+            output::line(format_args!("   resolved {} by {by}: {note}", output::time(at)))?;
         }
     }
     if !log.is_empty() {
@@ -127,7 +132,7 @@ fn tell(story: &Story) -> anyhow::Result<()> {
     }
     for line in log {
         let note = line.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-        output::line(&format!("  {}  {} by {}{note}", output::time(line.at), line.action, line.actor))?;
+        output::line(format_args!("  {}  {} by {}{note}", output::time(line.at), line.action, line.actor))?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ mod draining;
 mod outage;
 mod refusals;
 mod routes;
+mod unread;
 
 use crate::world::{World, postrider, run};
 

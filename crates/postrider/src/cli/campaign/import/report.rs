@@ -75,7 +75,7 @@ impl Report {
         self.bar.set_position(self.taken.load(Ordering::Relaxed));
         self.bar.set_message(format!("{lines} lines"));
         if self.bar.is_hidden() && lines / TELL_EVERY > before / TELL_EVERY {
-            eprintln!("importing  {lines} lines, {} of them bad", self.summary.bad);
+            tell!("importing  {lines} lines, {} of them bad", self.summary.bad);
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Report {
     fn tell(&mut self, bad: &BadLine) -> anyhow::Result<()> {
         if self.shown < SHOWN_MAX {
             self.shown += 1;
-            self.bar.suspend(|| eprintln!("line {}: {}", bad.line, bad.reason));
+            self.bar.suspend(|| tell!("line {}: {}", bad.line, bad.reason));
         }
         if let Some(file) = &mut self.bad_file {
             serde_json::to_writer(&mut *file, bad)
@@ -99,7 +99,7 @@ impl Report {
         self.bar.finish_and_clear();
         let unseen = self.summary.bad.saturating_sub(SHOWN_MAX);
         if unseen > 0 {
-            eprintln!("and {unseen} more bad lines; --bad FILE writes all of them down");
+            tell!("and {unseen} more bad lines; --bad FILE writes all of them down");
         }
         match self.bad_file.take() {
             Some(mut file) => file.flush().context("cannot write the bad lines"),

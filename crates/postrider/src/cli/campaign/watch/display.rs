@@ -57,7 +57,7 @@ impl Display {
                 for phase in board.phases.iter().filter(|phase| phase.status != PhaseStatus::NotStarted) {
                     let line = format!("{}: {}", phase.name, details(phase));
                     if shown.get(&phase.name) != Some(&line) {
-                        eprintln!("{line}");
+                        tell!("{line}");
                         shown.insert(phase.name.clone(), line);
                     }
                 }
@@ -81,8 +81,8 @@ impl Display {
     /// A sentence beside the bars.
     pub fn say(&self, words: &str) {
         match &self.shape {
-            Shape::Bars(all, _) => all.suspend(|| eprintln!("{words}")),
-            Shape::Lines(_) | Shape::Json => eprintln!("{words}"),
+            Shape::Bars(all, _) => all.suspend(|| tell!("{words}")),
+            Shape::Lines(_) | Shape::Json => tell!("{words}"),
         }
     }
 

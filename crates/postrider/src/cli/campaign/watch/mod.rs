@@ -164,14 +164,14 @@ fn judge_there(board: &Board) -> ExitCode {
         let name = &phase.name;
         if run.in_doubt > 0 {
             is_well = false;
-            eprintln!("{name}: not launched, {} in doubt", run.in_doubt);
+            tell!("{name}: not launched, {} in doubt", run.in_doubt);
         } else if run.status == RunStatus::Failed {
             is_well = false;
-            eprintln!("{name}: every item failed");
+            tell!("{name}: every item failed");
         } else if run.failed > 0 {
-            eprintln!("{name}: launched, {} of {} failed", run.failed, run.intended);
+            tell!("{name}: launched, {} of {} failed", run.failed, run.intended);
         } else {
-            eprintln!("{name}: launched");
+            tell!("{name}: launched");
         }
     }
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -182,10 +182,10 @@ fn say_how_others_ended(board: &Board) -> bool {
     let mut is_well = true;
     for phase in board.phases.iter().filter(|phase| phase.run.is_none()) {
         match phase.status {
-            PhaseStatus::Completed => eprintln!("{}: completed", phase.name),
+            PhaseStatus::Completed => tell!("{}: completed", phase.name),
             PhaseStatus::Failed => {
                 is_well = false;
-                eprintln!("{}: failed", phase.name);
+                tell!("{}: failed", phase.name);
             }
             _ => {}
         }

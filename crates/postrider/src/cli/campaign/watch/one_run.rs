@@ -95,20 +95,20 @@ pub async fn judge(
         let phase = &run.phase;
         if certificate.in_doubt > 0 {
             code = ExitCode::FAILURE;
-            eprintln!(
+            tell!(
                 "{phase}: not launched, {} in doubt; `postrider in-doubt list` shows them",
                 certificate.in_doubt
             );
         } else if !certificate.launched {
             code = ExitCode::FAILURE;
-            eprintln!("{phase}: not launched; `postrider campaign verify {}` says why", run.id);
+            tell!("{phase}: not launched; `postrider campaign verify {}` says why", run.id);
         } else if run.status == RunStatus::Failed {
             code = ExitCode::FAILURE;
-            eprintln!("{phase}: every item failed; `postrider trace {}` says why", run.id);
+            tell!("{phase}: every item failed; `postrider trace {}` says why", run.id);
         } else if certificate.failed > 0 {
-            eprintln!("{phase}: launched, {} of {} failed", certificate.failed, certificate.intended);
+            tell!("{phase}: launched, {} of {} failed", certificate.failed, certificate.intended);
         } else {
-            eprintln!("{phase}: launched");
+            tell!("{phase}: launched");
         }
     }
     Ok(code)
@@ -165,7 +165,7 @@ impl Display {
                         details(state)
                     );
                     if shown.get(&state.run.id) != Some(&line) {
-                        eprintln!("{line}");
+                        tell!("{line}");
                         shown.insert(state.run.id, line);
                     }
                 }
@@ -187,8 +187,8 @@ impl Display {
     /// A sentence beside the bars.
     fn say(&self, words: &str) {
         match self {
-            Self::Bars(all, _) => all.suspend(|| eprintln!("{words}")),
-            Self::Lines(_) | Self::Json(_) => eprintln!("{words}"),
+            Self::Bars(all, _) => all.suspend(|| tell!("{words}")),
+            Self::Lines(_) | Self::Json(_) => tell!("{words}"),
         }
     }
 }
