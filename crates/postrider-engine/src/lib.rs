@@ -14,6 +14,7 @@
 //! | [`relay`] | empties the event outbox into its sinks, at least once |
 //! | [`retention`] | removes old processed events in small steps |
 //! | `step` | what these loops have in common |
+//! | [`mod@vital`] | tasks that a process must not live without |
 
 pub mod campaigns;
 pub mod dispatcher;
@@ -27,6 +28,7 @@ pub mod resolver;
 pub mod retention;
 pub mod scheduler;
 mod step;
+pub mod vital;
 
 pub use campaigns::{CampaignSettings, CampaignWorker};
 pub use dispatcher::{Dispatcher, DispatcherSettings, Sweep};

@@ -1,6 +1,7 @@
 //! Places where a test can make the process die, as if the power had failed. Release builds have none.
 //!
-//! `CRASH_AT=reserve.after_commit@3` kills the process the third time it comes to that place.
+//! `CRASH_AT=reserve.after_commit@3` kills the process the third time it comes to that place. With `CRASH_BY=panic` it is a mistake
+//! in the code instead: the task that came there panics.
 
 use std::sync::{
     LazyLock,
@@ -93,8 +94,12 @@ pub fn is_due(point: &str) -> bool {
         .is_some_and(|armed| armed.point == point && armed.left.fetch_sub(1, Ordering::Relaxed) == 1)
 }
 
-/// Ends the process without a word to anybody.
+/// Ends the process without a word to anybody; or only the task, with a panic.
+#[expect(clippy::panic, reason = "a test asks for it, of a debug build")]
 pub fn die() {
+    if std::env::var("CRASH_BY").is_ok_and(|how| how == "panic") {
+        panic!("a test asked for it");
+    }
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     // The signal is on its way to every thread.
     std::process::abort();

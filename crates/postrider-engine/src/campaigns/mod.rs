@@ -49,7 +49,7 @@ use self::{
     gate::Gate,
     slow::Bounds,
 };
-use crate::render::Template;
+use crate::{render::Template, vital::vital};
 
 /// How the worker behaves.
 #[derive(Debug, Clone)]
@@ -207,15 +207,15 @@ impl CampaignWorker {
         metrics::counter!("postrider_commits_total").increment(0);
         let committing = TaskTracker::new();
         for _ in 0..shared.settings.commit_connections.max(1) {
-            committing.spawn(committer.clone().run());
+            committing.spawn(vital("the committer", committer.clone().run()));
         }
         drop(committer);
         let background = TaskTracker::new();
         let ended = CancellationToken::new();
-        background.spawn(heartbeats(Arc::clone(&shared), ended.clone()));
-        background.spawn(measure(Arc::clone(&shared), ended.clone()));
-        background.spawn(listen(Arc::clone(&shared), ended.clone()));
-        background.spawn(tend(Arc::clone(&shared), ended.clone()));
+        background.spawn(vital("the heartbeat of jobs", heartbeats(Arc::clone(&shared), ended.clone())));
+        background.spawn(vital("what measures jobs", measure(Arc::clone(&shared), ended.clone())));
+        background.spawn(vital("what listens for limits", listen(Arc::clone(&shared), ended.clone())));
+        background.spawn(vital("what tends phases", tend(Arc::clone(&shared), ended.clone())));
         let jobs = TaskTracker::new();
         let mut was_away = false;
         let mut claimed_at: Option<Instant> = None;

@@ -35,7 +35,10 @@ use self::{
     lane::{Lane, Went},
     settle::{Settled, Settler},
 };
-use crate::step::{served_last, within};
+use crate::{
+    step::{served_last, within},
+    vital::vital,
+};
 
 /// What can be set.
 #[derive(Debug, Clone)]
@@ -90,7 +93,7 @@ impl Dispatcher {
         let shared = Arc::clone(&self.shared);
         tracing::info!(dispatcher = shared.name, "the dispatcher is running");
         let (results, receiver) = mpsc::channel(shared.settings.concurrency);
-        let settler = tokio::spawn(Settler::new(&shared).run(receiver));
+        let settler = tokio::spawn(vital("the settler of replies", Settler::new(&shared).run(receiver)));
         let mut work = Work::new(Arc::clone(&shared), results);
 
         while !shutdown.is_cancelled() {

@@ -6,8 +6,7 @@ use std::time::Duration;
 use postrider_store::{Pool, StoreError, messages, pool, replies};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::step::within;
-use crate::{Hints, executor::Executing};
+use crate::{Hints, executor::Executing, step::within, vital::vital};
 
 /// Rows taken in one transaction.
 const BATCH: usize = 100;
@@ -37,7 +36,8 @@ impl Sweep {
     /// Looks now and then until shutdown; then waits for the executions that are under way.
     pub async fn run(self, shutdown: CancellationToken) {
         let executions = TaskTracker::new();
-        let measuring = tokio::spawn(measure(self.pool.clone(), shutdown.clone()));
+        let measuring =
+            tokio::spawn(vital("what measures replies", measure(self.pool.clone(), shutdown.clone())));
         while !shutdown.is_cancelled() {
             tell("replies whose dispatcher went away", self.reclaim().await);
             tell("kept replies", self.enqueue_kept().await);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use crate::step::within;
+use crate::{step::within, vital::vital};
 
 /// A cancelled run is let go of within this time, whatever the lease is: the hint may be lost.
 const EVERY_MAX: Duration = Duration::from_secs(5);
@@ -32,7 +32,8 @@ impl Keeper {
     }
 
     pub(super) async fn run(mut self, over: CancellationToken) {
-        let measuring = tokio::spawn(measure(self.shared.pool.clone(), over.clone()));
+        let measuring =
+            tokio::spawn(vital("what measures runs", measure(self.shared.pool.clone(), over.clone())));
         while !over.is_cancelled() {
             let begun = Instant::now();
             self.cancels.mark_unchanged();

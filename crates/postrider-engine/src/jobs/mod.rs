@@ -16,10 +16,12 @@ mod settle;
 
 use std::{
     collections::HashMap,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use futures::FutureExt;
 use postrider_model::{
     ids::{JobRunId, TenantId},
     seal::MasterKey,
@@ -42,6 +44,7 @@ use self::{keep::Keeper, perform::Performed, settle::Settler};
 use crate::{
     Hints,
     step::{served_last, within},
+    vital::vital,
 };
 
 /// How far apart two claims by hints are at least while several runs are under way, so that a claim takes many when many come.
@@ -118,9 +121,13 @@ impl Runner {
         tracing::info!(runner = shared.name, "the runner is running");
         // It must live as long as anything is under way.
         let over = CancellationToken::new();
-        let keeper = tokio::spawn(Keeper::new(Arc::clone(&shared), self.cancels).run(over.clone()));
+        let keeper = tokio::spawn(vital(
+            "the keeper of runs",
+            Keeper::new(Arc::clone(&shared), self.cancels).run(over.clone()),
+        ));
         let (ended, receiver) = mpsc::channel(shared.settings.concurrency);
-        let settler = tokio::spawn(Settler::new(Arc::clone(&shared)).run(receiver));
+        let settler =
+            tokio::spawn(vital("the settler of runs", Settler::new(Arc::clone(&shared)).run(receiver)));
         let mut work = Work {
             shared: Arc::clone(&shared),
             attempts: JoinSet::new(),
@@ -259,18 +266,13 @@ impl Work {
             let cancelled = self.shared.held.take(&run);
             let (shared, ended) = (Arc::clone(&self.shared), self.ended.clone());
             self.attempts.spawn(async move {
-                match perform::perform(&shared, &run, &cancelled).await {
-                    // The settler outlives every attempt, and lets go of the run when its end is written down.
-                    Performed::Ended(end) => {
-                        let _ = ended.send(run.end(end)).await;
-                    }
-                    Performed::Committed => {
-                        shared.held.let_go(run.id, run.claim());
-                        shared.ends.send();
-                    }
-                    Performed::Abandoned => shared.held.let_go(run.id, run.claim()),
+                let (id, claim, tenant) = (run.id, run.claim(), run.tenant);
+                let attempt = attempt(&shared, run, &cancelled, &ended);
+                if AssertUnwindSafe(attempt).catch_unwind().await.is_err() {
+                    tracing::error!(job_id = %id.0, "an attempt panicked; its run is taken up like one of a dead process");
+                    shared.held.let_go(id, claim);
                 }
-                (run.tenant, kind)
+                (tenant, kind)
             });
         }
     }
@@ -302,6 +304,26 @@ impl Work {
 
     async fn finish(mut self) {
         while self.attempts.join_next().await.is_some() {}
+    }
+}
+
+/// One attempt at a run, to its end.
+async fn attempt(
+    shared: &Shared,
+    run: ClaimedRun,
+    cancelled: &CancellationToken,
+    ended: &mpsc::Sender<EndedRun>,
+) {
+    match perform::perform(shared, &run, cancelled).await {
+        // The settler outlives every attempt, and lets go of the run when its end is written down.
+        Performed::Ended(end) => {
+            let _ = ended.send(run.end(end)).await;
+        }
+        Performed::Committed => {
+            shared.held.let_go(run.id, run.claim());
+            shared.ends.send();
+        }
+        Performed::Abandoned => shared.held.let_go(run.id, run.claim()),
     }
 }
 

@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{complete::Completer, decide::decide, lane::Lane};
+use crate::vital::vital;
 
 /// How the relay behaves.
 #[derive(Debug, Clone)]
@@ -106,9 +107,14 @@ impl Relay {
         metrics::counter!("postrider_events_completed_total").increment(0);
         metrics::counter!("postrider_events_unmatched_total").increment(0);
         let (completions, receiver) = mpsc::channel(self.settings.in_flight_max);
-        let completer =
-            tokio::spawn(Completer::new(self.pool.clone(), Arc::clone(&self.processor)).run(receiver));
-        let measuring = tokio::spawn(measure(self.pool.clone(), self.settings.stuck_after, shutdown.clone()));
+        let completer = tokio::spawn(vital(
+            "the completer of events",
+            Completer::new(self.pool.clone(), Arc::clone(&self.processor)).run(receiver),
+        ));
+        let measuring = tokio::spawn(vital(
+            "what measures events",
+            measure(self.pool.clone(), self.settings.stuck_after, shutdown.clone()),
+        ));
         let deliveries = TaskTracker::new();
         let hurry = CancellationToken::new();
 

@@ -5,7 +5,10 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use postrider_api::{App, CallbackKeys, Ends, Hub, Ingress, Jobs};
-use postrider_engine::{Bell, CampaignWorker, Dispatcher, Hints, Relay, Resolver, Runner, Scheduler};
+use postrider_engine::{
+    Bell, CampaignWorker, Dispatcher, Hints, Relay, Resolver, Runner, Scheduler,
+    vital::{self, vital},
+};
 use postrider_model::seal::MasterKey;
 use postrider_store::{Pool, doctor, events, job_runs, jobs, migrate, pool, replies, wakeups};
 use tokio::net::TcpListener;
@@ -55,6 +58,9 @@ impl ServeRole {
     }
 }
 
+/// How long everything else may take to finish what is under way when one of the loops has panicked: a call and its record.
+const FINISH_WITHIN: Duration = Duration::from_secs(150);
+
 pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
     let draining = shutdown::on_signal()?;
     let explicit = !args.roles.is_empty();
@@ -79,9 +85,9 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             } else {
                 let (hints, listening) =
                     wakeups::listen(installation.listen_url(), events::HINT_CHANNEL, draining.clone())?;
-                loops.spawn(listening);
+                loops.spawn(vital("the listener", listening));
                 let relay = Relay::new(worker_pool.clone(), hints, routes, wire::relay_settings(config));
-                loops.spawn(relay.run(draining.clone()));
+                loops.spawn(vital("the relay", relay.run(draining.clone())));
             }
         }
         let master_key = master_key(&roles, explicit, &installation, config)?;
@@ -90,32 +96,35 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             let writes = installation.worker_pool(config.campaigns.commit_connections).await?;
             let (hints, listening) =
                 wakeups::listen(installation.listen_url(), jobs::HINT_CHANNEL, draining.clone())?;
-            loops.spawn(listening);
+            loops.spawn(vital("the listener", listening));
             let settings = wire::campaign_settings(config);
             let worker = CampaignWorker::new(pool, writes, hints, adapters.clone(), master_key, settings);
-            loops.spawn(worker.run(draining.clone()));
+            loops.spawn(vital("the campaign worker", worker.run(draining.clone())));
         }
         if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Resolver)) {
             let pool = checked(installation.worker_pool(connections).await?, RESOLVER).await?;
             let settings = wire::resolver_settings(config);
             let resolver = Resolver::new(pool, adapters.clone(), master_key, settings);
-            loops.spawn(resolver.run(draining.clone()));
+            loops.spawn(vital("the resolver", resolver.run(draining.clone())));
         }
         let reply_hints = Hints::new(replies::HINT_CHANNEL);
-        loops.spawn(reply_hints.clone().run(app_pool.clone(), draining.clone()));
+        loops.spawn(vital(
+            "the hints of replies",
+            reply_hints.clone().run(app_pool.clone(), draining.clone()),
+        ));
         if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Dispatcher)) {
             let pool = checked(installation.worker_pool(connections).await?, DISPATCHER).await?;
             let executing = wire::executing(config, &pool, &master_key, &reply_hints)?;
             let sweep = wire::sweep(config, &pool, executing, &reply_hints);
-            loops.spawn(sweep.run(draining.clone()));
+            loops.spawn(vital("the sweep", sweep.run(draining.clone())));
             if config.channels.outbox.enabled {
                 let (hints, listening) =
                     wakeups::listen(installation.listen_url(), replies::HINT_CHANNEL, draining.clone())?;
-                loops.spawn(listening);
+                loops.spawn(vital("the listener", listening));
                 let settings = wire::dispatcher_settings(config);
                 let adapters = wire::reply_adapters(config)?;
                 let dispatcher = Dispatcher::new(pool, hints, adapters, master_key, settings);
-                loops.spawn(dispatcher.run(draining.clone()));
+                loops.spawn(vital("the dispatcher", dispatcher.run(draining.clone())));
             } else {
                 tracing::warn!("channels.outbox.enabled is false, so replies wait");
             }
@@ -124,25 +133,28 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         let [runs, cancels, ends] =
             [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL].map(Bell::new);
         for bell in [&runs, &cancels, &ends] {
-            loops.spawn(bell.hints.clone().run(app_pool.clone(), draining.clone()));
+            loops.spawn(vital(
+                "the hints of runs",
+                bell.hints.clone().run(app_pool.clone(), draining.clone()),
+            ));
         }
         if serves_api || roles.contains(&ServeRole::Scheduler) {
-            loops.spawn(ends.listen(installation.listen_url(), &draining)?);
+            loops.spawn(vital("the listener", ends.listen(installation.listen_url(), &draining)?));
         }
         if roles.contains(&ServeRole::Scheduler) {
             let pool = checked(installation.worker_pool(connections).await?, SCHEDULER).await?;
             let sql_pool = installation.worker_pool(u32::try_from(config.jobs.sql_concurrency)?).await?;
             for bell in [&runs, &cancels] {
-                loops.spawn(bell.listen(installation.listen_url(), &draining)?);
+                loops.spawn(vital("the listener", bell.listen(installation.listen_url(), &draining)?));
             }
             let parts =
                 wire::runner_parts(config, &pool, sql_pool, &adapters, master_key.clone(), &ends.hints)?;
             let settings = wire::runner_settings(config);
-            loops
-                .spawn(Runner::new(parts, runs.wakeups(), cancels.wakeups(), settings).run(draining.clone()));
+            let runner = Runner::new(parts, runs.wakeups(), cancels.wakeups(), settings);
+            loops.spawn(vital("the runner", runner.run(draining.clone())));
             let settings = wire::scheduler_settings(config);
             let scheduler = Scheduler { pool, ends: ends.wakeups(), runs: runs.hints.clone(), settings };
-            loops.spawn(scheduler.run(draining.clone()));
+            loops.spawn(vital("the scheduler", scheduler.run(draining.clone())));
         }
         let import_pool = if serves_api { installation.import_pool().await? } else { app_pool.clone() };
         let settings = wire::stream_settings(config);
@@ -150,12 +162,12 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         let waiting = Ends::new(draining.clone());
         if serves_api {
             allow_many_connections();
-            loops.spawn(stream.clone().run());
-            loops.spawn(waiting.clone().run(app_pool.clone(), ends.wakeups()));
+            loops.spawn(vital("the stream", stream.clone().run()));
+            loops.spawn(vital("what waits for runs", waiting.clone().run(app_pool.clone(), ends.wakeups())));
         }
         if roles.iter().any(|role| *role != ServeRole::Api) {
             let pool = installation.worker_pool(1).await?;
-            loops.spawn(wire::retention(config).run(pool, draining.clone()));
+            loops.spawn(vital("retention", wire::retention(config).run(pool, draining.clone())));
         }
         loops.close();
 
@@ -190,21 +202,30 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         };
         // HTTP outlives the loops, so that health and metrics can be asked for while they drain.
         let drained = CancellationToken::new();
-        let http = tokio::spawn(postrider_api::serve(listener, app, drained.clone()));
+        let http = tokio::spawn(vital("HTTP", postrider_api::serve(listener, app, drained.clone())));
         // How to reach the API; a process that only works has nothing to say there.
         if serves_api {
             installation.write_run_file(http_url.clone()).await?;
         }
         tracing::info!(?roles, "postrider is serving at {http_url}");
 
-        tokio::select! {
-            () = async { draining.cancelled().await; loops.wait().await } => {}
+        let broken = tokio::select! {
+            () = async { draining.cancelled().await; loops.wait().await } => None,
+            what = vital::broken() => {
+                draining.cancel();
+                // Somebody may wait for the one that is gone.
+                let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
+                Some(what)
+            }
             // Nothing can be finished without it, so nothing is waited for.
             lost = installation.lost() => return Err(lost),
-        }
+        };
         drained.cancel();
         http.await?;
-        anyhow::Ok(())
+        match broken {
+            Some(what) => Err(anyhow::anyhow!("{what} panicked, and the process ended to be started again")),
+            None => Ok(()),
+        }
     }
     .await;
     installation.remove_run_file();

@@ -11,6 +11,7 @@ mod cli;
 mod contract;
 mod crash;
 mod docs;
+mod dying;
 mod embedded_mode;
 mod execution;
 mod hints;

@@ -2,17 +2,17 @@
 //! what it left.
 #![cfg(debug_assertions)]
 
-use std::{os::unix::process::ExitStatusExt, sync::Arc};
-
 use postrider_store::crash::{RECEIVING_POINTS, REPLY_POINTS};
-use tokio::{sync::Semaphore, task::JoinSet};
 use uuid::Uuid;
 
 use super::{
     bots::{Bots, OFTEN, Serving, acted, deliver, launch},
     ingress::vendors::Vendor::{self, Slack, Telegram, Whatsapp},
 };
-use crate::world::{Process, Sim, eventually};
+use crate::{
+    dying::{By, all, all_are_tried},
+    world::{Sim, eventually},
+};
 
 /// Where whoever receives dies, and how often the message is executed.
 const RECEIVING: &[(&str, i64)] = &[
@@ -43,44 +43,6 @@ const REPLYING: &[(&str, Ends)] = &[
     ("reply.after_settling", [(Slack, 1, 1), (Telegram, 1, 1), (Whatsapp, 1, 1)]),
 ];
 
-/// So many cases at a time: two cores are busy with starting processes.
-const AT_ONCE: usize = 4;
-
-/// Nothing is left out.
-pub fn all_are_tried(points: &[&str], cases: impl Iterator<Item = &'static str>) {
-    let cases: Vec<&str> = cases.collect();
-    assert_eq!(points, cases, "every place is tried, in order");
-}
-
-/// Runs cases side by side; the first that fails is the result.
-pub async fn all<C: Future<Output = anyhow::Result<()>> + Send + 'static>(
-    cases: impl Iterator<Item = (String, C)>,
-) -> anyhow::Result<()> {
-    let (mut running, turns) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
-    for (name, case) in cases {
-        let turns = Arc::clone(&turns);
-        running.spawn(async move {
-            let _turn = turns.acquire().await?;
-            case.await.map_err(|error| error.context(name))
-        });
-    }
-    while let Some(case) = running.join_next().await {
-        case??;
-    }
-    Ok(())
-}
-
-/// Waits for the death of a process that was to die by itself.
-pub fn died(process: &mut Process) -> anyhow::Result<()> {
-    let status = tokio::task::block_in_place(|| process.wait())?;
-    anyhow::ensure!(
-        status.signal() == Some(9),
-        "it did not die by itself: {status}\n{}",
-        process.lines().join("\n")
-    );
-    Ok(())
-}
-
 /// The only reply there is.
 async fn reply_of(bots: &Bots) -> anyhow::Result<Uuid> {
     Ok(sqlx::query_scalar("select id from channels.channel_outbox").fetch_one(&bots.admin).await?)
@@ -99,23 +61,38 @@ async fn check(bots: &Bots) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_message_is_executed_and_answered_wherever_its_receiver_dies() -> anyhow::Result<()> {
     all_are_tried(RECEIVING_POINTS, RECEIVING.iter().map(|(point, _)| *point));
+    receivers(By::Kill).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_message_is_executed_and_answered_wherever_its_receiver_panics() -> anyhow::Result<()> {
+    receivers(By::PanicOfOne).await
+}
+
+async fn receivers(by: By) -> anyhow::Result<()> {
     let cases = RECEIVING.iter().flat_map(|(point, executions)| {
         // The vendor delivers it again, or has better things to do; what was not written down was not promised.
         let is_known = !["receive.before", "receive.after_statement"].contains(point);
         [Some(true), is_known.then_some(false)].into_iter().flatten().map(move |comes_again| {
-            (format!("{point}, again: {comes_again}"), receiver_dies(point, *executions, comes_again))
+            (format!("{point}, again: {comes_again}"), receiver_dies(point, by, *executions, comes_again))
         })
     });
     all(cases).await
 }
 
-async fn receiver_dies(point: &'static str, executions: i64, comes_again: bool) -> anyhow::Result<()> {
+async fn receiver_dies(
+    point: &'static str,
+    by: By,
+    executions: i64,
+    comes_again: bool,
+) -> anyhow::Result<()> {
     let sim = Sim::start(&[])?;
     let bots = Bots::new(&sim.http_url).await?;
-    let (victim, config) = launch(&bots.world, "api", OFTEN, &[("CRASH_AT", point)])?;
+    let (victim, config) = launch(&bots.world, "api", OFTEN, &by.environment(point))?;
     let mut victim = Serving::of(victim, config)?;
-    anyhow::ensure!(deliver(&bots, &victim.http_url, Slack, 1).is_none(), "it was answered");
-    died(&mut victim.process)?;
+    let answer = deliver(&bots, &victim.http_url, Slack, 1);
+    anyhow::ensure!(answer == (by != By::Kill).then_some(500), "{answer:?}");
+    by.ended(&mut victim.process)?;
 
     let next = Serving::start(&bots.world, "api,dispatcher", OFTEN)?;
     if comes_again {
@@ -139,9 +116,18 @@ async fn receiver_dies(point: &'static str, executions: i64, comes_again: bool) 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_reply_is_sent_wherever_its_dispatcher_dies() -> anyhow::Result<()> {
     all_are_tried(REPLY_POINTS, REPLYING.iter().map(|(point, _)| *point));
+    dispatchers(|_| By::Kill).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_reply_is_sent_wherever_its_dispatcher_panics() -> anyhow::Result<()> {
+    dispatchers(|point| if point.ends_with("_call") { By::PanicOfOne } else { By::Panic }).await
+}
+
+async fn dispatchers(by: fn(&str) -> By) -> anyhow::Result<()> {
     let cases = REPLYING.iter().flat_map(|(point, ends)| {
         ends.iter().map(move |(vendor, claims, acts)| {
-            (format!("{point}, {vendor:?}"), dispatcher_dies(point, *vendor, *claims, *acts))
+            (format!("{point}, {vendor:?}"), dispatcher_dies(point, by(point), *vendor, *claims, *acts))
         })
     });
     all(cases).await
@@ -149,6 +135,7 @@ async fn a_reply_is_sent_wherever_its_dispatcher_dies() -> anyhow::Result<()> {
 
 async fn dispatcher_dies(
     point: &'static str,
+    by: By,
     vendor: Vendor,
     claims: i32,
     acts: usize,
@@ -160,8 +147,8 @@ async fn dispatcher_dies(
         bots.report_to(&sim, &ear.http_url)?;
     }
     let reply = bots.reply(vendor, 1).await?;
-    let (mut victim, _config) = launch(&bots.world, "dispatcher", OFTEN, &[("CRASH_AT", point)])?;
-    died(&mut victim)?;
+    let (mut victim, _config) = launch(&bots.world, "dispatcher", OFTEN, &by.environment(point))?;
+    by.ended(&mut victim)?;
     bots.nobody_dispatches().await?;
     let called = acted(&sim, vendor, 1)?;
     if ear.is_some() && called > 0 {

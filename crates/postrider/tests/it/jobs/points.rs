@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::works::{OFTEN, SECRET, Schedule, Works, launch, soon, stop};
 use crate::{
-    channels::points::{all, all_are_tried, died},
+    dying::{By, all, all_are_tried},
     sql::execute,
     world::{Sim, eventually},
 };
@@ -37,16 +37,31 @@ const DYING: &[(&str, End, Option<End>)] = &[
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_run_ends_once_wherever_its_process_dies() -> anyhow::Result<()> {
     all_are_tried(JOB_POINTS, DYING.iter().map(|(point, ..)| *point));
+    runs(|_, _| By::Kill).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_run_ends_once_wherever_its_process_panics() -> anyhow::Result<()> {
+    runs(|point, kind| match point {
+        "run.before_call" | "run.after_call" => By::PanicOfOne,
+        // It ends with what it did, so whoever performs it writes that down.
+        "run.ended" | "run.after_end" if kind == "sql" => By::PanicOfOne,
+        _ => By::Panic,
+    })
+    .await
+}
+
+async fn runs(by: fn(&str, &str) -> By) -> anyhow::Result<()> {
     let cases = DYING.iter().flat_map(|(point, http, sql)| {
         [Some(("http", *http)), sql.map(|end| ("sql", end))]
             .into_iter()
             .flatten()
-            .map(move |(kind, end)| (format!("{point}, {kind}"), dies(point, kind, end)))
+            .map(move |(kind, end)| (format!("{point}, {kind}"), dies(point, by(point, kind), kind, end)))
     });
     all(cases).await
 }
 
-async fn dies(point: &'static str, kind: &'static str, end: End) -> anyhow::Result<()> {
+async fn dies(point: &'static str, by: By, kind: &'static str, end: End) -> anyhow::Result<()> {
     let (retries, attempts) = end;
     let sim = if kind == "http" { Some(Sim::start(&["--secret", SECRET])?) } else { None };
     let works = Works::new().await?;
@@ -62,14 +77,21 @@ async fn dies(point: &'static str, kind: &'static str, end: End) -> anyhow::Resu
         works.invoke("f", 1, &json!({}), false).await?;
     }
     // Whoever dies while it fires must not have claimed the run as well: without the key it leaves it to others.
-    let config = works.world.config(OFTEN)?;
+    let config = works.world.config(&format!("{OFTEN}lease_seconds = 1\n"))?;
     if is_firing {
         let text = std::fs::read_to_string(config.path())?;
         let without_key: Vec<&str> = text.lines().filter(|line| !line.starts_with("master_key")).collect();
         std::fs::write(config.path(), without_key.join("\n"))?;
     }
-    let mut victim = launch(&config, &[("CRASH_AT", point)])?;
-    died(&mut victim)?;
+    let mut victim = launch(&config, &by.environment(point))?;
+    if by == By::PanicOfOne {
+        // It lives, and takes up by itself what it has let go.
+        eventually("the run has ended", async || {
+            Ok(works.count(ENDED).await? > 0 && works.count(OPEN).await? == 0)
+        })
+        .await?;
+    }
+    by.ended(&mut victim)?;
 
     let run = finish(&works).await?;
     anyhow::ensure!(run.status == "completed", "{run:?}");
@@ -102,8 +124,8 @@ async fn a_run_whose_only_try_killed_its_process_is_a_dead_letter() -> anyhow::R
         let works = Works::new().await?;
         put(&works, Some(&sim.http_url), 0).await?;
         works.invoke("f", 1, &json!({ "a": 1 }), false).await?;
-        let (mut victim, _config) = works.launch(OFTEN, &[("CRASH_AT", point)])?;
-        died(&mut victim)?;
+        let (mut victim, _config) = works.launch(OFTEN, &By::Kill.environment(point))?;
+        By::Kill.ended(&mut victim)?;
 
         let run = finish(&works).await?;
         assert_eq!((run.status.as_str(), run.retry_count), ("failed", 0), "{point}");
@@ -136,6 +158,9 @@ struct Run {
     retry_count: i64,
 }
 
+const ENDED: &str = "select count(*) from jobs.job_runs where status <> 'running' and retry_at is null";
+const OPEN: &str = "select count(*) from jobs.job_runs where status = 'running' or retry_at is not null";
+
 /// Lets another process finish what the dead left, and tells how the first run ended.
 async fn finish(works: &Works) -> anyhow::Result<Run> {
     // A COMMIT may still be on its way.
@@ -151,10 +176,8 @@ async fn finish(works: &Works) -> anyhow::Result<Run> {
     let (next, _config) = works.launch(OFTEN, &[])?;
     // Where nothing is left to do it would be told to stop before it can hear that.
     next.wait_for_line("postrider is serving at ")?;
-    let ended = "select count(*) from jobs.job_runs where status <> 'running' and retry_at is null";
-    let open = "select count(*) from jobs.job_runs where status = 'running' or retry_at is not null";
     let ended = eventually("everything has ended", async || {
-        Ok(works.count(ended).await? > 0 && works.count(open).await? == 0)
+        Ok(works.count(ENDED).await? > 0 && works.count(OPEN).await? == 0)
     });
     if let Err(error) = ended.await {
         return Err(error.context(next.lines().join("\n")));
