@@ -32,20 +32,12 @@ fn main() -> ExitCode {
     };
     match runtime.block_on(cli::run(cli)) {
         Ok(code) => code,
-        // Whoever reads our output has read enough.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<cli::ReadEnough>() => ExitCode::SUCCESS,
         Err(error) => {
             tell!("error: {}", in_one_line(&error));
             ExitCode::FAILURE
         }
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// The chain of causes. A cause that its effect repeats word for word is left out.

@@ -24,6 +24,7 @@ use postrider_store::{
     tenants::{Tenant, find},
 };
 
+pub use self::output::ReadEnough;
 use crate::{
     config::{Config, LogFormat, Overrides},
     installation::{DEFAULT_TENANT, Installation},

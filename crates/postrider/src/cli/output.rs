@@ -1,17 +1,30 @@
 //! How commands show data: a table for people, JSON for programs.
 
-use std::{fmt::Display, io::Write};
+use std::{
+    fmt::{self, Display},
+    io::{ErrorKind, Write},
+};
 
+use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 use jiff::Timestamp;
 use serde::Serialize;
 
+/// Whoever read our output has read enough, as `head` does. That is no failure of the command.
+#[derive(Debug)]
+pub struct ReadEnough;
+
+impl std::error::Error for ReadEnough {}
+
+impl Display for ReadEnough {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("nobody reads the output any more")
+    }
+}
+
 /// Prints one JSON value to stdout.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
-    writeln!(out)?;
-    Ok(())
+    text(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
 /// Prints a table to stdout, or words to stderr when there is nothing to show.
@@ -26,25 +39,21 @@ pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>, nothing:
     for row in rows {
         table.add_row(row.map(|cell| printable(&cell)));
     }
-    let mut out = std::io::stdout().lock();
-    for line in table.lines() {
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    Ok(())
+    text(&table.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>())
 }
 
 /// Prints one line to stdout.
-pub fn line(text: impl Display) -> anyhow::Result<()> {
-    writeln!(std::io::stdout().lock(), "{}", printable(&text.to_string()))?;
-    Ok(())
+pub fn line(line: impl Display) -> anyhow::Result<()> {
+    text(&format!("{}\n", printable(&line.to_string())))
 }
 
-/// Prints text that is ours, of many lines, to stdout.
+/// Prints text as it is to stdout, at once: somebody may wait for it.
 pub fn text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(ReadEnough.into()),
+        written => written.context("cannot write to stdout"),
+    }
 }
 
 /// Text from outside must not steer the terminal, nor turn around the order in which it is read.

@@ -59,3 +59,18 @@ async fn a_command_does_what_it_was_told_where_its_words_cannot_be_written() -> 
     assert!(words.contains("No space left on device") && !words.contains("panicked"), "{words}");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_command_whose_reader_has_read_enough_ends_quietly() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    for args in [&["migrate", "--dump"][..], &["tenants", "list", "--json"]] {
+        let mut command = postrider();
+        command.args(["--database-url", &world.admin_url()]).args(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        drop(child.stdout.take());
+        let output = child.wait_with_output()?;
+        let words = String::from_utf8(output.stderr)?;
+        assert_eq!((output.status.code(), words.as_str()), (Some(0), ""), "{args:?}");
+    }
+    Ok(())
+}

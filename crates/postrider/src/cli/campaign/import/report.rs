@@ -114,14 +114,10 @@ impl Report {
             return output::json(summary);
         }
         let list = summary.list_id.map_or_else(|| "-".to_owned(), |list| list.0.to_string());
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "list_id   {list}")?;
-        writeln!(out, "lines     {}", summary.lines)?;
-        writeln!(out, "added     {}", summary.added)?;
-        writeln!(out, "updated   {}", summary.updated)?;
-        writeln!(out, "repeated  {}", summary.repeated)?;
-        writeln!(out, "bad       {}", summary.bad)?;
-        Ok(())
+        let Summary { lines, added, updated, repeated, bad, .. } = summary;
+        output::text(&format!(
+            "list_id   {list}\nlines     {lines}\nadded     {added}\nupdated   {updated}\nrepeated  {repeated}\nbad       {bad}\n"
+        ))
     }
 
     /// An error when a line was bad.

@@ -2,13 +2,14 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io::{IsTerminal, Write},
+    io::IsTerminal,
 };
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use postrider_model::campaign::PhaseStatus;
 
 use super::board::{Board, Phase};
+use crate::cli::output;
 
 pub struct Display {
     shape: Shape,
@@ -70,10 +71,7 @@ impl Display {
     /// An event, as it came.
     pub fn event(&self, text: &str) -> anyhow::Result<()> {
         if matches!(self.shape, Shape::Json) {
-            // Whole lines at once, because somebody waits for them.
-            let mut out = std::io::stdout().lock();
-            writeln!(out, "{text}")?;
-            out.flush()?;
+            output::text(&format!("{text}\n"))?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io::{IsTerminal, Write},
+    io::IsTerminal,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -18,7 +18,7 @@ use postrider_store::{
     tenants::Tenant,
 };
 
-use crate::shutdown;
+use crate::{cli::output, shutdown};
 
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -173,10 +173,7 @@ impl Display {
             Self::Json(shown) => {
                 let line = serde_json::to_string(states)?;
                 if *shown != line {
-                    // Whole lines at once, because somebody waits for them.
-                    let mut out = std::io::stdout().lock();
-                    writeln!(out, "{line}")?;
-                    out.flush()?;
+                    output::text(&format!("{line}\n"))?;
                     *shown = line;
                 }
             }
