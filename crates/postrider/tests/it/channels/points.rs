@@ -1,5 +1,5 @@
-//! A process dies at every place that a message passes on its way in and a reply on its way out, alone, and the next process finishes
-//! what it left.
+//! A process dies at every place that a message passes on its way in and a reply on its way out, or panics there, alone, and the next
+//! process finishes what it left.
 #![cfg(debug_assertions)]
 
 use postrider_store::crash::{RECEIVING_POINTS, REPLY_POINTS};

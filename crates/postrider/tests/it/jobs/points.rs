@@ -1,4 +1,5 @@
-//! A process dies at every place that a firing and a run pass, alone, and the next process finishes what it left.
+//! A process dies at every place that a firing and a run pass, or panics there, alone, and what it left is finished: by the next
+//! process, or by itself where only one attempt panicked.
 #![cfg(debug_assertions)]
 
 use postrider_model::{job::Target, lock_key::Grain};

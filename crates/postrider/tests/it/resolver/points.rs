@@ -1,12 +1,12 @@
 //! A resolver dies at every boundary, alone, and the next one finds what it left.
 #![cfg(debug_assertions)]
 
-use std::os::unix::process::ExitStatusExt;
-
+use anyhow::Context;
 use postrider_store::crash::RESOLVER_POINTS;
 
 use super::{LEADS, OUTBOUND, Scene};
 use crate::{
+    dying::By,
     sql::execute,
     world::{Process, postrider},
 };
@@ -22,12 +22,12 @@ async fn a_resolver_that_dies_at_any_point_leaves_what_the_next_one_can_settle()
         let config = scene.world.config(OUTBOUND)?;
         let mut command = postrider();
         command
-            .env("CRASH_AT", point)
+            .envs(By::Kill.environment(point))
             .arg("--config")
             .arg(config.path())
             .args(["serve", "--roles", "resolver"]);
         let mut dying = Process::start(&mut command)?;
-        assert_eq!(dying.wait()?.signal(), Some(9), "{point}");
+        By::Kill.ended(&mut dying).context(*point)?;
 
         // What the lease's end would do.
         execute(&scene.stage.admin, "update execution.doubts set held_until = now() - interval '1 second'")
