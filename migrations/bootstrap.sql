@@ -1,4 +1,4 @@
--- What must exist before the first step: the four roles and the place where applied steps are recorded.
+-- Creates the five roles and the tables that record the applied steps.
 -- Runs before every migration, as the login that migrates. It needs CREATEROLE and to own the database, and no
 -- more. Safe beside running workers: it changes nothing that exists.
 
@@ -11,7 +11,8 @@ begin
           from (values ('postrider_owner', 'nologin'),
                        ('postrider_app', 'login'),
                        ('postrider_worker', 'login'),
-                       ('postrider_read', 'login')) as roles (name, login)
+                       ('postrider_read', 'login'),
+                       ('postrider_publish', 'nologin')) as roles (name, login)
     loop
         if not exists (select from pg_catalog.pg_roles where rolname = wanted.name) then
             begin

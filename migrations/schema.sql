@@ -3,6 +3,8 @@
 
 CREATE SCHEMA channels;
 
+CREATE SCHEMA events;
+
 CREATE SCHEMA execution;
 
 CREATE SCHEMA jobs;
@@ -744,6 +746,100 @@ begin
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (v_tenant_id, p_actor, 'sender.unlinked', 'link:' || p_id);
     return true;
+end
+$$;
+
+CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+begin
+    if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
+        raise exception 'the sinks of generation % are not the registered ones', coalesce(p_generation::text, 'null')
+            using errcode = 'PR004',
+                  hint = 'Run `postrider relay sinks` to see the registered ones.';
+    end if;
+    return query
+        select claimed.id,
+               claimed.aggregate_type,
+               claimed.aggregate_id,
+               claimed.event_type,
+               claimed.payload,
+               claimed.retry_count,
+               event.created_at,
+               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = claimed.id)
+          from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed
+          join m10_recovery.outbox as event on event.id = claimed.id;
+end
+$$;
+
+CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    lock table events.sink_sets in row share mode;
+    if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
+        return false;
+    end if;
+    perform m10_recovery.complete_outbox_events(p_processor_id, p_event_ids, p_errors);
+    return true;
+end
+$$;
+
+CREATE TABLE events.sink_sets (
+    generation bigint NOT NULL,
+    sinks jsonb NOT NULL,
+    registered_at timestamp with time zone DEFAULT now() NOT NULL,
+    registered_by text NOT NULL,
+    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
+);
+
+CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if not exists (select from events.sink_sets) then
+        -- Two relays that start at once: the second one waits, and then sees the sinks of the first.
+        lock table events.sink_sets in exclusive mode;
+        insert into events.sink_sets (generation, sinks, registered_by)
+        select 1, p_sinks, p_actor
+         where not exists (select from events.sink_sets);
+    end if;
+    return query
+        select registered.*
+          from events.sink_sets as registered
+         order by registered.generation desc
+         limit 1;
+end
+$$;
+
+CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_registered events.sink_sets;
+begin
+    lock table events.sink_sets in exclusive mode;
+    select registered.*
+      into v_registered
+      from events.sink_sets as registered
+     order by registered.generation desc
+     limit 1;
+    if v_registered.sinks is distinct from p_sinks then
+        insert into events.sink_sets (generation, sinks, registered_by)
+        values (coalesce(v_registered.generation, 0) + 1, p_sinks, p_actor)
+        returning * into v_registered;
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (null, p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
+    end if;
+    return next v_registered;
 end
 $$;
 
@@ -2369,9 +2465,234 @@ begin
 end
 $$;
 
+CREATE FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) RETURNS TABLE(list_id uuid, added bigint, updated bigint, repeated bigint, matched bigint, ambiguous bigint[])
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_list_id uuid;
+    v_identities text[];
+    v_external_ids text[];
+    v_mails text[];
+    v_phones text[];
+    v_known jsonb;
+    v_later jsonb;
+    v_by_mail jsonb;
+    v_by_phone jsonb;
+    v_lines bigint;
+    v_people bigint;
+    v_added bigint;
+    v_matched bigint;
+    v_ambiguous bigint[];
+begin
+    -- One intake at a time in a workspace: two imports of the same person would not see each other's lead. The lock is on a row that only
+    -- this tenant can reach.
+    perform
+       from tenancy.workspaces as workspace
+      where workspace.tenant_id = v_tenant_id
+        and workspace.id = p_workspace_id
+        for no key update;
+    insert into execution.lead_lists (id, tenant_id, workspace_id, name)
+    values (p_list_id, v_tenant_id, p_workspace_id, p_list)
+    on conflict (tenant_id, workspace_id, name) do nothing;
+    select list.id
+      into strict v_list_id
+      from execution.lead_lists as list
+     where list.tenant_id = v_tenant_id
+       and list.workspace_id = p_workspace_id
+       and list.name = p_list;
+
+    -- What is known about these lines, looked up for all of them at once and kept as maps: a plan that was made while the tables were
+    -- small or their statistics old reads the tenant once, and not once for each line.
+    select array_agg(intake.identity), array_agg(intake.external_id) filter (where intake.external_id is not null),
+           array_agg(lower(intake.email)) filter (where intake.email is not null),
+           array_agg(intake.phone) filter (where intake.email is null and intake.phone is not null)
+      into v_identities, v_external_ids, v_mails, v_phones
+      from execution.lead_intake as intake
+     where intake.intake = p_intake;
+    select jsonb_object_agg(lead.identity, true)
+      into v_known
+      from execution.leads as lead
+     where lead.tenant_id = v_tenant_id
+       and lead.workspace_id = p_workspace_id
+       and lead.identity = any (v_identities);
+    select jsonb_object_agg(lead.external_id, lead.identity)
+      into v_later
+      from execution.leads as lead
+     where lead.tenant_id = v_tenant_id
+       and lead.workspace_id = p_workspace_id
+       and lead.external_id = any (v_external_ids)
+       and lead.external_id is not null
+       and lead.identity not like 'id:%';
+    -- For each address the first and the last of the leads that have it, and whether one of them has an external id.
+    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+      into v_by_mail
+      from (select lower(lead.email) as address, min(lead.identity) as lowest, max(lead.identity) as highest,
+                   bool_or(lead.external_id is not null) as is_named
+              from execution.leads as lead
+             where lead.tenant_id = v_tenant_id
+               and lead.workspace_id = p_workspace_id
+               and lower(lead.email) = any (v_mails)
+               and lead.email is not null
+             group by lower(lead.email)) as holder;
+    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+      into v_by_phone
+      from (select lead.phone as address, min(lead.identity) as lowest, max(lead.identity) as highest,
+                   bool_or(lead.external_id is not null) as is_named
+              from execution.leads as lead
+             where lead.tenant_id = v_tenant_id
+               and lead.workspace_id = p_workspace_id
+               and lead.phone = any (v_phones)
+               and lead.phone is not null
+             group by lead.phone) as holder;
+
+    with lines as materialized (
+        delete from execution.lead_intake as intake
+         where intake.intake = p_intake
+     returning intake.*
+    ), own as materialized (
+        select lines.*,
+               lower(lines.email) as mail,
+               case when lines.email is null then lines.phone end as number,
+               lines.external_id is not null as is_named,
+               coalesce(v_known ? lines.identity, false) as is_known,
+               -- Lines with an external id that have the same address.
+               count(*) filter (where lines.external_id is not null)
+                   over (partition by lower(lines.email), case when lines.email is null then lines.phone end) as claims,
+               v_later ->> lines.external_id as later,
+               case when lines.email is null then v_by_phone -> lines.phone else v_by_mail -> lower(lines.email) end as holder
+          from lines
+    ), looked_up as (
+        select own.*, own.holder ->> 0 as lowest, own.holder ->> 1 as highest, (own.holder ->> 2)::boolean as holder_is_named
+          from own
+    ), named as materialized (
+        -- Lines with an external id are decided first: the others may be about one of them.
+        select looked_up.*,
+               case when not looked_up.is_named then null
+                    when looked_up.is_known then looked_up.identity
+                    when looked_up.later is not null then looked_up.later
+                    when looked_up.lowest = looked_up.highest and not looked_up.holder_is_named and looked_up.claims = 1
+                    then looked_up.lowest
+                    else looked_up.identity
+                end as decided
+          from looked_up
+    ), compared as (
+        select named.*,
+               least(named.lowest,
+                     case when named.mail is not null then min(named.decided) over (partition by named.mail) end,
+                     case when named.number is not null then min(named.decided) over (partition by named.phone) end) as first,
+               greatest(named.highest,
+                        case when named.mail is not null then max(named.decided) over (partition by named.mail) end,
+                        case when named.number is not null then max(named.decided) over (partition by named.phone) end) as last
+          from named
+    ), resolved as materialized (
+        select compared.line, compared.lead_id, compared.external_id, compared.email, compared.phone, compared.timezone,
+               compared.attributes, compared.suppression_reason, compared.identity as own_identity,
+               case when compared.is_named then compared.decided
+                    when compared.is_known then compared.identity
+                    else coalesce(compared.first, compared.identity)
+                end as identity,
+               not compared.is_named and not compared.is_known and compared.first <> compared.last as is_ambiguous
+          from compared
+    ), counted as materialized (
+        select resolved.*, count(*) over (partition by resolved.identity) as times
+          from resolved
+         where resolved.is_ambiguous is not true
+    ), people as (
+        select counted.lead_id, counted.identity, counted.external_id, counted.email, counted.phone, counted.timezone,
+               counted.attributes, counted.suppression_reason
+          from counted
+         where counted.times = 1
+     union all
+        -- The last line about a person counts, but no line takes back what another says about a suppression.
+        select (array_agg(counted.lead_id order by counted.line))[1],
+               counted.identity,
+               (array_agg(counted.external_id order by counted.line desc) filter (where counted.external_id is not null))[1],
+               (array_agg(counted.email order by counted.line desc) filter (where counted.email is not null))[1],
+               (array_agg(counted.phone order by counted.line desc) filter (where counted.phone is not null))[1],
+               (array_agg(counted.timezone order by counted.line desc) filter (where counted.timezone is not null))[1],
+               coalesce(jsonb_object_agg(entry.key, entry.value order by counted.line) filter (where entry.key is not null), '{}'),
+               max(counted.suppression_reason)
+          from counted
+          left join lateral jsonb_each(counted.attributes) as entry on true
+         where counted.times > 1
+         group by counted.identity
+    ), merged as (
+        insert into execution.leads as lead
+               (id, tenant_id, workspace_id, identity, external_id, email, phone, timezone, attributes,
+                suppressed_at, suppression_reason)
+        -- In the order of identities, so that an import never waits in a circle with one of the version before.
+        select people.lead_id, v_tenant_id, p_workspace_id, people.identity, people.external_id, people.email,
+               people.phone, people.timezone, people.attributes,
+               case when people.suppression_reason is not null then now() end, people.suppression_reason
+          from people
+         order by people.identity
+            on conflict (tenant_id, workspace_id, identity) do update
+           set external_id = coalesce(excluded.external_id, lead.external_id),
+               email = coalesce(excluded.email, lead.email),
+               phone = coalesce(excluded.phone, lead.phone),
+               timezone = coalesce(excluded.timezone, lead.timezone),
+               attributes = lead.attributes || excluded.attributes,
+               suppressed_at = coalesce(lead.suppressed_at, excluded.suppressed_at),
+               suppression_reason = coalesce(lead.suppression_reason, excluded.suppression_reason),
+               updated_at = now()
+     returning lead.id, lead.xmax = 0 as is_new
+    ), members as (
+        insert into execution.lead_list_members (tenant_id, list_id, lead_id)
+        select v_tenant_id, v_list_id, merged.id
+          from merged
+            on conflict do nothing
+    )
+    select (select count(*) from lines),
+           count(*),
+           count(*) filter (where merged.is_new),
+           (select count(*) from counted where counted.identity <> counted.own_identity),
+           (select coalesce(array_agg(resolved.line order by resolved.line), '{}') from resolved where resolved.is_ambiguous)
+      into v_lines, v_people, v_added, v_matched, v_ambiguous
+      from merged;
+
+    -- A list that would be empty is not made.
+    if v_people = 0 then
+        delete from execution.lead_lists as list
+         where list.tenant_id = v_tenant_id
+           and list.id = p_list_id;
+        if found then
+            v_list_id := null;
+        end if;
+    end if;
+    return query select v_list_id, v_added, v_people - v_added, v_lines - v_people - cardinality(v_ambiguous), v_matched, v_ambiguous;
+end
+$$;
+
 CREATE FUNCTION execution.key_time(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN COALESCE(to_char((p_at AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text), '-'::text);
+
+CREATE FUNCTION execution.launch_evidence(p_run_id uuid) RETURNS TABLE(installation_id uuid, epoch integer, cause text, epoch_began_at timestamp with time zone, system_identifier text, database_name text, refusal text, last_mark_at timestamp with time zone, items_adopted bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+        raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
+    end if;
+    return query
+        select epoch.installation_id, epoch.number, epoch.cause, epoch.began_at, here.system_identifier, here.database_name,
+               tenancy.sending_refusal(),
+               (select max(known.marked_at) from tenancy.process_marks as known where known.epoch_id = epoch.id),
+               (select count(*)
+                  from execution.campaign_runs as run
+                       join execution.campaign_audit_log as line on line.tenant_id = run.tenant_id and line.run_id = run.id
+                 where run.id = p_run_id
+                   and line.action = 'item.adopted')
+          from tenancy.database_identity() as here
+               left join (select newest.* from tenancy.epochs as newest order by newest.number desc limit 1) as epoch on true;
+end
+$$;
 
 CREATE FUNCTION execution.measure_circuits() RETURNS TABLE(provider text, open bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -3828,8 +4149,9 @@ begin
               from execution.channel_outbox as item
              where item.run_id = p_run_id
         ), guarded as (
-            -- The wall is the unique key, and the triggers that keep rows and their keys where they are.
-            select count(*) = 5 as holds
+            -- The wall is the unique key, the triggers that keep rows and their keys where they are, and the trigger that reserves
+            -- nothing on a restored copy.
+            select count(*) = 6 and tenancy.sending_refusal() is null as holds
               from (select from pg_constraint as wall
                      where wall.conrelid = 'execution.channel_outbox'::regclass
                        and wall.conname = 'channel_outbox_one_row_per_key'
@@ -3838,7 +4160,8 @@ begin
                     select from pg_trigger as wall
                      where wall.tgrelid = 'execution.channel_outbox'::regclass
                        and wall.tgname in ('channel_outbox_ends_are_final', 'channel_outbox_reservations_are_facts',
-                                           'channel_outbox_is_never_removed_from', 'channel_outbox_is_never_emptied')
+                                           'channel_outbox_is_never_removed_from', 'channel_outbox_is_never_emptied',
+                                           'channel_outbox_waits_for_adoption')
                        and wall.tgenabled in ('O', 'A')) as walls
         )
         select run.id,
@@ -5447,6 +5770,7 @@ CREATE FUNCTION jobs.which_ended(p_ids uuid[]) RETURNS SETOF uuid
      where run.id = any (p_ids)
        and run.status <> 'running'
        and run.retry_at is null
+       and (run.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
 $$;
 
 CREATE FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) RETURNS text
@@ -5826,7 +6150,7 @@ begin
 
     -- Ready from the start: then waiting events and due retries take turns by the time they became ready.
     insert into m10_recovery.outbox (aggregate_type, aggregate_id, event_type, payload, process_after, tenant_id)
-    values (p_aggregate_type, p_aggregate_id, p_event_type, p_payload, now(), tenancy.current_tenant_id())
+    values (p_aggregate_type, p_aggregate_id, p_event_type, p_payload, now(), tenancy.publishing_tenant_id())
     returning id into v_id;
     return v_id;
 end
@@ -5885,6 +6209,56 @@ CREATE FUNCTION tenancy.account_of_callback(p_account_id uuid) RETURNS TABLE(ten
     select account.tenant_id, account.provider, account.settings, account.sealed_secret
       from tenancy.provider_accounts as account
      where account.id = p_account_id
+       and (account.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
+$$;
+
+CREATE FUNCTION tenancy.named_tenant_id() RETURNS uuid
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text) IS NULL) THEN (NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid WHEN ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text) IS NULL) OR ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid = (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid)) THEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid ELSE NULL::uuid END;
+
+CREATE FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) RETURNS uuid
+    LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if exists (select
+                 from tenancy.context_keys as key
+                where encode(sha256(key.outer_pad || sha256(key.inner_pad || uuid_send(p_tenant_id))), 'hex')
+                      = current_setting('app.tenant_signature', true))
+    then
+        return p_tenant_id;
+    end if;
+    raise exception 'the tenant of this transaction has no valid signature'
+        using errcode = 'insufficient_privilege',
+              hint = 'This login may not name a tenant itself. `postrider tenants context NAME` prints a signed context. '
+                     'To publish events, use a login with the role postrider_publish.';
+end
+$$;
+
+CREATE FUNCTION tenancy.current_tenant_id() RETURNS uuid
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN (tenancy.named_tenant_id() IS NULL) THEN NULL::uuid WHEN (pg_has_role(SESSION_USER, 'postrider_worker'::name, 'member'::text) OR pg_has_role(SESSION_USER, 'postrider_owner'::name, 'member'::text)) THEN tenancy.named_tenant_id() ELSE tenancy.verified_tenant_id(tenancy.named_tenant_id()) END;
+
+CREATE FUNCTION tenancy.acts_for_server() RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN COALESCE((tenancy.current_tenant_id() = '00000000-0000-0000-0000-000000000000'::uuid), false);
+
+CREATE FUNCTION tenancy.add_context_key() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    -- Each UUID has 122 bits of the server's strong random numbers.
+    v_key constant bytea := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+    v_inner bytea := decode(repeat('36', 64), 'hex');
+    v_outer bytea := decode(repeat('5c', 64), 'hex');
+begin
+    for n in 0..31 loop
+        v_inner := set_byte(v_inner, n, get_byte(v_inner, n) # get_byte(v_key, n));
+        v_outer := set_byte(v_outer, n, get_byte(v_outer, n) # get_byte(v_key, n));
+    end loop;
+    insert into tenancy.context_keys (key, inner_pad, outer_pad) values (v_key, v_inner, v_outer);
+end
 $$;
 
 CREATE FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) RETURNS TABLE(key_id uuid, tenant_id uuid, role text, state text)
@@ -5910,6 +6284,184 @@ begin
                end
           from tenancy.api_keys as key
          where key.key_hash = p_key_hash;
+end
+$$;
+
+CREATE TABLE tenancy.epochs (
+    number integer NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    installation_id uuid NOT NULL,
+    cause text NOT NULL,
+    system_identifier text NOT NULL,
+    database_oid bigint NOT NULL,
+    database_name text NOT NULL,
+    table_oid bigint NOT NULL,
+    timeline integer,
+    began_at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    copied_after timestamp with time zone,
+    items_in_doubt bigint DEFAULT 0 NOT NULL,
+    replies_in_doubt bigint DEFAULT 0 NOT NULL,
+    firings_skipped bigint DEFAULT 0 NOT NULL,
+    campaigns_stopped bigint DEFAULT 0 NOT NULL,
+    suspected_at timestamp with time zone,
+    suspicion text,
+    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
+    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
+    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
+);
+
+CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS tenancy.epochs
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    c_note constant text := 'adopted after a restore: it may have been called after the copy was taken';
+    v_before tenancy.epochs;
+    v_epoch tenancy.epochs;
+    v_items bigint;
+    v_more bigint;
+    v_replies bigint;
+    v_firings bigint;
+    v_campaigns bigint;
+begin
+    lock table tenancy.epochs in share row exclusive mode;
+    select epoch.* into v_before from tenancy.epochs as epoch order by epoch.number desc limit 1;
+    if v_before.number is null then
+        raise exception 'no process has ever sent from this database, so there is nothing to adopt'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    insert into tenancy.epochs
+           (number, installation_id, cause, system_identifier, database_oid, database_name, table_oid, timeline, actor, reason,
+            copied_after)
+    select v_before.number + 1, v_before.installation_id, p_cause, here.system_identifier, here.database_oid, here.database_name,
+           here.table_oid, here.timeline, p_actor, left(p_reason, 2000),
+           coalesce((select max(known.marked_at) from tenancy.process_marks as known where known.epoch_id = v_before.id),
+                    v_before.began_at)
+      from tenancy.database_identity() as here
+    returning * into v_epoch;
+    insert into tenancy.audit_log (actor, action, subject, note)
+    values (p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id, left(p_reason, 2000));
+    if p_cause <> 'adopted' then
+        return v_epoch;
+    end if;
+
+    -- Jobs first, as everywhere. Their holders are gone; what they held burns no attempt.
+    update execution.job_queue as job
+       set status = 'queued',
+           attempts = greatest(job.attempts - 1, 0),
+           locked_by = null,
+           locked_at = null,
+           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else now() end
+      from execution.campaign_runs as run
+           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+     where job.status = 'locked'
+       and run.id = job.run_id;
+
+    with doubted as (
+        update execution.channel_outbox as item
+           set in_doubt_since = now(),
+               error = coalesce(item.error, c_note)
+         where item.status = 'queued'
+     returning item.id, item.tenant_id, item.run_id, item.job_id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
+      from doubted;
+    get diagnostics v_items = row_count;
+    -- Their resolvers are gone, and the quiet time begins anew: the original may have repeated a call.
+    update execution.doubts as doubt
+       set held_by = null,
+           held_until = null,
+           next_look_at = now()
+     where doubt.held_by is not null or doubt.next_look_at > now();
+
+    with begun as (
+        insert into execution.channel_outbox
+               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
+                reserved_by, attempt, created_at, in_doubt_since)
+        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
+               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
+               'adoption-' || v_epoch.id, job.attempts, greatest(run.created_at, v_epoch.copied_after), now()
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+               cross join unnest(job.item_ids) as item (id)
+               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
+         where job.status in ('queued', 'failed')
+           and (run.scheduled_for is null or run.scheduled_for <= now())
+            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+     returning id, tenant_id, run_id, job_id
+    ), followed as (
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
+        select begun.id, begun.tenant_id, account.id, account.provider
+          from begun
+               join execution.campaign_runs as run on run.id = begun.run_id
+               join tenancy.provider_accounts as account
+                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
+            on conflict do nothing
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
+      from begun;
+    get diagnostics v_more = row_count;
+
+    -- The original may have started the next phase, under keys that this database does not have: a person starts it.
+    with stopped as (
+        update execution.campaigns as campaign
+           set auto_advance = false,
+               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
+         where campaign.auto_advance
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status <> 'not_started')
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status = 'not_started')
+     returning campaign.tenant_id, campaign.id
+    )
+    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
+    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
+      from stopped;
+    get diagnostics v_campaigns = row_count;
+    update execution.campaign_phases set due = null where due = 'advance';
+
+    -- Replies are looked up first where the provider can be asked.
+    update channels.channel_outbox as reply
+       set status = 'pending',
+           in_doubt_since = coalesce(reply.in_doubt_since, now()),
+           locked_at = null,
+           locked_by = null,
+           next_attempt_at = case reply.status when 'sending' then now() else reply.next_attempt_at end,
+           last_error = c_note,
+           updated_at = now()
+     where reply.status in ('pending', 'sending');
+    get diagnostics v_replies = row_count;
+    update jobs.alert_notifications as notification
+       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, v_epoch.copied_after)),
+           called_at = now(),
+           in_doubt_since = coalesce(notification.in_doubt_since, now()),
+           claims = notification.claims + 1,
+           last_error = c_note,
+           updated_at = now()
+     where notification.status = 'queued';
+
+    update jobs.schedule_firings as firing
+       set outcome = 'skipped',
+           reason = c_note,
+           decided_at = now()
+     where firing.outcome = 'waiting';
+    get diagnostics v_firings = row_count;
+
+    update tenancy.epochs as epoch
+       set items_in_doubt = v_items + v_more,
+           replies_in_doubt = v_replies,
+           firings_skipped = v_firings,
+           campaigns_stopped = v_campaigns
+     where epoch.number = v_epoch.number
+    returning epoch.* into v_epoch;
+    return v_epoch;
 end
 $$;
 
@@ -5952,6 +6504,51 @@ exception
     when lock_not_available then
         return query select 'in_progress', null::smallint, null::text, null::text;
 end
+$$;
+
+CREATE FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update tenancy.process_marks as known
+       set timeline = p_timeline
+     where known.witness_id = p_witness_id
+       and known.timeline < p_timeline
+$$;
+
+CREATE FUNCTION tenancy.context_key() RETURNS bytea
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select key.key from tenancy.context_keys as key order by key.id desc limit 1
+$$;
+
+CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) RETURNS record
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*) from execution.channel_outbox as item where item.status = 'queued'),
+           (select coalesce(sum(cardinality(job.item_ids)
+                                - (select count(*) from execution.channel_outbox as item where item.job_id = job.id)), 0)::bigint
+              from execution.job_queue as job
+                   join execution.campaign_runs as run on run.id = job.run_id
+             where job.status in ('queued', 'locked', 'failed')
+               and (run.scheduled_for is null or run.scheduled_for <= now())),
+           (select count(*) from channels.channel_outbox as reply where reply.status in ('pending', 'sending')),
+           (select count(*) from jobs.alert_notifications as notification where notification.status = 'queued'),
+           (select count(*) from jobs.schedules as schedule where schedule.enabled and schedule.next_fire_at <= now()),
+           (select count(*) from jobs.schedule_firings as firing where firing.outcome = 'waiting'),
+           (select count(*)
+              from execution.campaigns as campaign
+             where campaign.auto_advance
+               and exists (select from execution.campaign_phases as phase
+                            where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                              and phase.status <> 'not_started')
+               and exists (select from execution.campaign_phases as phase
+                            where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                              and phase.status = 'not_started')),
+           (select count(*) from m10_recovery.outbox as event where event.processed_at is null),
+           (select count(*) from jobs.job_runs as run where run.status = 'running' or run.retry_at is not null)
 $$;
 
 CREATE FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
@@ -5997,9 +6594,46 @@ begin
 end
 $$;
 
-CREATE FUNCTION tenancy.current_tenant_id() RETURNS uuid
-    LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text) IS NULL) THEN (NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid WHEN ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text) IS NULL) OR ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid = (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid)) THEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid ELSE NULL::uuid END;
+CREATE FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    select database.oid::bigint, database.datname::text
+      into strict database_oid, database_name
+      from pg_database as database
+     where database.datname = current_database();
+    table_oid := 'tenancy.epochs'::regclass::oid::bigint;
+    begin
+        select control.system_identifier::text into system_identifier from pg_control_system() as control;
+    exception when insufficient_privilege or feature_not_supported or undefined_function then
+        system_identifier := '';
+    end;
+    begin
+        lsn := pg_current_wal_flush_lsn();
+        timeline := ('x' || left(pg_walfile_name(lsn), 8))::bit(32)::integer;
+    exception when insufficient_privilege or feature_not_supported or undefined_function then
+        timeline := null;
+    end;
+end
+$$;
+
+CREATE FUNCTION tenancy.enrol(p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_id constant uuid := gen_random_uuid();
+begin
+    insert into tenancy.epochs
+           (number, id, installation_id, cause, system_identifier, database_oid, database_name, table_oid, timeline, actor)
+    select 1, v_id, v_id, 'enrolled', here.system_identifier, here.database_oid, here.database_name, here.table_oid, here.timeline,
+           p_actor
+      from tenancy.database_identity() as here
+     where not exists (select from tenancy.epochs)
+        on conflict (number) do nothing;
+end
+$$;
 
 CREATE FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6017,6 +6651,13 @@ begin
         raise exception 'no request with this key was begun' using errcode = 'no_data_found';
     end if;
 end
+$$;
+
+CREATE FUNCTION tenancy.key_id_of(p_sealed bytea) RETURNS bytea
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select case when octet_length(p_sealed) >= 29 and get_byte(p_sealed, 0) = 1 then substring(p_sealed from 2 for 4) end
 $$;
 
 CREATE FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
@@ -6055,14 +6696,49 @@ begin
 end
 $$;
 
-CREATE FUNCTION tenancy.may_act_for(p_tenant_id uuid) RETURNS boolean
-    LANGUAGE sql STABLE
+CREATE FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select case
-               when tenancy.current_tenant_id() is null then pg_has_role(session_user, 'postrider_owner', 'member')
-               else p_tenant_id is not distinct from tenancy.current_tenant_id()
-           end
+begin
+    -- A mark that a crash may take back is none, whatever the login is set to.
+    if current_setting('synchronous_commit') in ('off', 'local') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    delete from tenancy.process_marks as old where old.marked_at < now() - interval '90 days' and old.witness_id <> p_witness_id;
+    insert into tenancy.process_marks as known (witness_id, epoch_id, process, timeline, stopped_at)
+    values (p_witness_id, p_epoch_id, p_process, p_timeline, case when p_is_stopping then now() end)
+        on conflict (witness_id) do update
+       set mark = known.mark + 1,
+           epoch_id = excluded.epoch_id,
+           process = excluded.process,
+           timeline = excluded.timeline,
+           marked_at = clock_timestamp(),
+           stopped_at = excluded.stopped_at
+    returning known.mark into mark;
+    lsn := ((tenancy.database_identity()).lsn - '0/0'::pg_lsn)::bigint;
+end
+$$;
+
+CREATE FUNCTION tenancy.master_key_check() RETURNS bytea
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select sealed_check from tenancy.master_key
+$$;
+
+CREATE FUNCTION tenancy.may_act_for(p_tenant_id uuid) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.current_tenant_id();
+begin
+    if v_tenant_id is null then
+        return pg_has_role(session_user, 'postrider_owner', 'member');
+    end if;
+    return p_tenant_id is not distinct from v_tenant_id;
+end
 $$;
 
 CREATE FUNCTION tenancy.note_new_secret() RETURNS trigger
@@ -6114,6 +6790,42 @@ begin
 end
 $$;
 
+CREATE FUNCTION tenancy.publishing_tenant_id() RETURNS uuid
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END;
+
+CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+    return query
+        select epoch.installation_id, epoch.id, epoch.number, epoch.cause, epoch.began_at, tenancy.sending_refusal(),
+               here.system_identifier, here.database_oid, here.database_name, here.timeline, (here.lsn - '0/0'::pg_lsn)::bigint,
+               (select own.mark from tenancy.process_marks as own where own.witness_id = p_witness_id),
+               p_epoch_id is null or exists (select from tenancy.epochs as known where known.id = p_epoch_id),
+               not exists (select
+                             from unnest(p_reservation_ids) as wanted (id)
+                            where not exists (select from execution.channel_outbox as item where item.id = wanted.id)),
+               array(select other.process
+                       from tenancy.process_marks as other
+                      where other.epoch_id = epoch.id
+                        and other.witness_id is distinct from p_witness_id
+                        and other.stopped_at is null
+                        and other.timeline < here.timeline
+                        and other.marked_at > (select max(old.marked_at) - interval '2 minutes'
+                                                 from tenancy.process_marks as old
+                                                where old.epoch_id = epoch.id
+                                                  and old.timeline < here.timeline)
+                      order by other.process),
+               (select max(each.marked_at) from tenancy.process_marks as each where each.epoch_id = epoch.id),
+               not exists (select from tenancy.process_marks as each where each.epoch_id = epoch.id and each.stopped_at is null)
+          from tenancy.database_identity() as here
+               left join (select newest.* from tenancy.epochs as newest order by newest.number desc limit 1) as epoch on true;
+end
+$$;
+
 CREATE FUNCTION tenancy.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6121,6 +6833,37 @@ CREATE FUNCTION tenancy.refuse_change() RETURNS trigger
 begin
     raise exception '%.%: %', tg_table_schema, tg_table_name, tg_argv[0]
         using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+end
+$$;
+
+CREATE FUNCTION tenancy.refuse_other_master_key() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if tenancy.key_id_of(new.sealed_secret) <> tenancy.key_id_of(tenancy.sealing_key_check()) then
+        raise exception 'the secret is sealed under another master key than the secrets of this installation'
+            using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name,
+                  hint = 'Start this process with the master key that is in use now.';
+    end if;
+    return new;
+end
+$$;
+
+CREATE FUNCTION tenancy.register_master_key(p_sealed_check bytea) RETURNS bytea
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_sealed_check bytea;
+begin
+    if tenancy.key_id_of(p_sealed_check) is null then
+        raise exception 'p_sealed_check must be a sealed value' using errcode = 'invalid_parameter_value';
+    end if;
+    insert into tenancy.master_key (sealed_check) values (p_sealed_check) on conflict do nothing;
+    -- A new snapshot: another process may have been faster.
+    select sealed_check into strict v_sealed_check from tenancy.master_key;
+    return v_sealed_check;
 end
 $$;
 
@@ -6143,17 +6886,100 @@ begin
 end
 $$;
 
+CREATE FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if tenancy.key_id_of(p_sealed_check) is null then
+        raise exception 'p_sealed_check must be a sealed value' using errcode = 'invalid_parameter_value';
+    end if;
+    perform from tenancy.master_key for update;
+    insert into tenancy.master_key (sealed_check)
+    values (p_sealed_check)
+    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
+    insert into tenancy.audit_log (actor, action, subject)
+    values (p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
+end
+$$;
+
+CREATE FUNCTION tenancy.require_sending_allowed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_refusal constant text := tenancy.sending_refusal();
+    v_fence constant text := nullif(current_setting('app.fence', true), '');
+begin
+    if v_refusal is not null then
+        raise exception 'restored copy: sending waits for adopt: %', v_refusal
+            using errcode = 'PR002', hint = 'Run `postrider adopt`.';
+    end if;
+    if v_fence is not null
+       and v_fence <> coalesce((select epoch.id::text from tenancy.epochs as epoch order by epoch.number desc limit 1), '')
+                      || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
+    then
+        raise exception 'the database changed its timeline or its epoch since this process last looked'
+            using errcode = 'PR003', hint = 'The process looks again, and goes on when nothing is missing.';
+    end if;
+    return null;
+end
+$$;
+
 CREATE FUNCTION tenancy.required_tenant_id() RETURNS uuid
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_tenant_id constant uuid := tenancy.current_tenant_id();
 begin
-    if tenancy.current_tenant_id() is null then
+    if v_tenant_id is null then
         raise exception 'no tenant is set for this transaction'
             using errcode = 'insufficient_privilege',
-                  hint = 'Begin with: set local app.current_tenant_id = ''<tenant id>''.';
+                  hint = 'Begin with: set local app.current_tenant_id = ''<tenant id>''; a login that is not a member of '
+                         'postrider_worker also needs app.tenant_signature (`postrider tenants context NAME` prints both).';
     end if;
-    return tenancy.current_tenant_id();
+    return v_tenant_id;
+end
+$$;
+
+CREATE FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_number bigint := 0;
+    v_one    record;
+    v_set_at timestamptz;
+begin
+    for v_one in
+        select value.kind, value.tenant_id, value.id, value.old, value.new
+          from unnest(p_kinds, p_tenant_ids, p_ids, p_old, p_new) as value (kind, tenant_id, id, old, new)
+    loop
+        case v_one.kind
+            when 'account' then
+                select secret_set_at into v_set_at
+                  from tenancy.provider_accounts
+                 where tenant_id = v_one.tenant_id and id = v_one.id and sealed_secret = v_one.old
+                   for no key update;
+                continue when not found;
+                update tenancy.provider_accounts set sealed_secret = v_one.new where tenant_id = v_one.tenant_id and id = v_one.id;
+                -- A trigger has set this to now.
+                update tenancy.provider_accounts set secret_set_at = v_set_at where tenant_id = v_one.tenant_id and id = v_one.id;
+            when 'executor' then
+                update channels.channel_executors
+                   set sealed_secret = v_one.new
+                 where tenant_id = v_one.tenant_id and id = v_one.id and sealed_secret = v_one.old;
+                continue when not found;
+            when 'function' then
+                update jobs.functions
+                   set sealed_secret = v_one.new
+                 where tenant_id = v_one.tenant_id and id = v_one.id and sealed_secret = v_one.old;
+                continue when not found;
+        end case;
+        v_number := v_number + 1;
+    end loop;
+    return v_number;
 end
 $$;
 
@@ -6177,6 +7003,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION tenancy.rotate_context_key(p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.add_context_key();
+    delete from tenancy.context_keys
+     where id not in (select newest.id from tenancy.context_keys as newest order by newest.id desc limit 2);
+    insert into tenancy.audit_log (actor, action, subject) values (p_actor, 'context_key.rotated', 'installation');
+end
+$$;
+
 CREATE FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6196,6 +7034,108 @@ begin
     values (v_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
     return true;
 end
+$$;
+
+CREATE FUNCTION tenancy.sealed_keys() RETURNS TABLE(key_id bytea, number bigint, tenant_id uuid, id uuid, sealed_secret bytea)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select distinct on (tenancy.key_id_of(value.sealed_secret))
+           tenancy.key_id_of(value.sealed_secret),
+           count(*) over (partition by tenancy.key_id_of(value.sealed_secret)),
+           value.tenant_id, value.id, value.sealed_secret
+      from tenancy.sealed_values() as value
+     where tenancy.key_id_of(value.sealed_secret) is not null
+     order by tenancy.key_id_of(value.sealed_secret), value.id
+$$;
+
+CREATE FUNCTION tenancy.sealed_values() RETURNS TABLE(kind text, tenant_id uuid, id uuid, sealed_secret bytea)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select 'account', account.tenant_id, account.id, account.sealed_secret
+      from tenancy.provider_accounts as account
+    union all
+    select 'executor', executor.tenant_id, executor.id, executor.sealed_secret
+      from channels.channel_executors as executor
+     where executor.sealed_secret is not null
+    union all
+    select 'function', function.tenant_id, function.id, function.sealed_secret
+      from jobs.functions as function
+     where function.sealed_secret is not null
+$$;
+
+CREATE FUNCTION tenancy.sealing_key_check() RETURNS bytea
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select sealed_check from tenancy.master_key for key share
+$$;
+
+CREATE FUNCTION tenancy.sending_refusal() RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_epoch record;
+    v_system text;
+    v_database bigint;
+begin
+    select epoch.system_identifier, epoch.database_oid, epoch.database_name, epoch.table_oid, epoch.suspicion
+      into v_epoch
+      from tenancy.epochs as epoch
+     order by epoch.number desc
+     limit 1;
+    if not found then
+        return null;
+    end if;
+    if v_epoch.suspicion is not null then
+        return v_epoch.suspicion;
+    end if;
+    if v_epoch.system_identifier <> '' then
+        select control.system_identifier::text into v_system from pg_control_system() as control;
+        if v_system <> v_epoch.system_identifier then
+            return format('the database was recorded in cluster %s, and this is cluster %s', v_epoch.system_identifier, v_system);
+        end if;
+    end if;
+    select database.oid::bigint into v_database from pg_database as database where database.datname = current_database();
+    if v_database <> v_epoch.database_oid then
+        return format('it was recorded as database `%s` (oid %s), and this is database `%s` (oid %s)', v_epoch.database_name,
+                      v_epoch.database_oid, current_database(), v_database);
+    end if;
+    if v_epoch.table_oid <> 'tenancy.epochs'::regclass::oid::bigint then
+        return 'its tables were created again after it was recorded';
+    end if;
+    return null;
+end
+$$;
+
+CREATE FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid, p_due timestamp with time zone, p_version integer, p_skipped_at timestamp with time zone, p_next_fire_at timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if jobs.fire_schedule(p_tenant_id, p_schedule_id, p_due, p_version, '{}', '{}', p_skipped_at,
+                          'adopted after a restore: the original may have fired it', p_next_fire_at) is null
+    then
+        return false;
+    end if;
+    update tenancy.epochs as epoch
+       set firings_skipped = epoch.firings_skipped + 1
+     where epoch.number = (select max(newest.number) from tenancy.epochs as newest);
+    return true;
+end
+$$;
+
+CREATE FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update tenancy.epochs as epoch
+       set suspected_at = now(),
+           suspicion = left(p_reason, 2000)
+     where epoch.id = p_epoch_id
+       and epoch.suspected_at is null
 $$;
 
 CREATE TABLE channels.channel_executors (
@@ -6803,6 +7743,42 @@ ALTER TABLE tenancy.audit_log ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE tenancy.context_keys (
+    id integer NOT NULL,
+    key bytea NOT NULL,
+    inner_pad bytea NOT NULL,
+    outer_pad bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT context_keys_have_the_sizes_of_sha256 CHECK (((octet_length(key) = 32) AND (octet_length(inner_pad) = 64) AND (octet_length(outer_pad) = 64)))
+);
+
+ALTER TABLE tenancy.context_keys ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME tenancy.context_keys_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE tenancy.master_key (
+    is_the_only_row boolean DEFAULT true NOT NULL,
+    sealed_check bytea NOT NULL,
+    changed_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT master_key_is_the_only_row CHECK (is_the_only_row)
+);
+
+CREATE TABLE tenancy.process_marks (
+    witness_id uuid NOT NULL,
+    epoch_id uuid NOT NULL,
+    process text NOT NULL,
+    mark bigint DEFAULT 1 NOT NULL,
+    timeline integer,
+    marked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    stopped_at timestamp with time zone
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
+
 CREATE TABLE tenancy.provider_accounts (
     id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -6842,6 +7818,7 @@ CREATE TABLE tenancy.tenants (
     id uuid NOT NULL,
     name text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT tenants_id_is_not_the_servers CHECK ((id <> '00000000-0000-0000-0000-000000000000'::uuid)),
     CONSTRAINT tenants_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255)))
 );
 
@@ -6883,6 +7860,9 @@ ALTER TABLE ONLY channels.channel_outbox
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY events.sink_sets
+    ADD CONSTRAINT sink_sets_pkey PRIMARY KEY (generation);
 
 ALTER TABLE ONLY execution.account_states
     ADD CONSTRAINT account_states_pkey PRIMARY KEY (tenant_id, account_id);
@@ -7019,6 +7999,21 @@ ALTER TABLE ONLY tenancy.api_keys
 ALTER TABLE ONLY tenancy.audit_log
     ADD CONSTRAINT audit_log_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY tenancy.context_keys
+    ADD CONSTRAINT context_keys_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY tenancy.epochs
+    ADD CONSTRAINT epochs_one_per_id UNIQUE (id);
+
+ALTER TABLE ONLY tenancy.epochs
+    ADD CONSTRAINT epochs_pkey PRIMARY KEY (number);
+
+ALTER TABLE ONLY tenancy.master_key
+    ADD CONSTRAINT master_key_pkey PRIMARY KEY (is_the_only_row);
+
+ALTER TABLE ONLY tenancy.process_marks
+    ADD CONSTRAINT process_marks_pkey PRIMARY KEY (witness_id);
+
 ALTER TABLE ONLY tenancy.provider_accounts
     ADD CONSTRAINT provider_accounts_one_per_name UNIQUE (tenant_id, workspace_id, name);
 
@@ -7106,6 +8101,10 @@ CREATE INDEX lead_intake_by_intake ON execution.lead_intake USING btree (intake)
 
 CREATE INDEX leads_by_email ON execution.leads USING btree (tenant_id, email, id) WHERE (email IS NOT NULL);
 
+CREATE INDEX leads_by_later_external_id ON execution.leads USING btree (tenant_id, external_id) WHERE ((external_id IS NOT NULL) AND (identity !~~ 'id:%'::text));
+
+CREATE INDEX leads_by_lower_email ON execution.leads USING btree (tenant_id, lower(email)) WHERE (email IS NOT NULL);
+
 CREATE INDEX leads_by_phone ON execution.leads USING btree (tenant_id, phone, id) WHERE (phone IS NOT NULL);
 
 CREATE INDEX leads_suppressed ON execution.leads USING btree (tenant_id, id) WHERE (suppressed_at IS NOT NULL);
@@ -7168,6 +8167,10 @@ CREATE INDEX provider_accounts_by_id ON tenancy.provider_accounts USING btree (i
 
 CREATE INDEX requests_by_age ON tenancy.requests USING btree (created_at);
 
+CREATE TRIGGER channel_executors_are_sealed_under_one_key BEFORE INSERT ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
+CREATE TRIGGER channel_executors_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
 CREATE TRIGGER channel_messages_are_facts BEFORE UPDATE OF id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id, created_at ON channels.channel_messages FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what somebody wrote stays as it was written');
 
 CREATE TRIGGER channel_messages_are_never_emptied BEFORE TRUNCATE ON channels.channel_messages FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('messages are removed by prune_messages, once they are over');
@@ -7185,6 +8188,10 @@ CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON channels.chann
 CREATE TRIGGER channel_outbox_nothing_accepted_is_lost BEFORE DELETE ON channels.channel_outbox FOR EACH ROW WHEN ((old.status = ANY (ARRAY['pending'::text, 'sending'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a reply that is on its way cannot be removed');
 
 CREATE TRIGGER channel_outbox_replies_are_facts BEFORE UPDATE OF id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, correlation_id, created_at ON channels.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reply stays as it was made');
+
+CREATE TRIGGER sink_sets_are_facts BEFORE DELETE OR UPDATE ON events.sink_sets FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a registered set of sinks stays as it was registered');
+
+CREATE TRIGGER sink_sets_are_never_emptied BEFORE TRUNCATE ON events.sink_sets FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a registered set of sinks stays as it was registered');
 
 CREATE TRIGGER assets_are_never_emptied BEFORE TRUNCATE ON execution.assets FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
 
@@ -7228,6 +8235,8 @@ CREATE TRIGGER channel_outbox_moves_once AFTER UPDATE OF moved_to_account_id ON 
 
 CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reservation stays as it was made');
 
+CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
+
 CREATE TRIGGER job_queue_changes_as_the_table_says BEFORE UPDATE OF status ON execution.job_queue FOR EACH ROW WHEN ((((((((old.status <> 'queued'::text) OR (new.status <> 'locked'::text)) AND ((old.status <> 'locked'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'dead'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a job does not change like this');
 
 CREATE TRIGGER job_queue_ends_are_final BEFORE UPDATE ON execution.job_queue FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'dead'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a job that has ended never changes');
@@ -7249,6 +8258,10 @@ CREATE TRIGGER alert_instances_resolved_for_ever BEFORE UPDATE ON jobs.alert_ins
 CREATE TRIGGER alert_notifications_change_as_they_may BEFORE UPDATE OF status ON jobs.alert_notifications FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status <> 'queued'::text) OR (new.status <> 'sent'::text)) AND ((old.status <> 'queued'::text) OR (new.status <> 'failed'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a notification that was sent or given up stays so');
 
 CREATE TRIGGER decision_cards_change_as_they_may BEFORE UPDATE OF status ON jobs.decision_cards FOR EACH ROW WHEN (((old.status <> new.status) AND (((((((old.status <> 'OPEN'::text) OR (new.status <> 'IN_PROGRESS'::text)) AND ((old.status <> 'OPEN'::text) OR (new.status <> 'RESOLVED'::text))) AND ((old.status <> 'OPEN'::text) OR (new.status <> 'DISMISSED'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'OPEN'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'RESOLVED'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'DISMISSED'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a card that is resolved or dismissed stays so');
+
+CREATE TRIGGER functions_are_sealed_under_one_key BEFORE INSERT ON jobs.functions FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
+CREATE TRIGGER functions_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON jobs.functions FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
 CREATE TRIGGER job_runs_active_ones_are_kept BEFORE DELETE ON jobs.job_runs FOR EACH ROW WHEN (((old.status = 'running'::text) OR (old.retry_at IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_change('a run that is not over cannot be removed');
 
@@ -7288,7 +8301,17 @@ CREATE TRIGGER audit_log_is_append_only BEFORE DELETE OR UPDATE ON tenancy.audit
 
 CREATE TRIGGER audit_log_is_never_emptied BEFORE TRUNCATE ON tenancy.audit_log FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
 
+CREATE TRIGGER epochs_are_facts BEFORE UPDATE OF number, id, installation_id, cause, system_identifier, database_oid, database_name, table_oid, began_at, actor ON tenancy.epochs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('an epoch stays as it began');
+
+CREATE TRIGGER epochs_are_never_emptied BEFORE TRUNCATE ON tenancy.epochs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('epochs are kept');
+
+CREATE TRIGGER epochs_are_never_removed BEFORE DELETE ON tenancy.epochs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('epochs are kept');
+
+CREATE TRIGGER provider_accounts_are_sealed_under_one_key BEFORE INSERT ON tenancy.provider_accounts FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
 CREATE TRIGGER provider_accounts_secrets_have_a_time BEFORE UPDATE OF sealed_secret ON tenancy.provider_accounts FOR EACH ROW WHEN ((old.sealed_secret IS DISTINCT FROM new.sealed_secret)) EXECUTE FUNCTION tenancy.note_new_secret();
+
+CREATE TRIGGER provider_accounts_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON tenancy.provider_accounts FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
 CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant_id ON tenancy.provider_accounts FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id))) EXECUTE FUNCTION tenancy.refuse_change('an account does not move; its secret is bound to its row');
 
@@ -7413,6 +8436,9 @@ ALTER TABLE ONLY tenancy.api_keys
 
 ALTER TABLE ONLY tenancy.audit_log
     ADD CONSTRAINT audit_log_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY tenancy.process_marks
+    ADD CONSTRAINT process_marks_belong_to_an_epoch FOREIGN KEY (epoch_id) REFERENCES tenancy.epochs(id);
 
 ALTER TABLE ONLY tenancy.provider_accounts
     ADD CONSTRAINT provider_accounts_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
@@ -7631,6 +8657,10 @@ GRANT USAGE ON SCHEMA channels TO postrider_app;
 GRANT USAGE ON SCHEMA channels TO postrider_worker;
 GRANT USAGE ON SCHEMA channels TO postrider_read;
 
+GRANT USAGE ON SCHEMA events TO postrider_app;
+GRANT USAGE ON SCHEMA events TO postrider_worker;
+GRANT USAGE ON SCHEMA events TO postrider_read;
+
 GRANT USAGE ON SCHEMA execution TO postrider_app;
 GRANT USAGE ON SCHEMA execution TO postrider_worker;
 GRANT USAGE ON SCHEMA execution TO postrider_read;
@@ -7642,6 +8672,7 @@ GRANT USAGE ON SCHEMA jobs TO postrider_read;
 GRANT USAGE ON SCHEMA m10_recovery TO postrider_app;
 GRANT USAGE ON SCHEMA m10_recovery TO postrider_worker;
 GRANT USAGE ON SCHEMA m10_recovery TO postrider_read;
+GRANT USAGE ON SCHEMA m10_recovery TO postrider_publish;
 
 GRANT USAGE ON SCHEMA postrider TO postrider_app;
 GRANT USAGE ON SCHEMA postrider TO postrider_worker;
@@ -7728,6 +8759,20 @@ GRANT ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_cla
 REVOKE ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) TO postrider_app;
 
+REVOKE ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
+GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
+
+REVOKE ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) FROM PUBLIC;
@@ -7804,10 +8849,18 @@ REVOKE ALL ON FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p
 REVOKE ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
+
 REVOKE ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_app;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.measure_circuits() FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.measure_circuits() TO postrider_worker;
@@ -8142,6 +9195,7 @@ GRANT ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp wit
 REVOKE ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_app;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_worker;
+GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_publish;
 
 REVOKE ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
@@ -8152,11 +9206,40 @@ GRANT ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor
 REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.named_tenant_id() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.named_tenant_id() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.named_tenant_id() TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.named_tenant_id() TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.current_tenant_id() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.acts_for_server() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.add_context_key() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.context_key() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.context_key() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
@@ -8166,16 +9249,25 @@ GRANT ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id 
 
 REVOKE ALL ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.current_tenant_id() FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_app;
-GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_worker;
-GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_read;
+REVOKE ALL ON FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.enrol(p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.enrol(p_actor text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.key_id_of(p_sealed bytea) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.master_key_check() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.master_key_check() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.master_key_check() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_app;
@@ -8189,21 +9281,54 @@ REVOKE ALL ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) F
 REVOKE ALL ON FUNCTION tenancy.prune_requests(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.prune_requests(p_limit integer) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION tenancy.publishing_tenant_id() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION tenancy.refuse_change() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.refuse_other_master_key() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.require_sending_allowed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.required_tenant_id() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_app;
 GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_worker;
 GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_read;
 
+REVOKE ALL ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.rotate_context_key(p_actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.sealed_keys() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.sealed_keys() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.sealed_values() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.sealing_key_check() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.sealing_key_check() TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.sending_refusal() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid, p_due timestamp with time zone, p_version integer, p_skipped_at timestamp with time zone, p_next_fire_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) TO postrider_worker;
 
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_app;
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_worker;

@@ -6,6 +6,7 @@
 //! | [`event`] | a domain event, its states, its backoff, what may be published |
 //! | [`pattern`] | which event types a sink wants |
 //! | [`sink`] | what a destination of events must be able to do |
+//! | [`sink_set`] | the sinks of a relay, by which relays recognise that they deliver to the same destinations |
 //! | [`campaign`] | channels, and the states of phases, runs, jobs and items |
 //! | [`chat`] | messages that come in, the replies to them, their states and retries |
 //! | [`job`] | functions, their runs, and what is tried again when |
@@ -16,6 +17,7 @@
 //! | [`limits`] | what an account may be asked, and why something waits |
 //! | [`provider`] | what an adapter says about itself and about a call |
 //! | [`schedule`] | when a schedule fires, and what becomes of firings that nobody was there for |
+//! | [`span`] | durations as people read them |
 //! | [`tenancy`] | roles, API keys |
 //! | [`words`] | what the closed sets of words have in common |
 //! | [`seal`] | secrets encrypted under the master key, bound to the row they belong to |
@@ -35,6 +37,8 @@ pub mod provider;
 pub mod schedule;
 pub mod seal;
 pub mod sink;
+pub mod sink_set;
+pub mod span;
 pub mod tenancy;
 pub mod words;
 
@@ -45,4 +49,6 @@ pub use limits::{Limits, Why};
 pub use message::Message;
 pub use pattern::Pattern;
 pub use provider::{DoubtClass, Finding, Manifest, Outcome, Rate};
-pub use sink::{EventSink, SinkError};
+pub use sink::{Destination, EventSink, SinkError};
+pub use sink_set::{RegisteredSink, SinkSet};
+pub use span::Span;

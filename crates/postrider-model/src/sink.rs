@@ -14,6 +14,23 @@ pub trait EventSink: Send + Sync {
     ///
     /// The relay bounds the time of this call; when the time is up the future is dropped.
     async fn deliver(&self, event: &Event) -> Result<(), SinkError>;
+
+    /// Identifies where events go. Two relays whose sinks have the same name, destination and patterns are interchangeable.
+    ///
+    /// The default suits a handler that is identified by its name alone. Override it where the same name can lead to two
+    /// destinations. The text is stored in the database and shown, so it must not hold a secret.
+    fn destination(&self) -> Destination {
+        Destination { kind: "handler".to_owned(), target: String::new() }
+    }
+}
+
+/// Where a sink's events go, without secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// The kind of sink, such as `http`.
+    pub kind: String,
+    /// The address, as far as it can be shown.
+    pub target: String,
 }
 
 /// Why an event was not delivered. It will be tried again in every case; the kind is for people and metrics.

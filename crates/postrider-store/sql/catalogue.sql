@@ -16,7 +16,8 @@ select line as "line!"
     select format('table %s owner %s rls %s forced %s grants %s',
                   name, relowner::regrole, relrowsecurity, relforcerowsecurity,
                   array(select entry from unnest(relacl) as entry
-                        where split_part(entry::text, '=', 1) in ('', 'postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read'))) as line
+                        where split_part(entry::text, '=', 1) in ('', 'postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read',
+                                                                    'postrider_publish'))) as line
       from tables
     union all
     -- As whom a view asks.
@@ -57,7 +58,8 @@ select line as "line!"
                   ours.name, proname, pg_get_function_arguments(pg_proc.oid), pg_get_function_result(pg_proc.oid),
                   proowner::regrole, prosecdef, proconfig,
                   array(select entry from unnest(proacl) as entry
-                        where split_part(entry::text, '=', 1) in ('', 'postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read')),
+                        where split_part(entry::text, '=', 1) in ('', 'postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read',
+                                                                    'postrider_publish')),
                   md5(prosrc))
       from pg_catalog.pg_proc
       join ours on ours.oid = pronamespace

@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, master_key, unnamed::unnamed};
 
 /// An account as it may be shown: without its secret.
 #[derive(Debug, Clone, Serialize)]
@@ -90,7 +90,8 @@ pub async fn create(
     actor: &str,
 ) -> Result<ProviderAccountId, StoreError> {
     let id = ProviderAccountId::new();
-    let sealed = seal(key, Place { tenant: account.tenant, account: id }, account.secret)?;
+    let place = Place { tenant: account.tenant, account: id };
+    let sealed = seal(connection, key, place, account.secret).await?;
     sqlx::query!(
         "select tenancy.create_provider_account($1, $2, $3, $4, $5, $6, $7)",
         id.0,
@@ -285,7 +286,7 @@ pub async fn rotate(
     secret: &SecretString,
     actor: &str,
 ) -> Result<bool, StoreError> {
-    let sealed = seal(key, place, secret)?;
+    let sealed = seal(connection, key, place, secret).await?;
     sqlx::query_scalar!(
         r#"select tenancy.rotate_provider_account($1, $2, $3) as "known!""#,
         place.account.0,
@@ -334,7 +335,14 @@ pub async fn remove(
         })
 }
 
-pub(crate) fn seal(key: &MasterKey, place: Place, secret: &SecretString) -> Result<Vec<u8>, StoreError> {
+/// Seals a secret that this transaction is going to store, under the key that the installation uses now.
+pub(crate) async fn seal(
+    connection: &mut PgConnection,
+    key: &MasterKey,
+    place: Place,
+    secret: &SecretString,
+) -> Result<Vec<u8>, StoreError> {
+    let key = master_key::sealing(connection, key).await?;
     key.seal(place, secret.expose_secret().as_bytes()).map_err(unfit)
 }
 

@@ -22,7 +22,7 @@ pub struct CallbackAccount {
     pub secret: SecretString,
 }
 
-/// The account of this id, whoever it belongs to. Nothing may be believed before the vendor's signature was checked.
+/// The account of this id, whoever it belongs to, in a transaction of the server's own. Nothing may be believed before the vendor's signature was checked.
 pub async fn account(
     connection: &mut PgConnection,
     key: &MasterKey,

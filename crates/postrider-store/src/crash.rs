@@ -71,6 +71,9 @@ pub const JOB_POINTS: &[&str] = &[
     "run.after_end",
 ];
 
+/// Every place that a rotation of the master key passes, in order.
+pub const MASTER_KEY_POINTS: &[&str] = &["master_key.resealed", "master_key.rotated"];
+
 struct Armed {
     point: String,
     left: AtomicU32,
@@ -86,7 +89,9 @@ static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
 #[must_use]
 pub fn is_due(point: &str) -> bool {
     debug_assert!(
-        [POINTS, RESOLVER_POINTS, RECEIVING_POINTS, REPLY_POINTS, JOB_POINTS].concat().contains(&point),
+        [POINTS, RESOLVER_POINTS, RECEIVING_POINTS, REPLY_POINTS, JOB_POINTS, MASTER_KEY_POINTS]
+            .concat()
+            .contains(&point),
         "there is no place called {point}"
     );
     ARMED

@@ -4,10 +4,17 @@
 //! should know of is a warning.
 
 use jiff::Timestamp;
+use postrider_model::seal::MasterKey;
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, migrate, pool::SERVER_MAJOR_MIN, unnamed::unnamed};
+use crate::{
+    StoreError, installation,
+    master_key::{self, Standing},
+    migrate,
+    pool::SERVER_MAJOR_MIN,
+    unnamed::unnamed,
+};
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -35,17 +42,69 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+    /// As it should be.
+    pub fn ok(check: &'static str, found: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Ok, found: found.into(), advice: None }
     }
 
-    fn warning(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+    /// Worth knowing.
+    pub fn warning(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Warning, found: found.into(), advice: Some(advice.into()) }
     }
 
-    fn failure(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+    /// Must be put right.
+    pub fn failure(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Failure, found: found.into(), advice: Some(advice.into()) }
     }
+}
+
+impl Finding {
+    /// Whether the schema is missing or not ours, so that nothing in it can be looked at.
+    #[must_use]
+    pub fn is_missing_schema(&self) -> bool {
+        self.check == "schema" && self.verdict == Verdict::Failure
+    }
+}
+
+/// Whether the master key is the one that the secrets are sealed under. `key` is `None` where none is needed yet, and an error
+/// where it is missing or cannot be read. `needs` says for what it is needed. `connection` is the administrative one.
+pub async fn master_key(
+    connection: &mut PgConnection,
+    key: Option<Result<MasterKey, String>>,
+    needs: &str,
+) -> Result<Finding, StoreError> {
+    const CHECK: &str = "master key";
+    let key = match key {
+        None => return Ok(Finding::ok(CHECK, "it is made with the first secret")),
+        Some(Err(problem)) => {
+            let (found, advice) = problem.split_once("; ").unwrap_or((&problem, "set master_key"));
+            return Ok(Finding::failure(CHECK, format!("{found} (needed by {needs})"), advice));
+        }
+        Some(Ok(key)) => key,
+    };
+    let standing = match master_key::verify(connection, &key).await {
+        Ok(standing) => standing,
+        Err(StoreError::Unfit(problem)) => {
+            let (found, advice) = problem.split_once("; ").unwrap_or((&problem, "set master_key"));
+            return Ok(Finding::failure(CHECK, found, advice));
+        }
+        Err(error) => return Err(error),
+    };
+    let closed = master_key::sealed_under_others(connection, &key).await?;
+    Ok(match standing {
+        _ if closed > 0 => Finding::failure(
+            CHECK,
+            format!("{closed} secrets are sealed under another key"),
+            "`postrider accounts check` says which accounts; set their secrets again",
+        ),
+        Standing::Current => Finding::ok(CHECK, "every secret is sealed under it"),
+        Standing::Previous => Finding::warning(
+            CHECK,
+            "the secrets are sealed under master_key_previous",
+            "run `postrider master-key rotate` once every process has both keys",
+        ),
+        Standing::Unregistered => Finding::ok(CHECK, "set; the first process registers it"),
+    })
 }
 
 /// Looks at everything. `connection` is the administrative one.
@@ -58,12 +117,16 @@ pub async fn examine(connection: &mut PgConnection) -> Result<Vec<Finding>, Stor
         findings.push(clock(connection).await?);
         return Ok(findings);
     }
+    findings.push(restored_copy(connection).await?);
     findings.push(drift(connection).await?);
     findings.push(signatures(connection).await?);
     findings.push(roles(connection).await?);
     findings.push(row_level_security(connection).await?);
     findings.push(grants(connection).await?);
     findings.push(definer_functions(connection).await?);
+    findings.push(signed_tenants(connection).await?);
+    findings.push(logins(connection).await?);
+    findings.push(public_rights(connection).await?);
     findings.push(clock(connection).await?);
     findings.push(notification_queue(connection).await?);
     findings.push(oldest_transaction(connection).await?);
@@ -228,13 +291,41 @@ async fn schema_version(connection: &mut PgConnection) -> Result<Finding, StoreE
     }
 }
 
+/// What `doctor` says of a restored copy.
+pub const RESTORED: &str = "restored copy: sending waits for adopt";
+/// And what to do about it.
+pub const ADOPT: &str = "make sure that nothing sends from the original any more, then run `postrider adopt`";
+
+/// A failure that says why the database is taken for a restored copy.
+#[must_use]
+pub fn restored(why: &str) -> Finding {
+    Finding::failure("restored copy", format!("{RESTORED}: {why}"), ADOPT)
+}
+
+async fn restored_copy(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let observed = installation::observe(connection, &installation::Known::default()).await?;
+    let Some(epoch) = &observed.epoch else {
+        return Ok(Finding::ok("restored copy", "no sending process has started on this database yet"));
+    };
+    if let Some(why) = &observed.refusal {
+        return Ok(restored(why));
+    }
+    if !observed.unconfirmed.is_empty() {
+        return Ok(restored(&installation::unconfirmed(&observed.unconfirmed)));
+    }
+    Ok(Finding::ok(
+        "restored copy",
+        format!(
+            "no: this is the database that was {} on {}, in cluster {}",
+            epoch.cause, epoch.began_at, observed.system_identifier
+        ),
+    ))
+}
+
 async fn drift(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let failed = StoreError::on("comparing the catalogue");
     let now = migrate::catalogue(&mut *connection).await.map_err(&failed)?;
-    let then = sqlx::query_scalar!(r#"select line from postrider.catalogue order by line collate "C""#)
-        .fetch_all(unnamed(connection))
-        .await
-        .map_err(&failed)?;
+    let then = migrate::recorded_catalogue(connection).await.map_err(&failed)?;
     let added = now.iter().filter(|line| !then.contains(line)).map(|line| format!("now: {line}"));
     let gone = then.iter().filter(|line| !now.contains(line)).map(|line| format!("before: {line}"));
     let changes: Vec<String> = added.chain(gone).collect();
@@ -265,29 +356,22 @@ async fn signatures(connection: &mut PgConnection) -> Result<Finding, StoreError
 }
 
 async fn roles(connection: &mut PgConnection) -> Result<Finding, StoreError> {
-    let wrong = sqlx::query_scalar!(
+    let failed = StoreError::on("checking the roles");
+    let mut wrong = sqlx::query_scalar!(
         r#"
-        select format('%s %s', wanted.name,
-                      case when role.oid is null then 'is missing'
-                           when role.rolsuper then 'is a superuser'
-                           when role.rolbypassrls then 'bypasses row-level security'
-                           when role.rolcanlogin and wanted.name = 'postrider_owner' then 'can log in'
-                           else 'is a member of postrider_owner' end) as "wrong!"
-          from unnest(array['postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read']) as wanted (name)
-          left join pg_roles as role on role.rolname = wanted.name
-         where role.oid is null
-            or role.rolsuper
-            or role.rolbypassrls
-            or (wanted.name = 'postrider_owner' and role.rolcanlogin)
-            or (wanted.name <> 'postrider_owner' and pg_has_role(role.oid, 'postrider_owner'::regrole, 'member'))
+        select format('%s is missing', wanted.name) as "wrong!"
+          from unnest(array['postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read', 'postrider_publish'])
+               as wanted (name)
+         where not exists (select from pg_roles where rolname = wanted.name)
         "#
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unnamed(&mut *connection))
     .await
-    .map_err(StoreError::on("checking the roles"))?;
+    .map_err(&failed)?;
+    wrong.extend(migrate::powerful_roles(connection).await.map_err(&failed)?);
     Ok(listed(
         "roles",
-        "four roles, none more powerful than it should be",
+        "five roles, none more powerful than it should be",
         &wrong,
         "take the extra right away with `alter role` or `revoke`",
     ))
@@ -325,6 +409,95 @@ async fn definer_functions(connection: &mut PgConnection) -> Result<Finding, Sto
         &loose,
         "`alter function … set search_path = pg_catalog, pg_temp` and `revoke all on function … from public`",
     ))
+}
+
+/// Whether tenants can be signed, and by the server alone.
+async fn signed_tenants(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let failed = StoreError::on("checking the key that signs tenants");
+    let leaks = sqlx::query_file_scalar!("sql/context_leaks.sql")
+        .fetch_all(unnamed(&mut *connection))
+        .await
+        .map_err(&failed)?;
+    if !leaks.is_empty() {
+        return Ok(Finding::failure(
+            "signed tenants",
+            leaks.join("; "),
+            "revoke it, then run `postrider tenants rotate-context-key` twice and restart the API processes after each",
+        ));
+    }
+    let keys = sqlx::query_scalar!(r#"select count(*) as "keys!" from tenancy.context_keys"#)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(&failed)?;
+    Ok(match keys {
+        0 => Finding::failure(
+            "signed tenants",
+            "there is no key to sign with",
+            "run `postrider tenants rotate-context-key` and restart the API processes",
+        ),
+        1 => Finding::ok("signed tenants", "one key is valid, and only workers read it"),
+        keys => Finding::ok("signed tenants", format!("{keys} keys are valid, and only workers read them")),
+    })
+}
+
+/// The logins that have a role of ours.
+async fn logins(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let failed = StoreError::on("checking the logins");
+    let risky = sqlx::query_file_scalar!("sql/risky_logins.sql")
+        .fetch_all(unnamed(&mut *connection))
+        .await
+        .map_err(&failed)?;
+    if !risky.is_empty() {
+        return Ok(Finding::warning(
+            "logins",
+            risky.join("; "),
+            "give an application a login with postrider_publish alone, and take settings of tenants away with `alter role … reset`",
+        ));
+    }
+    let members = sqlx::query_scalar!(
+        r#"
+        select format('%s: %s', role.rolname, string_agg(login.rolname, ', ' order by login.rolname)) as "members!"
+          from pg_roles as role
+               join pg_roles as login on pg_has_role(login.oid, role.oid, 'usage')
+         where role.rolname in ('postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read', 'postrider_publish')
+           and login.oid <> role.oid
+           and login.rolcanlogin
+           and not login.rolsuper
+         group by role.rolname
+         order by role.rolname
+        "#
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(&failed)?;
+    Ok(Finding::ok(
+        "logins",
+        if members.is_empty() { "no login was given a role".to_owned() } else { members.join("; ") },
+    ))
+}
+
+/// Rights that every login has in this database.
+async fn public_rights(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let rights = sqlx::query_file!("sql/public_rights.sql")
+        .fetch_all(unnamed(connection))
+        .await
+        .map_err(StoreError::on("checking the rights of PUBLIC"))?;
+    let [may, advice]: [Vec<String>; 2] = [
+        rights.iter().map(|right| right.may.clone()).collect(),
+        rights.iter().map(|right| format!("`{}`", right.advice)).collect(),
+    ];
+    Ok(if rights.is_empty() {
+        Finding::ok(
+            "public rights",
+            "no login may create temporary tables, schemas or large objects without a grant",
+        )
+    } else {
+        Finding::warning(
+            "public rights",
+            format!("every login may {}", may.join(", ")),
+            format!("unless another application here needs it: {}", advice.join("; ")),
+        )
+    })
 }
 
 fn listed(check: &'static str, fine: &str, wrong: &[String], advice: &str) -> Finding {

@@ -54,7 +54,9 @@ pub struct Doubt {
     pub is_quiet: bool,
     /// What happened instead of an answer.
     pub reason: String,
-    /// Whether the resolver has given up on it.
+    /// Whether the resolver has given up on it. Not shown: a person also settles what a provider cannot be asked about, so
+    /// whoever shows a doubt says who settles it.
+    #[serde(skip)]
     pub is_for_person: bool,
     /// How many times the resolver has looked.
     pub looks: i32,

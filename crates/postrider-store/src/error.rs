@@ -5,14 +5,21 @@ use std::borrow::Cow;
 /// SQLSTATE of a function whose caller does not hold the event or the job it speaks of.
 pub const CLAIM_NOT_HELD: &str = "PR001";
 
+/// SQLSTATEs of a reservation on a restored copy, and of one under a timeline or an epoch that its process has not looked at.
+pub const SENDING_REFUSED: [&str; 2] = ["PR002", "PR003"];
+
 /// An error of the store. Each variant is something a caller can act on.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database cannot be reached, or does not let us in.
-    #[error("cannot connect to the database: {reason}")]
+    #[error("cannot connect to the database: {reason}; {}", advice.about(setting))]
     Unreachable {
-        /// The cause in one line, with what to try.
+        /// The cause in one line.
         reason: String,
+        /// What to try.
+        advice: Advice,
+        /// The setting that the URL came from.
+        setting: &'static str,
     },
     /// The database refused the input. Nothing was written.
     #[error("{message}")]
@@ -34,6 +41,12 @@ pub enum StoreError {
         /// What, and who asked.
         message: String,
     },
+    /// The database refuses reservations: it may be a restored copy. Nothing was written.
+    #[error("{message}")]
+    SendingRefused {
+        /// Why.
+        message: String,
+    },
     /// This cannot be served as it is; the sentence says why and what to do.
     #[error("{0}")]
     Unfit(String),
@@ -48,7 +61,58 @@ pub enum StoreError {
     },
 }
 
+/// What to try when the database cannot be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// The setting holds something that is not a URL.
+    Url,
+    /// User or password are wrong.
+    Login,
+    /// There is no such database.
+    Database,
+    /// The server has no connection left.
+    Connections,
+    /// The server is not ready.
+    Wait,
+    /// The server said something that only its log explains.
+    Log,
+    /// Nothing answers there.
+    Address,
+}
+
+impl Advice {
+    fn about(self, setting: &str) -> String {
+        match self {
+            Self::Url => {
+                format!("correct {setting}, as in postgres://user:password@host:5432/database")
+            }
+            Self::Login => format!("check user and password in {setting}"),
+            Self::Database => format!("create it with `createdb`, or correct the name in {setting}"),
+            Self::Connections => {
+                "the server, the database or the login has no connection left; raise max_connections or the connection limit, \
+                 or lower database.connections_max"
+                    .to_owned()
+            }
+            Self::Wait => "it is starting up or shutting down; try again in a moment".to_owned(),
+            Self::Log => "see the server's log".to_owned(),
+            Self::Address => format!("check that it runs and that host and port in {setting} are right"),
+        }
+    }
+}
+
+/// The setting that is named where no other is known.
+pub const DATABASE_URL: &str = "database.url";
+
 impl StoreError {
+    /// Names the setting that the database's URL came from, where the database could not be reached.
+    #[must_use]
+    pub fn with_setting(self, name: &'static str) -> Self {
+        match self {
+            Self::Unreachable { reason, advice, .. } => Self::Unreachable { reason, advice, setting: name },
+            other => other,
+        }
+    }
+
     /// Sorts a database error: the caller's mistakes apart from everything else.
     pub(crate) fn on(doing: &'static str) -> impl Fn(sqlx::Error) -> Self {
         move |source| {
@@ -61,6 +125,7 @@ impl StoreError {
                 .and_then(|error| error.hint().map(str::to_owned));
             match error.code().unwrap_or(Cow::Borrowed("")).as_ref() {
                 CLAIM_NOT_HELD => Self::ClaimNotHeld { message },
+                code if SENDING_REFUSED.contains(&code) => Self::SendingRefused { message },
                 // Bad text, number out of range, invalid parameter, limit, check, unique, foreign key, no such row, not null, JSON text.
                 "22021" | "22003" | "22023" | "54000" | "23514" | "23505" | "23503" | "P0002" | "23502"
                 | "22P02" | "22P05" => Self::Refused { message, hint },

@@ -8,7 +8,7 @@
 //!
 //! The three functions of the contract do the work; what is here calls them.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
@@ -25,6 +25,9 @@ use crate::{StoreError, unnamed::unnamed, wakeups};
 
 /// The channel on which a publisher may say, after its commit, that there is something new.
 pub const HINT_CHANNEL: &str = "postrider_events";
+
+/// SQLSTATE of a claim under sinks that are not the registered ones.
+const SINKS_REPLACED: &str = "PR004";
 
 /// Publishes an event in the caller's transaction: rolled back, no event; committed, an event.
 pub async fn publish(connection: &mut PgConnection, event: &NewEvent) -> Result<EventId, StoreError> {
@@ -57,110 +60,115 @@ pub struct Claimed {
     pub delivered_to: Vec<String>,
 }
 
-/// Takes up to `batch_size` ready events for five minutes.
+/// Claims up to `batch_size` ready events for five minutes, for a relay that delivers to the sinks of this generation. Answers
+/// `None` when other sinks are registered by now.
 pub async fn claim(
     connection: &mut PgConnection,
+    generation: i64,
     processor: &str,
     batch_size: i32,
-) -> Result<Vec<Claimed>, StoreError> {
-    let rows = sqlx::query!(
+) -> Result<Option<Vec<Claimed>>, StoreError> {
+    let claimed = sqlx::query!(
         r#"
         select id as "id!",
                aggregate_type as "aggregate_type!",
                aggregate_id as "aggregate_id!",
                event_type as "event_type!",
                payload as "payload!: Json<Box<RawValue>>",
-               retry_count as "retry_count!"
-          from m10_recovery.claim_outbox_events($1, $2)
+               retry_count as "retry_count!",
+               created_at as "created_at!: jiff_sqlx::Timestamp",
+               delivered_to as "delivered_to!"
+          from events.claim_events($1, $2, $3)
         "#,
+        generation,
         processor,
         batch_size,
     )
-    .fetch_all(unnamed(&mut *connection))
-    .await
-    .map_err(StoreError::on("claiming events"))?;
-    if rows.is_empty() {
-        return Ok(Vec::new());
-    }
-
-    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-    let mut described = describe(connection, processor, &ids).await?;
-    Ok(rows
-        .into_iter()
-        .filter_map(|row| {
-            let (created_at, delivered_to) = described.remove(&row.id)?;
-            let event = Event {
-                id: EventId(row.id),
-                aggregate_type: row.aggregate_type,
-                aggregate_id: row.aggregate_id,
-                event_type: row.event_type,
-                payload: row.payload.0,
-                retry_count: row.retry_count,
-                created_at,
-            };
-            Some(Claimed { event, delivered_to })
-        })
-        .collect())
-}
-
-async fn describe(
-    connection: &mut PgConnection,
-    processor: &str,
-    ids: &[i64],
-) -> Result<HashMap<i64, (Timestamp, Vec<String>)>, StoreError> {
-    let rows = sqlx::query!(
-        r#"
-        select id as "id!",
-               created_at as "created_at!: jiff_sqlx::Timestamp",
-               delivered_to as "delivered_to!"
-          from m10_recovery.describe_claims($1, $2)
-        "#,
-        processor,
-        ids,
-    )
     .fetch_all(unnamed(connection))
     .await
-    .map_err(StoreError::on("describing the claimed events"))?;
-    Ok(rows.into_iter().map(|row| (row.id, (row.created_at.to_jiff(), row.delivered_to))).collect())
+    .map_err(StoreError::on("claiming events"));
+    let rows = match claimed {
+        Ok(rows) => rows,
+        Err(error) if error.sqlstate().as_deref() == Some(SINKS_REPLACED) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let claimed = rows.into_iter().map(|row| Claimed {
+        event: Event {
+            id: EventId(row.id),
+            aggregate_type: row.aggregate_type,
+            aggregate_id: row.aggregate_id,
+            event_type: row.event_type,
+            payload: row.payload.0,
+            retry_count: row.retry_count,
+            created_at: row.created_at.to_jiff(),
+        },
+        delivered_to: row.delivered_to,
+    });
+    Ok(Some(claimed.collect()))
 }
 
 /// What became of a claimed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
-    /// Which one.
+    /// Id of the claimed event.
     pub id: EventId,
     /// `None` when every sink took it; otherwise why it must be tried again.
     pub error: Option<String>,
-    /// Sinks that took it although others did not.
+    /// Sinks that took it in this attempt.
     pub delivered_to: Vec<String>,
-    /// Set when nothing failed but somebody was busy: it is given back, and comes again after so long.
+    /// Set when nothing failed but a sink was busy: the event is released and becomes ready again after this delay.
     pub release_after: Option<Duration>,
 }
 
+/// What [`complete`] recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// Each event has the outcome that was reported for it.
+    Completed,
+    /// Other sinks are registered by now. The events were released, with the sinks that took them, and a relay with the
+    /// registered sinks delivers them to the others.
+    Released,
+}
+
 /// Records what became of claimed events, all in one statement. When one claim is not held any more the whole
-/// statement fails, and the caller tries them one by one.
+/// statement fails, and the caller tries them one by one. An event is completed only while the sinks of this generation are
+/// registered.
 pub async fn complete(
     connection: &mut PgConnection,
+    generation: i64,
     processor: &str,
     completions: &[Completion],
-) -> Result<(), StoreError> {
-    note_partial_deliveries(connection, processor, completions).await?;
+) -> Result<Recorded, StoreError> {
     // In the order of ids, so that two processors never wait for each other in a circle.
     let mut sorted: Vec<&Completion> = completions.iter().collect();
     sorted.sort_by_key(|completion| completion.id);
-    let (released, sorted): (Vec<&Completion>, Vec<&Completion>) =
+    let (incomplete, complete): (Vec<&Completion>, Vec<&Completion>) =
+        sorted.iter().partition(|completion| completion.error.is_some());
+    record_deliveries(connection, processor, &incomplete).await?;
+    let (released, ended): (Vec<&Completion>, Vec<&Completion>) =
         sorted.into_iter().partition(|completion| completion.release_after.is_some());
     release(connection, processor, &released).await?;
-    if sorted.is_empty() {
-        return Ok(());
+    if ended.is_empty() {
+        return Ok(Recorded::Completed);
     }
-    let ids: Vec<i64> = sorted.iter().map(|completion| completion.id.0).collect();
-    let errors: Vec<Option<String>> = sorted.iter().map(|completion| completion.error.clone()).collect();
-    sqlx::query!("select m10_recovery.complete_outbox_events($1, $2, $3)", processor, &ids, &errors as _,)
-        .fetch_one(unnamed(connection))
-        .await
-        .map_err(StoreError::on("completing events"))?;
-    Ok(())
+    let ids: Vec<i64> = ended.iter().map(|completion| completion.id.0).collect();
+    let errors: Vec<Option<String>> = ended.iter().map(|completion| completion.error.clone()).collect();
+    let is_registered = sqlx::query_scalar!(
+        r#"select events.complete_events($1, $2, $3, $4) as "is_registered!""#,
+        generation,
+        processor,
+        &ids,
+        &errors as _,
+    )
+    .fetch_one(unnamed(&mut *connection))
+    .await
+    .map_err(StoreError::on("completing events"))?;
+    if is_registered {
+        return Ok(Recorded::Completed);
+    }
+    record_deliveries(connection, processor, &complete).await?;
+    release(connection, processor, &ended).await?;
+    Ok(Recorded::Released)
 }
 
 async fn release(
@@ -183,14 +191,14 @@ async fn release(
     Ok(())
 }
 
-async fn note_partial_deliveries(
+/// Records which sinks took events that other sinks still have to receive.
+async fn record_deliveries(
     connection: &mut PgConnection,
     processor: &str,
-    completions: &[Completion],
+    completions: &[&Completion],
 ) -> Result<(), StoreError> {
     let (ids, sinks): (Vec<i64>, Vec<String>) = completions
         .iter()
-        .filter(|completion| completion.error.is_some())
         .flat_map(|completion| completion.delivered_to.iter().map(|sink| (completion.id.0, sink.clone())))
         .unzip();
     if ids.is_empty() {
@@ -199,7 +207,7 @@ async fn note_partial_deliveries(
     sqlx::query!("select m10_recovery.note_deliveries($1, $2, $3)", processor, &ids, &sinks)
         .fetch_one(unnamed(connection))
         .await
-        .map_err(StoreError::on("noting partial deliveries"))?;
+        .map_err(StoreError::on("recording partial deliveries"))?;
     Ok(())
 }
 

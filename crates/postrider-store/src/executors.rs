@@ -96,7 +96,10 @@ pub async fn put(
     actor: &str,
 ) -> Result<ExecutorId, StoreError> {
     let id = ExecutorId::new();
-    let sealed = executor.secret.map(|secret| accounts::seal(key, place(tenant, id), secret)).transpose()?;
+    let sealed = match executor.secret {
+        Some(secret) => Some(accounts::seal(connection, key, place(tenant, id), secret).await?),
+        None => None,
+    };
     let (kind, url) = executor.kind.parts();
     sqlx::query!(
         "select channels.put_executor($1, $2, $3, $4, $5, $6, $7, $8, $9)",

@@ -84,7 +84,9 @@ pub async fn put(
         let secret = function.secret.or(new_secret.as_ref()).filter(|_| is_http(function.target));
         let sealed = match (secret, key) {
             (None, _) => None,
-            (Some(secret), Some(key)) => Some(accounts::seal(key, place(tenant, id), secret)?),
+            (Some(secret), Some(key)) => {
+                Some(accounts::seal(connection, key, place(tenant, id), secret).await?)
+            }
             (Some(_), None) => return Err(StoreError::Unfit(NO_KEY.to_owned())),
         };
         let (kind, target) = function.target.parts();

@@ -32,7 +32,7 @@ pub use self::{
         Cancelled, Day, Health, Retried, RunFilter, RunState, Standing, cancel, day, find, health, measure,
         page, prune, retry, which_ended,
     },
-    sql_function::{SqlEnd, check_sql_function, perform_sql},
+    sql_function::{SqlEnd, check_sql_function, check_sql_schema, perform_sql},
 };
 
 /// The channel on which it is said, after a commit, that there are runs to be claimed.

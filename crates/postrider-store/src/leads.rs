@@ -1,12 +1,14 @@
 //! Leads and lists of them.
 //!
 //! ```text
-//! rows ──COPY──▶ lead_intake ──merge_leads──▶ leads and lead_list_members     one transaction
+//! rows ──COPY──▶ lead_intake ──import_leads──▶ leads and lead_list_members     one transaction
 //!   └─ refused: halved, until what is refused is one row, which is reported and left out
 //! ```
 
 mod listing;
 mod reading;
+
+use std::collections::HashSet;
 
 use postrider_model::{
     audience::{ATTRIBUTES_BYTES_MAX, BadLine, LIST_NAME_BYTES_MAX, Row},
@@ -46,7 +48,9 @@ pub struct Imported {
     pub updated: u64,
     /// Lines about somebody of whom another line was there already.
     pub repeated: u64,
-    /// Lines that the database refused.
+    /// Lines whose lead was recognised by its address, or by an external id that it got later.
+    pub matched: u64,
+    /// Lines that the database refused, or that several leads fit.
     pub refused: Vec<BadLine>,
 }
 
@@ -74,6 +78,8 @@ pub async fn add(
                 imported.added += stored.added;
                 imported.updated += stored.updated;
                 imported.repeated += stored.repeated;
+                imported.matched += stored.matched;
+                imported.refused.extend(stored.refused);
             }
             (Err(Refusal::Of(error)), _) => return Err(error),
             (Err(Refusal::OfARow(reason)), [row]) => {
@@ -132,8 +138,9 @@ async fn copy_and_merge(
     copy(connection, intake, rows).await?;
     let merged = sqlx::query!(
         r#"
-        select list_id as "list_id!", added as "added!", updated as "updated!", repeated as "repeated!"
-          from execution.merge_leads($1, $2, $3, $4)
+        select list_id, added as "added!", updated as "updated!", repeated as "repeated!", matched as "matched!",
+               ambiguous as "ambiguous!"
+          from execution.import_leads($1, $2, $3, $4)
         "#,
         intake,
         to.workspace.0,
@@ -142,13 +149,28 @@ async fn copy_and_merge(
     )
     .fetch_one(unnamed(connection))
     .await?;
-    let again: usize = rows.iter().map(|row| row.lines.len().saturating_sub(1)).sum();
+    let ambiguous: HashSet<u64> = merged.ambiguous.iter().map(|line| line.unsigned_abs()).collect();
+    let (left_out, stored): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().partition(|row| row.lines.last().is_some_and(|line| ambiguous.contains(line)));
+    let again: usize = stored.iter().map(|row| row.lines.len().saturating_sub(1)).sum();
     Ok(Imported {
-        list: Some(ListId(merged.list_id)),
+        list: merged.list_id.map(ListId),
         added: merged.added.unsigned_abs(),
         updated: merged.updated.unsigned_abs(),
         repeated: merged.repeated.unsigned_abs() + again as u64,
-        refused: Vec::new(),
+        matched: merged.matched.unsigned_abs(),
+        refused: left_out.into_iter().flat_map(ambiguous_lines).collect(),
+    })
+}
+
+/// The lines of a row whose address several leads have.
+fn ambiguous_lines(row: &Row) -> impl Iterator<Item = BadLine> {
+    let address = if row.lead.email.is_some() { "e-mail address" } else { "phone number" };
+    row.lines.iter().map(move |line| BadLine {
+        line: *line,
+        reason: format!(
+            "more than one lead has this {address}; add the external_id of the one that is meant"
+        ),
     })
 }
 

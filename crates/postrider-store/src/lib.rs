@@ -7,7 +7,11 @@
 //! | [`provision`] | makes the database of a private cluster |
 //! | [`pool`] | connections that are never handed out inside somebody else's transaction |
 //! | [`doctor`] | what is right and wrong with a database, and what to do about it |
+//! | [`installation`] | which database this is, the marks of its processes, and the adoption of a restored copy |
+//! | [`fence`] | lets a process reserve only where it has found nothing missing |
+//! | [`witness`] | what processes know to be committed, kept in a second database |
 //! | [`tenants`], [`keys`], [`accounts`] | who the rows belong to |
+//! | [`master_key`] | which key their secrets are sealed under, and its rotation |
 //! | [`audit`] | who did what |
 //! | [`requests`] | what was answered to requests that may be repeated |
 //! | [`leads`] | leads and lists of them: import, list, suppress |
@@ -35,6 +39,8 @@ pub mod assets;
 pub mod audit;
 pub mod callbacks;
 pub mod campaigns;
+pub mod capacity;
+pub mod context;
 pub mod crash;
 pub mod doctor;
 pub mod doubts;
@@ -42,8 +48,10 @@ pub mod embedded;
 mod error;
 pub mod events;
 pub mod executors;
+pub mod fence;
 pub mod functions;
 pub mod history;
+pub mod installation;
 pub mod items;
 pub mod job_runs;
 pub mod jobs;
@@ -51,6 +59,7 @@ pub mod keys;
 pub mod leads;
 pub mod limits;
 pub mod links;
+pub mod master_key;
 pub mod messages;
 pub mod migrate;
 pub mod notifications;
@@ -64,13 +73,16 @@ mod reservation;
 pub mod resolving;
 pub mod runs;
 pub mod schedules;
+pub mod sinks;
 pub mod sync_errors;
 pub mod tenants;
 pub mod trace;
 mod unnamed;
 pub mod wakeups;
+pub mod witness;
 
-pub use error::StoreError;
+pub use context::ContextKey;
+pub use error::{Advice, DATABASE_URL, StoreError};
 pub use pool::{Pool, Transaction};
 pub use reservation::{Reservation, Settlement};
 pub use resolving::HeldDoubt;

@@ -69,6 +69,12 @@ pub const MIGRATIONS: &[Migration] = steps![
     33 => "jobs/0033_notifying.sql",
     34 => "jobs/0034_measuring_and_pruning.sql",
     35 => "execution/0035_items_as_arrays.sql",
+    36 => "tenancy/0036_installation.sql",
+    37 => "events/0037_sinks.sql",
+    38 => "tenancy/0038_context.sql",
+    39 => "jobs/0039_shares.sql",
+    40 => "execution/0040_identities.sql",
+    41 => "tenancy/0041_master_key.sql",
 ];
 
 const BOOTSTRAP: &str = include_str!("../../../migrations/bootstrap.sql");
@@ -81,8 +87,38 @@ const PREAMBLE: &str = "set transaction isolation level read committed;
                         set local lock_timeout = '2s';
                         set local client_min_messages = warning";
 
-/// Any number will do, as long as every migration of Postrider takes the same.
-const LOCK_KEY: i64 = 0x706f_7374_7269_6465;
+/// Lets one migration work at a time. Only the owner may take this lock: a login of another role could hold an
+/// advisory lock and block every migration.
+const LOCK: &str = "lock table postrider.migrations in share row exclusive mode";
+
+/// The same before the bootstrap, where its table exists and the login may lock it: two migrations at once would otherwise
+/// change the same rights, and one of them would have to try again.
+const LOCK_EARLY: &str = "do $$
+begin
+    if to_regclass('postrider.migrations') is not null and has_table_privilege('postrider.migrations', 'update') then
+        lock table postrider.migrations in share row exclusive mode;
+    end if;
+end
+$$";
+
+/// The schema that the bootstrap creates.
+const BOOTSTRAP_SCHEMA: &str = "postrider";
+
+/// The first statement of the script for psql: nothing is changed where a name is taken.
+const REFUSE_FOREIGN_SCHEMAS: &str = "
+do $$
+declare
+    v_taken constant text := (select string_agg(nspname, ', ' order by nspname)
+                                from pg_catalog.pg_namespace
+                               where nspname in (SCHEMAS));
+begin
+    if v_taken is not null then
+        raise exception 'this database has schemas with names that Postrider uses: %', v_taken
+            using hint = 'Rename them, or install Postrider into a database of its own.';
+    end if;
+end
+$$;
+";
 
 /// How often a step is tried when somebody holds a lock that it needs.
 const TRIES: u32 = 30;
@@ -93,6 +129,11 @@ impl Migration {
     pub fn checksum(&self) -> String {
         hex::encode(Sha256::digest(self.sql))
     }
+
+    /// Names of the schemas that it creates.
+    fn schemas(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.sql.lines().filter_map(|line| line.strip_prefix("create schema ")?.strip_suffix(';'))
+    }
 }
 
 /// Everything that [`run`] would execute on an empty database, as one script for psql.
@@ -100,6 +141,8 @@ impl Migration {
 pub fn script() -> String {
     let mut script =
         String::from("-- Postrider's schema: all steps, in order. Run with: psql -v ON_ERROR_STOP=1 -f -\n");
+    let schemas: Vec<String> = all_schemas().map(|schema| format!("'{schema}'")).collect();
+    script.push_str(&REFUSE_FOREIGN_SCHEMAS.replace("SCHEMAS", &schemas.join(", ")));
     script.push_str(&format!("\nbegin;\n{BOOTSTRAP}commit;\n"));
     for step in MIGRATIONS {
         script
@@ -122,10 +165,17 @@ pub fn script() -> String {
 pub async fn run(url: &str) -> Result<Vec<&'static Migration>, StoreError> {
     let mut connection = connect(url).await?;
     let mut tries = 0;
-    let applied = loop {
-        match apply_missing(&mut connection).await {
-            // Another session holds a lock that we need. We gave up our place in the queue, so that nobody waits
-            // behind us, and come back.
+    let mut applied = Vec::new();
+    loop {
+        match apply_next(&mut connection).await {
+            Ok(Some(step)) => {
+                tracing::info!(step.version, "applied {}", step.path);
+                applied.push(step);
+                tries = 0;
+            }
+            Ok(None) => break,
+            // Another session holds a lock that this step needs. The step gave up its place in the queue, so that no
+            // session waits behind it, and is tried again.
             Err(StoreError::Failed { source, .. }) if is_lock_timeout(&source) && tries < TRIES => {
                 tries += 1;
                 tracing::info!(tries, "a migration waits for a lock; trying again");
@@ -138,9 +188,9 @@ pub async fn run(url: &str) -> Result<Vec<&'static Migration>, StoreError> {
                         .to_owned(),
                 ));
             }
-            outcome => break outcome?,
+            Err(error) => return Err(error),
         }
-    };
+    }
     let _ = connection.close().await;
     Ok(applied)
 }
@@ -171,36 +221,101 @@ async fn connect(url: &str) -> Result<PgConnection, StoreError> {
     Ok(connection.detach())
 }
 
-async fn apply_missing(connection: &mut PgConnection) -> Result<Vec<&'static Migration>, StoreError> {
-    let mut done = Vec::new();
-    while let Some(step) = apply_next(connection).await? {
-        tracing::info!(step.version, "applied {}", step.path);
-        done.push(step);
-    }
-    Ok(done)
-}
-
 /// Applies the first step that is missing, or none.
 async fn apply_next(connection: &mut PgConnection) -> Result<Option<&'static Migration>, StoreError> {
     let failed = StoreError::on("migrating");
     let mut transaction = connection.begin().await.map_err(&failed)?;
     execute(&mut transaction, PREAMBLE).await.map_err(&failed)?;
-    sqlx::query!("select pg_advisory_xact_lock($1)", LOCK_KEY)
-        .fetch_one(unnamed(&mut transaction))
-        .await
-        .map_err(&failed)?;
-    let applied = applied(&mut transaction).await.map_err(explain_rights)?;
-    compare(&applied)?;
-    let Some(step) = MIGRATIONS.get(applied.len()) else { return Ok(None) };
-
+    if missing(&mut transaction).await?.is_empty() {
+        return Ok(None);
+    }
+    execute(&mut transaction, LOCK_EARLY).await.map_err(explain_rights)?;
     execute(&mut transaction, BOOTSTRAP).await.map_err(explain_rights)?;
+    execute(&mut transaction, LOCK).await.map_err(explain_rights)?;
+    // Another migration may have applied steps while this one waited for the lock.
+    let steps = missing(&mut transaction).await?;
+    let Some(step) = steps.first() else { return Ok(None) };
+
     execute(&mut transaction, step.sql).await.map_err(&failed)?;
     record(&mut transaction, step).await.map_err(&failed)?;
-    if applied.len() + 1 == MIGRATIONS.len() {
+    if steps.len() == 1 {
         record_catalogue(&mut transaction).await.map_err(&failed)?;
     }
     transaction.commit().await.map_err(&failed)?;
     Ok(Some(step))
+}
+
+/// The steps to apply. Refuses a database in which one of them would fail because a schema or a role of that name
+/// exists that is not Postrider's; nothing was changed then.
+async fn missing(connection: &mut PgConnection) -> Result<&'static [Migration], StoreError> {
+    let schemas = schemas_in(connection).await.map_err(StoreError::on("reading the schemas"))?;
+    let is_foreign = |name: &str, owner: &str| name == BOOTSTRAP_SCHEMA && owner != "postrider_owner";
+    let applied = if schemas.iter().any(|schema| is_foreign(&schema.name, &schema.owner)) {
+        // A table `postrider.migrations` would not be ours.
+        Vec::new()
+    } else {
+        applied(connection).await.map_err(explain_rights)?
+    };
+    compare(&applied)?;
+    let steps = MIGRATIONS.get(applied.len()..).unwrap_or_default();
+    if steps.is_empty() {
+        return Ok(steps);
+    }
+
+    let wanted: Vec<&str> = steps.iter().flat_map(Migration::schemas).collect();
+    let conflicts: Vec<String> = schemas
+        .iter()
+        .filter(|schema| wanted.contains(&schema.name.as_str()) || is_foreign(&schema.name, &schema.owner))
+        .map(|schema| format!("`{}` (owned by {})", schema.name, schema.owner))
+        .collect();
+    if !conflicts.is_empty() {
+        return Err(StoreError::Unfit(format!(
+            "this database has schemas with names that Postrider uses: {}; nothing was changed; rename them (`alter \
+             schema … rename to …`) or install Postrider into a database of its own",
+            conflicts.join(", ")
+        )));
+    }
+    let powerful = powerful_roles(connection).await.map_err(StoreError::on("reading the roles"))?;
+    if !powerful.is_empty() {
+        return Err(StoreError::Unfit(format!(
+            "roles with names that Postrider uses have rights that would undo its protection: {}; nothing was changed; \
+             take the right away with `alter role` or `revoke`, or rename the role if it is not Postrider's",
+            powerful.join("; ")
+        )));
+    }
+    Ok(steps)
+}
+
+/// Names of all schemas that a complete installation has.
+fn all_schemas() -> impl Iterator<Item = &'static str> {
+    std::iter::once(BOOTSTRAP_SCHEMA).chain(MIGRATIONS.iter().flat_map(Migration::schemas))
+}
+
+struct Schema {
+    name: String,
+    owner: String,
+}
+
+/// The schemas of this database that have names of ours.
+async fn schemas_in(connection: &mut PgConnection) -> Result<Vec<Schema>, sqlx::Error> {
+    let names: Vec<String> = all_schemas().map(str::to_owned).collect();
+    sqlx::query_as!(
+        Schema,
+        r#"
+        select nspname::text as "name!", pg_get_userbyid(nspowner)::text as "owner!"
+          from pg_catalog.pg_namespace
+         where nspname = any ($1)
+         order by nspname
+        "#,
+        &names,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+}
+
+/// Roles of ours with rights that the migrations do not give them.
+pub(crate) async fn powerful_roles(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_file_scalar!("sql/powerful_roles.sql").fetch_all(unnamed(connection)).await
 }
 
 struct Applied {
@@ -269,6 +384,36 @@ async fn record_catalogue(connection: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
+/// Records the catalogue anew where it differs only in the parentheses of expressions: a dump writes them down as Postgres read them, and
+/// Postgres reads them differently when they are restored. Answers whether nothing else differs.
+pub async fn accept_restored_catalogue(connection: &mut PgConnection) -> Result<bool, StoreError> {
+    let failed = StoreError::on("comparing the catalogue");
+    let plain = |lines: &[String]| {
+        let mut lines: Vec<String> = lines.iter().map(|line| line.replace(['(', ')', ' '], "")).collect();
+        lines.sort_unstable();
+        lines
+    };
+    let now = catalogue(&mut *connection).await.map_err(&failed)?;
+    let then = recorded_catalogue(&mut *connection).await.map_err(&failed)?;
+    if now == then {
+        return Ok(true);
+    }
+    if plain(&now) != plain(&then) {
+        return Ok(false);
+    }
+    execute(&mut *connection, "set local role postrider_owner").await.map_err(&failed)?;
+    record_catalogue(&mut *connection).await.map_err(&failed)?;
+    execute(connection, "reset role").await.map_err(&failed)?;
+    Ok(true)
+}
+
+/// The catalogue as the last migration left it.
+pub(crate) async fn recorded_catalogue(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar!(r#"select line from postrider.catalogue order by line collate "C""#)
+        .fetch_all(unnamed(connection))
+        .await
+}
+
 /// The catalogue as it is now, one line per object.
 pub(crate) async fn catalogue(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_file_scalar!("sql/catalogue.sql").fetch_all(unnamed(connection)).await
@@ -294,6 +439,8 @@ fn explain_rights(error: sqlx::Error) -> StoreError {
 fn is_lock_timeout(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| match error.code().as_deref() {
         Some("55P03") => true,
+        // Two first migrations at once: the other one has created the schema, and committed.
+        Some("23505") => error.table() == Some("pg_namespace"),
         Some("XX000") => error.message().contains("concurrently updated"),
         _ => false,
     })

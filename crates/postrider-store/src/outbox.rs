@@ -14,8 +14,12 @@ use sqlx::{PgConnection, Postgres, pool::PoolConnection};
 use uuid::Uuid;
 
 use crate::{
-    Pool, Reservation, Settlement, StoreError, crash, crash_point, pool, pool::TransactionOn,
-    reservation::Asked, unnamed::unnamed,
+    Pool, Reservation, Settlement, StoreError, crash, crash_point,
+    fence::{Fence, Pass},
+    pool,
+    pool::TransactionOn,
+    reservation::Asked,
+    unnamed::unnamed,
 };
 
 /// A job as its holder knows it. Every write names the attempt it acts under.
@@ -100,6 +104,8 @@ pub enum WindowAnswer {
     Items(Vec<Reserved>),
     /// The phase is paused; nothing was reserved.
     Paused,
+    /// Nothing may be sent from this database at the moment; nothing was reserved.
+    Closed,
     /// The job is not ours any more.
     Lost,
 }
@@ -112,36 +118,105 @@ pub enum WindowAnswer {
 pub struct Writer {
     pool: Pool,
     connection: Option<PoolConnection<Postgres>>,
+    fence: Fence,
+    number: usize,
 }
 
 /// Another one over the same pool, which has no connection yet.
 impl Clone for Writer {
     fn clone(&self) -> Self {
-        Self::new(self.pool.clone())
+        Self::fenced(self.pool.clone(), self.fence.clone())
     }
 }
 
 impl Writer {
-    /// One that has no connection yet.
+    /// A writer without a fence, which has no connection yet.
     #[must_use]
-    pub const fn new(pool: Pool) -> Self {
-        Self { pool, connection: None }
+    pub fn new(pool: Pool) -> Self {
+        Self::fenced(pool, Fence::default())
+    }
+
+    /// One that reserves only while this fence is open.
+    #[must_use]
+    pub fn fenced(pool: Pool, fence: Fence) -> Self {
+        let number = fence.writer();
+        Self { pool, connection: None, fence, number }
+    }
+
+    /// The same that reserves only while this fence is open.
+    #[must_use]
+    pub fn with_fence(self, fence: Fence) -> Self {
+        Self::fenced(self.pool, fence)
+    }
+
+    /// The same over another pool, behind the same fence. It counts as the same writer, so use one of the two at a time.
+    #[must_use]
+    pub fn over(&self, pool: Pool) -> Self {
+        Self { pool, connection: None, fence: self.fence.clone(), number: self.number }
+    }
+
+    /// Gets a connection, if there is none. After an error nothing has reached the database.
+    pub async fn connect(&mut self) -> Result<(), StoreError> {
+        if self.connection.is_none() {
+            self.connection = Some(pool::acquire(&self.pool).await?);
+        }
+        Ok(())
+    }
+
+    /// Whether there is a connection, as far as is known.
+    #[must_use]
+    pub const fn is_connected(&self) -> bool {
+        self.connection.is_some()
     }
 
     /// Both in one transaction. After an error nothing is known about either; calling again with the same values is safe, and the
-    /// way to find out.
+    /// way to find out. Where nothing may be sent from this database, settlements are written and windows are answered with [`WindowAnswer::Closed`].
     pub async fn settle_and_reserve(
         &mut self,
         worker: &str,
         settlements: &[&Settlement],
         windows: &[&Window],
     ) -> Result<Vec<WindowAnswer>, StoreError> {
+        let pass = self.fence.pass();
+        if !windows.is_empty() && pass != Pass::Closed {
+            match self.write(worker, settlements, windows, &pass).await {
+                Err(StoreError::SendingRefused { message }) => {
+                    self.fence.close();
+                    tracing::warn!("nothing was reserved: {message}");
+                }
+                answered => return answered,
+            }
+        }
+        self.write(worker, settlements, &[], &pass).await?;
+        Ok(windows.iter().map(|_| WindowAnswer::Closed).collect())
+    }
+
+    async fn write(
+        &mut self,
+        worker: &str,
+        settlements: &[&Settlement],
+        windows: &[&Window],
+        pass: &Pass,
+    ) -> Result<Vec<WindowAnswer>, StoreError> {
+        if settlements.is_empty() && windows.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => pool::acquire(&self.pool).await?,
         };
-        let answers = settle_and_reserve(&mut connection, worker, settlements, windows).await?;
+        let answers = settle_and_reserve(&mut connection, worker, settlements, windows, pass).await?;
         self.connection = Some(connection);
+        let mut reserved = answers.iter().rev().filter_map(|answer| match answer {
+            WindowAnswer::Items(items) => items.iter().find_map(|item| match item {
+                Reserved::Yours(reservation) => Some(reservation.outbox_id()),
+                Reserved::Already(_) => None,
+            }),
+            WindowAnswer::Paused | WindowAnswer::Closed | WindowAnswer::Lost => None,
+        });
+        if let Some(id) = reserved.next() {
+            self.fence.committed(self.number, id);
+        }
         Ok(answers)
     }
 }
@@ -151,8 +226,12 @@ async fn settle_and_reserve(
     worker: &str,
     settlements: &[&Settlement],
     windows: &[&Window],
+    pass: &Pass,
 ) -> Result<Vec<WindowAnswer>, StoreError> {
-    let mut transaction = pool::begin_on(connection).await?;
+    let mut transaction = match pass {
+        Pass::Naming(fence) => pool::begin_fenced(connection, fence).await?,
+        Pass::Unfenced | Pass::Closed => pool::begin_on(connection).await?,
+    };
     if !settlements.is_empty() {
         crash_point!("finalize.before");
         finalize(&mut transaction, worker, settlements).await?;
@@ -456,6 +535,7 @@ mod tests {
         match answer {
             WindowAnswer::Items(items) => Ok(items.iter().map(key).collect()),
             WindowAnswer::Paused => Err("paused"),
+            WindowAnswer::Closed => Err("closed"),
             WindowAnswer::Lost => Err("lost"),
         }
     }

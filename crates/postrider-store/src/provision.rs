@@ -39,3 +39,32 @@ pub async fn ensure_database(url: &str, name: &'static str) -> Result<(), StoreE
     let _ = connection.close().await;
     Ok(())
 }
+
+/// Takes the right to create large objects from everybody in the database that `url` leads to as superuser. A cluster of our
+/// own has no use for them, and they could fill its disk.
+pub async fn restrict_public(url: &str) -> Result<(), StoreError> {
+    let failed = StoreError::on("restricting the rights of PUBLIC");
+    let mut connection = PgConnection::connect_with(&pool::options(url)?).await.map_err(&failed)?;
+    while let Err(error) = sqlx::raw_sql(RESTRICT_PUBLIC).execute(&mut connection).await {
+        // Another process changes the same rights at this moment; it does not take long.
+        if !error.to_string().contains("concurrently updated") {
+            return Err(failed(error));
+        }
+    }
+    let _ = connection.close().await;
+    Ok(())
+}
+
+/// Changes only what is not yet so, because every start of a process runs it.
+const RESTRICT_PUBLIC: &str = "
+do $$
+declare
+    v_function regprocedure;
+begin
+    foreach v_function in array array['lo_creat(integer)', 'lo_create(oid)', 'lo_from_bytea(oid, bytea)']::regprocedure[] loop
+        if has_function_privilege('public', v_function, 'execute') then
+            execute format('revoke execute on function %s from public', v_function);
+        end if;
+    end loop;
+end
+$$";

@@ -337,6 +337,31 @@ pub struct Certificate {
     pub duplicates_are_impossible: bool,
     /// All three.
     pub launched: bool,
+    /// What the third is based on.
+    pub evidence: Evidence,
+}
+
+/// Which database a certificate speaks of, and what was compared with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// The installation; `None` when no process ever sent from this database.
+    pub installation_id: Option<Uuid>,
+    /// The epoch: 1 since the first start, and one more with each adoption.
+    pub epoch: Option<i32>,
+    /// How it began: `enrolled`, `adopted` or `moved`.
+    pub cause: Option<String>,
+    /// When it began.
+    pub epoch_began_at: Option<Timestamp>,
+    /// The cluster.
+    pub system_identifier: String,
+    /// The database.
+    pub database_name: String,
+    /// When a sending process last found nothing missing.
+    pub last_compared_at: Option<Timestamp>,
+    /// Why this database is taken for a restored copy. Nothing is certified about second calls then.
+    pub restored_copy: Option<String>,
+    /// Items of the run that an adoption put in doubt.
+    pub items_adopted: i64,
 }
 
 /// Verifies a run of the tenant of the transaction, item by item.
@@ -360,9 +385,10 @@ pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certific
         "#,
         id.0,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unnamed(&mut *connection))
     .await
     .map_err(StoreError::on("verifying the launch"))?;
+    let evidence = evidence(connection, id).await?;
     Ok(Certificate {
         run_id: id,
         run_status: word(&row.run_status)?,
@@ -378,5 +404,38 @@ pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certific
         every_item_is_terminal: row.every_item_is_terminal,
         duplicates_are_impossible: row.duplicates_are_impossible,
         launched: row.launched,
+        evidence,
+    })
+}
+
+async fn evidence(connection: &mut PgConnection, id: RunId) -> Result<Evidence, StoreError> {
+    let row = sqlx::query!(
+        r#"
+        select installation_id,
+               epoch,
+               cause,
+               epoch_began_at as "epoch_began_at: jiff_sqlx::Timestamp",
+               system_identifier as "system_identifier!",
+               database_name as "database_name!",
+               refusal,
+               last_mark_at as "last_mark_at: jiff_sqlx::Timestamp",
+               items_adopted as "items_adopted!"
+          from execution.launch_evidence($1)
+        "#,
+        id.0,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("reading what the certificate is based on"))?;
+    Ok(Evidence {
+        installation_id: row.installation_id,
+        epoch: row.epoch,
+        cause: row.cause,
+        epoch_began_at: row.epoch_began_at.map(jiff_sqlx::Timestamp::to_jiff),
+        system_identifier: row.system_identifier,
+        database_name: row.database_name,
+        last_compared_at: row.last_mark_at.map(jiff_sqlx::Timestamp::to_jiff),
+        restored_copy: row.refusal,
+        items_adopted: row.items_adopted,
     })
 }

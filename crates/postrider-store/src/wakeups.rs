@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use sqlx::{
-    PgConnection,
+    Connection, PgConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 use tokio::sync::watch;
@@ -16,6 +16,9 @@ use crate::{Pool, StoreError, pool, unnamed::unnamed};
 
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 const RECONNECT_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// Where the URL of the listener comes from.
+const LISTEN_URL: &str = "database.listen_url (or database.url, where that is not set)";
 
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -102,7 +105,11 @@ pub fn listen_for(
         while !shutdown.is_cancelled() {
             match listen_once(options.clone(), channel, &waker, &shutdown).await {
                 Ok(()) => pause = RECONNECT_AFTER,
-                Err(error) => tracing::warn!(channel, "no hints for the moment, the poll goes on: {error}"),
+                Err(error) => tracing::warn!(
+                    channel,
+                    "no hints for the moment, the poll goes on: {}",
+                    with_cause(&error)
+                ),
             }
             tokio::select! {
                 () = shutdown.cancelled() => {}
@@ -113,21 +120,34 @@ pub fn listen_for(
 }
 
 /// Listens until the connection is lost or shutdown comes.
+/// A failure and the reason for it, on one line.
+fn with_cause(error: &StoreError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
 async fn listen_once(
     options: PgConnectOptions,
     channel: &'static str,
     waker: &Waker,
     shutdown: &CancellationToken,
-) -> Result<(), sqlx::Error> {
-    let one = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
-    let mut listener = PgListener::connect_with(&one).await?;
-    listener.listen(channel).await?;
+) -> Result<(), StoreError> {
+    let failed = StoreError::on("listening for hints");
+    // One plain attempt first: the pool would retry a wrong password until its timeout and hide the reason.
+    let first = PgConnection::connect_with(&options).await;
+    let first = first.map_err(|error| pool::unreachable(&options, &error).with_setting(LISTEN_URL))?;
+    let _ = first.close().await;
+    let one = PgPoolOptions::new().max_connections(1).connect_with(options).await.map_err(&failed)?;
+    let mut listener = PgListener::connect_with(&one).await.map_err(&failed)?;
+    listener.listen(channel).await.map_err(&failed)?;
     waker.wake();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
             // `None` when the connection was lost.
-            received = listener.try_recv() => match received? {
+            received = listener.try_recv() => match received.map_err(&failed)? {
                 Some(notification) if notification.payload() == &*waker.name => {}
                 Some(_) => waker.wake(),
                 None => break,

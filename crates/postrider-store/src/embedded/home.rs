@@ -14,6 +14,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{StatVfs, StatVfsMountFlags};
+
 use super::account::ServerUser;
 use super::errors::{EmbeddedError, io_error, unusable};
 
@@ -231,6 +233,14 @@ fn open_lock(path: &Path) -> Result<File, EmbeddedError> {
 
 fn must_have_space(dir: &Path, needed: u64) -> Result<(), EmbeddedError> {
     let disk = rustix::fs::statvfs(dir).map_err(|errno| unusable(dir)(errno.into()))?;
+    has_space(dir, &disk, needed)
+}
+
+fn has_space(dir: &Path, disk: &StatVfs, needed: u64) -> Result<(), EmbeddedError> {
+    // Such a file system often counts no free blocks, and is not full for that.
+    if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(unusable(dir)(io::ErrorKind::ReadOnlyFilesystem.into()));
+    }
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     // File systems without blocks, such as /proc, count nothing.
     if disk.f_blocks == 0 || free >= needed {
@@ -250,6 +260,19 @@ mod tests {
         must_have_space(dir.path(), 1).unwrap();
         let error = must_have_space(dir.path(), u64::MAX).unwrap_err();
         assert!(matches!(error, EmbeddedError::DiskFull { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_read_only_file_system_is_not_called_full() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut disk = rustix::fs::statvfs(dir.path()).unwrap();
+        disk.f_bavail = 0;
+        disk.f_flag = StatVfsMountFlags::empty();
+        let full = has_space(dir.path(), &disk, 1).unwrap_err();
+        assert!(matches!(full, EmbeddedError::DiskFull { .. }), "{full}");
+        disk.f_flag = StatVfsMountFlags::RDONLY;
+        let read_only = has_space(dir.path(), &disk, 1).unwrap_err();
+        assert!(read_only.to_string().contains("its file system is read-only"), "{read_only}");
     }
 
     #[test]

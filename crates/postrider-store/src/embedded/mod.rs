@@ -31,6 +31,7 @@ use std::time::Instant;
 use account::ServerUser;
 use binaries::Binaries;
 pub use errors::EmbeddedError;
+use errors::io_error;
 use home::{Home, Users};
 use postmaster::{Answer, Postmaster};
 
@@ -57,6 +58,12 @@ pub struct Cluster {
     running: Postmaster,
     started_here: bool,
     users: Users,
+}
+
+/// Keeps others from beginning to use the cluster, until dropped.
+#[derive(Debug)]
+pub struct Alone {
+    _deciding: home::Lock,
 }
 
 /// What became of the server.
@@ -150,10 +157,18 @@ impl Cluster {
         self.running.pid
     }
 
-    /// Whether the server that this handle was given still runs.
-    #[must_use]
-    pub fn is_running(&self) -> bool {
-        Postmaster::find(&self.server.home.pgdata()).is_some_and(|found| found.pid == self.running.pid)
+    /// Whether the server that this handle was given still runs. An error says that it is not known.
+    pub fn is_running(&self) -> Result<bool, EmbeddedError> {
+        Ok(self.server.find()?.is_some_and(|found| found.pid == self.running.pid))
+    }
+
+    /// The right to be the only user, as long as it is held: whoever wants to use the cluster waits. `None` when another process uses it.
+    pub fn alone(&self) -> Result<Option<Alone>, EmbeddedError> {
+        let deciding = self.server.home.lock()?;
+        let is_alone = self.users.is_alone()?;
+        // Finding out has given our own place among the users away.
+        self.users.join()?;
+        Ok(is_alone.then_some(Alone { _deciding: deciding }))
     }
 
     /// Ends this use. The last user stops the server; its clients are disconnected.
@@ -163,7 +178,7 @@ impl Cluster {
             return Ok(Stopped::LeftRunning);
         }
         // Asked again, because it may have died, or another process may have started it anew since.
-        if let Some(running) = Postmaster::find(&self.server.home.pgdata()) {
+        if let Some(running) = self.server.find()? {
             pg_ctl::stop(&self.server, &running)?;
         }
         socket_dir::remove(&self.server.home);
@@ -180,13 +195,19 @@ impl Server {
         Ok(Self { home, user, binaries })
     }
 
+    /// The server that runs on the data, if there is one.
+    fn find(&self) -> Result<Option<Postmaster>, EmbeddedError> {
+        let pgdata = self.home.pgdata();
+        Postmaster::find(&pgdata).map_err(io_error("see whether a server runs on", &pgdata))
+    }
+
     /// The server that already runs on the data, once it accepts connections.
     fn adopt(&self, users: &Users) -> Result<Option<Postmaster>, EmbeddedError> {
         let pgdata = self.home.pgdata();
         let begun = Instant::now();
         loop {
             // One that is stopping is gone after a while.
-            let Some(running) = Postmaster::find(&pgdata) else {
+            let Some(running) = self.find()? else {
                 return Ok(None);
             };
             match running.answer() {

@@ -78,12 +78,13 @@ fn start_once(server: &Server, settings: &[(String, String)]) -> Result<Postmast
     command.arg("-t").arg(limit.as_secs().to_string());
     command.arg("-o").arg(server_arguments(&pgdata, socket_dir.path(), settings));
     let outcome = match server.user.run(&mut command) {
-        Ok(output) if output.status.success() => match Postmaster::find(&pgdata) {
-            Some(started) => {
+        Ok(output) if output.status.success() => match server.find() {
+            Ok(Some(started)) => {
                 let _ = socket_dir.keep();
                 return Ok(started);
             }
-            None => Err(diagnose(server, log_begins, "it was gone at once", limit)),
+            Ok(None) => Err(diagnose(server, log_begins, "it was gone at once", limit)),
+            Err(error) => Err(error),
         },
         Ok(output) => Err(diagnose(server, log_begins, &text(&output), limit)),
         Err(error) => Err(error),
@@ -95,13 +96,12 @@ fn start_once(server: &Server, settings: &[(String, String)]) -> Result<Postmast
 
 /// Stops the server: clients are sent away, data is written, and it is gone when this returns.
 pub(super) fn stop(server: &Server, running: &Postmaster) -> Result<(), EmbeddedError> {
-    let pgdata = server.home.pgdata();
     let mut said = run_stop(server, "fast", time_limit())?;
-    if Postmaster::find(&pgdata).is_some() {
+    if server.find()?.is_some() {
         tracing::warn!(pid = running.pid, "the server did not stop in time and is stopped at once: {said}");
         said = run_stop(server, "immediate", time_limit())?;
     }
-    if Postmaster::find(&pgdata).is_some() {
+    if server.find()?.is_some() {
         return Err(EmbeddedError::Stop { pid: running.pid, detail: said, log: server.home.log() });
     }
     await_end(running.pid);
@@ -119,11 +119,11 @@ fn await_end(pid: u32) {
 /// After a failed start: leaves no process.
 fn put_down(server: &Server) {
     let pgdata = server.home.pgdata();
-    let Some(running) = Postmaster::find(&pgdata) else {
+    let Ok(Some(running)) = server.find() else {
         return;
     };
     let _ = run_stop(server, "immediate", Duration::from_secs(10));
-    if Postmaster::find(&pgdata).is_some() {
+    if server.find().is_ok_and(|found| found.is_some()) {
         let processes = postmaster::processes_on(&pgdata);
         postmaster::signal(running.pid, Signal::KILL);
         processes.into_iter().for_each(|pid| postmaster::signal(pid, Signal::KILL));

@@ -35,10 +35,12 @@ pub(super) enum Answer {
 }
 
 impl Postmaster {
-    /// The server that runs on `pgdata`, if there is one. A stale file is no server.
-    pub fn find(pgdata: &Path) -> Option<Self> {
-        let found = Self::parse(&fs::read_to_string(pid_file(pgdata)).ok()?)?;
-        serves(found.pid, pgdata).then_some(found)
+    /// The server that runs on `pgdata`, if there is one. A stale file is no server. An error says that it is not known whether there is
+    /// one: a process without a free file descriptor sees nothing, and must not take its server for dead.
+    pub fn find(pgdata: &Path) -> io::Result<Option<Self>> {
+        let Some(text) = known(fs::read(pid_file(pgdata)))? else { return Ok(None) };
+        let Some(found) = Self::parse(&String::from_utf8_lossy(&text)) else { return Ok(None) };
+        Ok(serves(found.pid, pgdata)?.then_some(found))
     }
 
     /// Lines: process, data directory, start time, port, socket directory, address, shared memory, status.
@@ -102,7 +104,7 @@ pub(super) fn remove_misleading_pid_file(pgdata: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     match named {
-        Some(server) if !exists(server.pid) || serves(server.pid, pgdata) => Ok(()),
+        Some(server) if !exists(server.pid) || serves(server.pid, pgdata)? => Ok(()),
         _ => fs::remove_file(path),
     }
 }
@@ -127,20 +129,30 @@ pub(super) fn signal(pid: u32, signal: Signal) {
     }
 }
 
+/// What was read; nothing where there is no such file or process. Any other error tells nothing about either.
+fn known<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Whether the process is a live server on this data.
-fn serves(pid: u32, pgdata: &Path) -> bool {
-    let Some(words) = command_line(pid) else {
-        return false;
+fn serves(pid: u32, pgdata: &Path) -> io::Result<bool> {
+    let Some(words) = command_line(pid)? else {
+        return Ok(false);
     };
     let program = words.first().and_then(|word| Path::new(word).file_name()).unwrap_or_default();
     if !is_server(&program.to_string_lossy()) {
-        return false;
+        return Ok(false);
     }
     // The working directory is certain, but not everybody may see it (root in a container may not).
-    works_in(pid, pgdata).unwrap_or_else(|| {
+    Ok(works_in(pid, pgdata).unwrap_or_else(|| {
         let data = words.iter().position(|word| word == "-D").and_then(|at| words.get(at + 1));
         data.is_none_or(|data| Path::new(data) == pgdata)
-    })
+    }))
 }
 
 fn is_server(program: &str) -> bool {
@@ -154,19 +166,16 @@ fn works_in(pid: u32, pgdata: &Path) -> Option<bool> {
 }
 
 /// The words of a live process's command; nothing for a dead one or a zombie.
-fn command_line(pid: u32) -> Option<Vec<String>> {
+fn command_line(pid: u32) -> io::Result<Option<Vec<String>>> {
     if Path::new("/proc/self/cmdline").exists() {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let Some(line) = known(fs::read(format!("/proc/{pid}/cmdline")))? else { return Ok(None) };
         let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-        return (!line.is_empty()).then(|| words.collect());
+        return Ok((!line.is_empty()).then(|| words.collect()));
     }
-    let ps = Command::new("ps")
-        .args(["-o", "args=", "-p", &pid.to_string()])
-        .stdin(Stdio::null())
-        .output()
-        .ok()?;
+    let ps =
+        Command::new("ps").args(["-o", "args=", "-p", &pid.to_string()]).stdin(Stdio::null()).output()?;
     let line = String::from_utf8_lossy(&ps.stdout).into_owned();
-    (!line.trim().is_empty()).then(|| line.split_whitespace().map(ToOwned::to_owned).collect())
+    Ok((!line.trim().is_empty()).then(|| line.split_whitespace().map(ToOwned::to_owned).collect()))
 }
 
 /// Whether the process still runs. One that has ended and was not yet waited for does not.
@@ -201,6 +210,22 @@ mod tests {
     #[test]
     fn a_process_that_is_not_a_server_serves_nothing() {
         assert!(exists(std::process::id()));
-        assert!(!serves(std::process::id(), Path::new("/")));
+        assert!(!serves(std::process::id(), Path::new("/")).unwrap());
+    }
+
+    #[test]
+    fn a_pid_file_that_cannot_be_read_does_not_mean_that_the_server_is_gone() {
+        let pgdata = tempfile::tempdir().unwrap();
+        assert_eq!(Postmaster::find(pgdata.path()).unwrap(), None, "there is no file");
+        fs::write(pid_file(pgdata.path()), format!("{}\n", i32::MAX)).unwrap();
+        assert_eq!(Postmaster::find(pgdata.path()).unwrap(), None, "there is no such process");
+        fs::remove_file(pid_file(pgdata.path())).unwrap();
+        // As with EMFILE, something is there and cannot be read.
+        fs::create_dir(pid_file(pgdata.path())).unwrap();
+        assert!(Postmaster::find(pgdata.path()).is_err());
+        for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM] {
+            assert!(known::<()>(Err(errno.into())).is_err(), "{errno}");
+        }
+        assert_eq!(known::<()>(Err(rustix::io::Errno::SRCH.into())).unwrap(), None);
     }
 }

@@ -75,12 +75,38 @@ enum Signature {
     Input,
 }
 
-/// What is wrong with a SQL function, if anything. To be asked as the worker, who will call it, or as somebody who can say as much.
+/// What is wrong with a SQL function, if anything. `schemas` is `jobs.sql_schemas`. To be asked as the worker, who will call it, or as
+/// somebody who can say as much.
 pub async fn check_sql_function(
     connection: &mut PgConnection,
     name: &SqlName,
+    schemas: &[String],
 ) -> Result<Result<(), String>, StoreError> {
+    if let Err(problem) = check_sql_schema(name, schemas) {
+        return Ok(Err(problem));
+    }
     Ok(signature(connection, name).await?.map(|_| ()))
+}
+
+/// Refuses a function whose schema is not among those that may be run: an installation says which of its functions are meant to be
+/// called by every tenant's administrators.
+pub fn check_sql_schema(name: &SqlName, schemas: &[String]) -> Result<(), String> {
+    let (schema, _) = name.parts();
+    if CLOSED.contains(&schema) || schema.starts_with("pg_") {
+        return Err(format!(
+            "the functions of the schema `{schema}` cannot be run as jobs; put yours into another one"
+        ));
+    }
+    if schemas.iter().any(|allowed| allowed == schema) {
+        return Ok(());
+    }
+    let named = match schemas {
+        [] => "names no schema".to_owned(),
+        _ => format!("names only {}", schemas.join(", ")),
+    };
+    Err(format!(
+        "the functions of the schema `{schema}` may not be run as jobs: jobs.sql_schemas {named}; add `{schema}` to it, for every process"
+    ))
 }
 
 async fn signature(
@@ -88,11 +114,6 @@ async fn signature(
     name: &SqlName,
 ) -> Result<Result<Signature, String>, StoreError> {
     let (schema, function) = name.parts();
-    if CLOSED.contains(&schema) || schema.starts_with("pg_") {
-        return Ok(Err(format!(
-            "the functions of the schema `{schema}` cannot be run as jobs; put yours into another one"
-        )));
-    }
     let row = sqlx::query!(
         r#"
         select function.pronargs = 0 as "takes_nothing!",

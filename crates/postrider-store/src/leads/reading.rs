@@ -65,6 +65,8 @@ pub struct Summary {
     pub updated: u64,
     /// Lines about somebody of whom another line was there already.
     pub repeated: u64,
+    /// Lines whose lead was recognised by its address, or by an external id that it got later.
+    pub matched_by_address: u64,
     /// Lines that were left out.
     pub bad: u64,
     /// The first of those, with what is wrong.
@@ -79,6 +81,7 @@ impl Summary {
         self.added += imported.added;
         self.updated += imported.updated;
         self.repeated += imported.repeated;
+        self.matched_by_address += imported.matched;
         let mut bad = chunk.bad;
         bad.extend(imported.refused);
         bad.sort_by_key(|bad| bad.line);

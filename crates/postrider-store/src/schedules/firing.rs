@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
 use postrider_model::ids::{JobRunId, ScheduleId, TenantId};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{Pool, StoreError, crash_point, jobs::interval, pool, unnamed::unnamed};
@@ -37,8 +38,20 @@ pub async fn due(
     per_tenant: i32,
     except: &[ScheduleId],
 ) -> Result<Vec<DueSchedule>, StoreError> {
-    let except: Vec<Uuid> = except.iter().map(|id| id.0).collect();
     let mut transaction = pool::begin(pool).await?;
+    let due = due_on(&mut transaction, limit, per_tenant, except).await?;
+    pool::commit(transaction).await?;
+    Ok(due)
+}
+
+/// The same in the caller's transaction.
+pub async fn due_on(
+    connection: &mut PgConnection,
+    limit: i32,
+    per_tenant: i32,
+    except: &[ScheduleId],
+) -> Result<Vec<DueSchedule>, StoreError> {
+    let except: Vec<Uuid> = except.iter().map(|id| id.0).collect();
     let rows = sqlx::query!(
         r#"
         select tenant_id as "tenant_id!", id as "id!", cron as "cron!", timezone as "timezone!", misfire as "misfire!",
@@ -49,10 +62,9 @@ pub async fn due(
         per_tenant,
         &except,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unnamed(connection))
     .await
     .map_err(StoreError::on("looking for due schedules"))?;
-    pool::commit(transaction).await?;
     Ok(rows
         .into_iter()
         .map(|row| DueSchedule {
