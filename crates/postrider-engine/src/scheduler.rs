@@ -19,7 +19,7 @@ use postrider_store::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Hints, step::within};
+use crate::{Health, Hints, step::within};
 
 /// Schedules read at a time, and most of them of one tenant.
 const BATCH: i32 = 100;
@@ -52,6 +52,8 @@ pub struct Scheduler {
     pub runs: Hints,
     /// What can be set.
     pub settings: SchedulerSettings,
+    /// Whether it can work.
+    pub health: Health,
 }
 
 impl Scheduler {
@@ -62,9 +64,16 @@ impl Scheduler {
         while !shutdown.is_cancelled() {
             self.ends.mark_unchanged();
             let fired = match self.fire_due(&mut unfit).await {
-                Ok(fired) => fired,
+                Ok(fired) => {
+                    self.health.passed();
+                    fired
+                }
                 Err(error) => {
-                    tracing::error!(?error, "schedules wait for the next round: {error}");
+                    self.health.failed(&error);
+                    tracing::error!(
+                        ?error,
+                        "the scheduler failed to fire schedules; they wait for the next round: {error}"
+                    );
                     Fired::default()
                 }
             };
@@ -130,7 +139,7 @@ impl Scheduler {
         let fire = Fire { run: &run, skipped, next };
         let Some(runs) = within(schedules::fire(&self.pool, schedule, &fire)).await? else { return Ok(None) };
         metrics::counter!("postrider_schedule_firings_total").increment(run.len() as u64);
-        tracing::info!(schedule_id = %schedule.id.0, firings = run.len(), runs, next = ?next, "a schedule fired");
+        tracing::info!(schedule_id = %schedule.id.0, firings = run.len(), runs, next = next.map(tracing::field::display), "a schedule fired");
         Ok(Some((runs, next.is_some_and(|next| next <= schedule.now))))
     }
 }

@@ -40,6 +40,7 @@ use crate::{
     GuardedClient,
     chat::{SlackAdapter, TelegramAdapter, WhatsappAdapter},
     email::{ResendAdapter, SmtpAdapter},
+    guard::URL_BYTES_MAX,
     sim::SimAdapter,
     social::{BlueskyAdapter, MastodonAdapter},
     voice::TwilioAdapter,
@@ -90,6 +91,9 @@ pub struct InvalidAccount(pub String);
 
 /// Far more than any vendor's secret has.
 pub const SECRET_BYTES_MAX: usize = 64 * 1024;
+
+/// Maximum bytes of the settings of an account, as JSON.
+pub const SETTINGS_BYTES_MAX: usize = 16 * 1024;
 
 /// Why an account cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -254,12 +258,19 @@ impl Adapters {
         self.0.get(name)
     }
 
-    /// Whether there is such a vendor, and whether it takes the account as it is set up. Nothing is sent.
-    pub fn check(&self, provider: &str, account: &Account<'_>) -> Result<(), AccountRefused> {
-        let adapter = self.get(provider).ok_or_else(|| AccountRefused::UnknownProvider {
+    /// The vendor of this name, or an error that lists those there are.
+    pub fn require(&self, provider: &str) -> Result<&Arc<dyn Adapter>, AccountRefused> {
+        self.get(provider).ok_or_else(|| AccountRefused::UnknownProvider {
             provider: provider.to_owned(),
             known: self.names(),
-        })?;
+        })
+    }
+
+    /// Whether there is such a vendor, and whether it takes the account as it is set up, with a new secret as with the first one. Nothing
+    /// is sent.
+    pub fn check(&self, provider: &str, account: &Account<'_>) -> Result<(), AccountRefused> {
+        let adapter = self.require(provider)?;
+        check_settings(account.settings).map_err(AccountRefused::Invalid)?;
         let bytes = account.secret.expose_secret().len();
         if bytes > SECRET_BYTES_MAX {
             return Err(AccountRefused::Invalid(InvalidAccount(format!(
@@ -279,4 +290,33 @@ impl Adapters {
     pub fn names(&self) -> String {
         self.0.keys().copied().collect::<Vec<_>>().join(", ")
     }
+}
+
+/// No setting is longer than a URL may be, and none holds a line break, which an address or a header must not have.
+fn check_settings(settings: &serde_json::Value) -> Result<(), InvalidAccount> {
+    let bytes = settings.to_string().len();
+    if bytes > SETTINGS_BYTES_MAX {
+        return Err(InvalidAccount(format!(
+            "the settings have {bytes} bytes; the limit is {SETTINGS_BYTES_MAX}"
+        )));
+    }
+    let mut left = vec![("settings", settings)];
+    while let Some((name, value)) = left.pop() {
+        match value {
+            serde_json::Value::String(text) if text.len() > URL_BYTES_MAX => {
+                return Err(InvalidAccount(format!("`{name}` is longer than {URL_BYTES_MAX} bytes")));
+            }
+            serde_json::Value::String(text) if text.contains(char::is_control) => {
+                return Err(InvalidAccount(format!(
+                    "`{name}` holds a line break or another control character; remove it"
+                )));
+            }
+            serde_json::Value::Object(members) => {
+                left.extend(members.iter().map(|(name, value)| (name.as_str(), value)));
+            }
+            serde_json::Value::Array(entries) => left.extend(entries.iter().map(|entry| (name, entry))),
+            _ => {}
+        }
+    }
+    Ok(())
 }

@@ -3,7 +3,10 @@
 //! There are thousands of these at a time. Whatever most of them never do is boxed, so that each takes hundreds of bytes and not
 //! thousands.
 
-use std::{panic::AssertUnwindSafe, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    time::{Duration, Instant},
+};
 
 use futures::FutureExt;
 use postrider_model::{Message, Outcome, ids::OutboxId};
@@ -28,6 +31,7 @@ pub(super) async fn call(
     reservation: Reservation,
     Errand { item, message, permit }: Errand,
 ) -> Settlement {
+    prepared.route(way).record_wait(prepared.claimed_at);
     let mut outcome = try_at(shared, prepared.route(way), &reservation, &message).await;
     drop(permit);
     let mut reservation = reservation;
@@ -58,6 +62,7 @@ pub(super) async fn try_at(
         }
         crash_point!("call.before");
         tries += 1;
+        let began = Instant::now();
         let called = AssertUnwindSafe(route.provider.call(reservation, message)).catch_unwind();
         let outcome = match tokio::time::timeout(settings.call_timeout, called).await {
             Ok(Ok(outcome)) => outcome,
@@ -65,7 +70,7 @@ pub(super) async fn try_at(
             Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
         };
         crash_point!("call.after");
-        if let Some(news) = route.note(shared, &outcome) {
+        if let Some(news) = route.note(shared, &outcome, began.elapsed()) {
             Box::pin(route.tell(shared, news)).await;
         }
         match decide(outcome, tries, waited, spread(reservation.outbox_id()), &settings.retry) {

@@ -16,7 +16,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
-use postrider_model::{Outcome, Why, campaign::JobStatus};
+use postrider_model::{Outcome, Span, Why, campaign::JobStatus};
 use postrider_store::{
     Reservation, Settlement, StoreError,
     jobs::{self, ClaimedJob},
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Shared,
     call::call,
-    committer::Submission,
+    committer::{Submission, Written},
     decide::job_pause,
     gate::Look,
     hours::Openings,
@@ -45,6 +45,8 @@ const NOT_OURS_PAUSE: i32 = 4;
 const FRESH: Duration = Duration::from_secs(1);
 /// How long a job waits while somebody else finds out whether a provider answers again.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
+/// How long a job stays away while nothing may be sent: the witness looks once a second.
+const CLOSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// How an attempt ended.
 pub(super) enum Ended {
@@ -56,6 +58,10 @@ pub(super) enum Ended {
     Crowded,
     /// Its phase is paused; what was under way is over.
     Paused,
+    /// The worker gets no database connection to write with; some items were not begun.
+    Starved,
+    /// Nothing may be sent from the database at the moment; what was under way is over.
+    Closed,
     /// Its account must wait, under these limits.
     PutOff(PutOff, serde_json::Value),
     /// Somebody else holds the job now.
@@ -75,7 +81,7 @@ pub(super) async fn work(shared: &Shared, job: ClaimedJob, lost: CancellationTok
     let id = job.hold.job_id;
     match record(shared, &job, ended).await {
         Ok(Some(status)) => {
-            metrics::counter!("postrider_jobs_ended_total", "status" => status.as_str()).increment(1);
+            metrics::counter!("postrider_send_jobs_ended_total", "status" => status.as_str()).increment(1);
             tracing::info!(
                 job.id = %id, run.id = %job.run_id, correlation_id = %job.correlation_id, attempt = job.hold.attempt,
                 "{id} is now {status}"
@@ -121,14 +127,25 @@ async fn record(shared: &Shared, job: &ClaimedJob, ended: Ended) -> Result<Optio
             tracing::info!(job.id = %id, run.id = %job.run_id, "{id} waits: its phase is paused");
             Ok(Some(JobStatus::Queued))
         }
+        Ended::Starved => {
+            release(Duration::ZERO).await?;
+            tracing::warn!(job.id = %id, run.id = %job.run_id, "{id} was released: this worker cannot write");
+            Ok(Some(JobStatus::Queued))
+        }
+        Ended::Closed => {
+            release(CLOSED_PAUSE).await?;
+            tracing::info!(job.id = %id, run.id = %job.run_id, "{id} waits: nothing may be sent from this database before it was looked at");
+            Ok(Some(JobStatus::Queued))
+        }
         Ended::PutOff(put_off, under) => {
             let jobs = shared
                 .while_away(|pool, worker| limits::put_off(pool, worker, hold, put_off, &under))
                 .await?;
-            metrics::counter!("postrider_jobs_put_off_total", "why" => put_off.why.as_str()).increment(1);
+            metrics::counter!("postrider_send_jobs_put_off_total", "why" => put_off.why.as_str())
+                .increment(1);
             tracing::info!(
                 job.id = %id, run.id = %job.run_id, correlation_id = %job.correlation_id, jobs,
-                "{id} waits {:?}: {}", put_off.wait, put_off.why.sentence()
+                "{id} waits {}: {}", Span(put_off.wait), put_off.why.sentence()
             );
             Ok(Some(JobStatus::Queued))
         }
@@ -182,6 +199,10 @@ enum Stop {
     Crowded,
     /// The phase is paused.
     Paused,
+    /// The worker gets no database connection to write with.
+    Starved,
+    /// Nothing may be sent from the database.
+    Closed,
 }
 
 /// Turns at an account.
@@ -250,7 +271,8 @@ impl<'a> Execution<'a> {
                 biased;
                 answer = async { Some(self.reserving.as_mut().map(|reserving| &mut reserving.answer)?.await) },
                     if self.reserving.is_some() => match answer {
-                        Some(Ok(answer)) => self.reserved(answer),
+                        Some(Ok(Written::Window(answer))) => self.reserved(answer),
+                        Some(Ok(Written::Withdrawn)) => self.reserving_was_withdrawn(),
                         _ => self.reserving_was_refused(),
                     },
                 Some(settlement) = self.calls.next(), if !self.calls.is_empty() => self.settled.push(settlement),
@@ -265,6 +287,7 @@ impl<'a> Execution<'a> {
                 () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
                 () = self.shared.stopping.cancelled(), if waits && !self.shared.stopping.is_cancelled() => {}
                 () = self.lost.cancelled(), if waits && !self.lost.is_cancelled() => {}
+                () = self.shared.writing.until_starved(), if waits && !self.shared.writing.is_starved() => {}
                 // The worker began to stop a moment ago: there is nothing left to wait for.
                 else => {}
             }
@@ -280,7 +303,10 @@ impl<'a> Execution<'a> {
     }
 
     fn has_stopped(&self) -> bool {
-        self.shared.stopping.is_cancelled() || self.lost.is_cancelled() || self.stop.is_some()
+        self.shared.stopping.is_cancelled()
+            || self.lost.is_cancelled()
+            || self.stop.is_some()
+            || self.shared.writing.is_starved()
     }
 
     /// What to do about the items that were not begun.
@@ -470,7 +496,8 @@ impl<'a> Execution<'a> {
             reserving.permits = Some(ready.permits);
             Window::new(self.job.hold, ready.first, items)
         });
-        let submission = Submission { settlements: std::mem::take(&mut self.settled), window, reply };
+        let settlements = std::mem::take(&mut self.settled);
+        let submission = Submission { settlements, window, is_withdrawn: false, reply };
         // The committer outlives every job.
         let _ = self.shared.submissions.send(submission).await;
         // Even without a window the answer is waited for: the job ends when everything it knows is written down.
@@ -484,6 +511,10 @@ impl<'a> Execution<'a> {
             WindowAnswer::Items(answers) => answers,
             WindowAnswer::Paused => {
                 self.stop = Some(Stop::Paused);
+                return;
+            }
+            WindowAnswer::Closed => {
+                self.stop = Some(Stop::Closed);
                 return;
             }
             WindowAnswer::Lost => {
@@ -541,6 +572,12 @@ impl<'a> Execution<'a> {
             .push(reservation.settle(Outcome::NotSent { reason: reason.to_owned(), retry_after: None }));
     }
 
+    /// Its items were not reserved, and are not called.
+    fn reserving_was_withdrawn(&mut self) {
+        self.reserving = None;
+        self.stop = Some(Stop::Starved);
+    }
+
     fn reserving_was_refused(&mut self) {
         self.reserving = None;
         self.stop = Some(Stop::Refused);
@@ -560,6 +597,9 @@ impl<'a> Execution<'a> {
             }
             Some(Stop::Crowded) => Ended::Crowded,
             Some(Stop::Paused) => Ended::Paused,
+            Some(Stop::Starved) => Ended::Starved,
+            None if !self.todo.is_empty() && self.shared.writing.is_starved() => Ended::Starved,
+            Some(Stop::Closed) => Ended::Closed,
             None if !self.todo.is_empty() => Ended::Interrupted,
             None => match self.opens_at {
                 // Other jobs of the run may hold people for whom it is time.

@@ -20,6 +20,7 @@ mod route;
 mod slow;
 mod turns;
 mod window;
+mod writing;
 
 use std::{
     collections::HashMap,
@@ -34,6 +35,7 @@ use postrider_model::{
 use postrider_providers::Adapters;
 use postrider_store::{
     Pool, StoreError,
+    fence::Fence,
     jobs::{self, ClaimedJob},
     limits,
     outbox::JobHold,
@@ -48,8 +50,9 @@ use self::{
     committer::{Committer, Submissions},
     gate::Gate,
     slow::Bounds,
+    writing::Writing,
 };
-use crate::{render::Template, vital::vital};
+use crate::{Health, render::Template, vital::vital};
 
 /// How the worker behaves.
 #[derive(Debug, Clone)]
@@ -115,6 +118,8 @@ struct Shared {
     adapters: Adapters,
     master_key: MasterKey,
     submissions: Submissions,
+    writing: Arc<Writing>,
+    health: Health,
     /// What is known about each account.
     gates: Mutex<HashMap<ProviderAccountId, Arc<Gate>>>,
     /// Assets that were compiled already. An asset is known by its tenant and its id.
@@ -180,7 +185,8 @@ impl CampaignWorker {
     ) -> Self {
         let worker: Arc<str> = format!("worker-{}", uuid::Uuid::now_v7()).into();
         let (submissions, queue) = mpsc::channel(SUBMISSIONS_MAX);
-        let committer = Committer::new(writes, Arc::clone(&worker), queue);
+        let writing = Arc::new(Writing::new(writes, pool.clone()));
+        let committer = Committer::new(Arc::clone(&writing), Arc::clone(&worker), queue);
         let shared = Arc::new(Shared {
             pool,
             worker,
@@ -188,6 +194,8 @@ impl CampaignWorker {
             adapters,
             master_key,
             submissions,
+            writing,
+            health: Health::new("campaigns"),
             gates: Mutex::default(),
             templates: Mutex::default(),
             held: Mutex::default(),
@@ -199,11 +207,23 @@ impl CampaignWorker {
         Self { shared, committer, wakeups }
     }
 
+    /// Whether its loops can work, once it runs.
+    #[must_use]
+    pub fn health(&self) -> [Health; 2] {
+        [self.shared.health.clone(), self.shared.writing.health.clone()]
+    }
+
+    /// Reserves only while this fence is open.
+    #[must_use]
+    pub fn fenced(self, fence: Fence) -> Self {
+        Self { committer: self.committer.fenced(fence), ..self }
+    }
+
     /// Works until shutdown; then finishes the calls that are under way and hands back the rest.
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { shared, committer, mut wakeups } = self;
         tracing::info!(worker = %shared.worker, "the campaign worker is running");
-        metrics::counter!("postrider_jobs_claimed_total").increment(0);
+        metrics::counter!("postrider_send_jobs_claimed_total").increment(0);
         metrics::counter!("postrider_commits_total").increment(0);
         let committing = TaskTracker::new();
         for _ in 0..shared.settings.commit_connections.max(1) {
@@ -216,6 +236,10 @@ impl CampaignWorker {
         background.spawn(vital("what measures jobs", measure(Arc::clone(&shared), ended.clone())));
         background.spawn(vital("what listens for limits", listen(Arc::clone(&shared), ended.clone())));
         background.spawn(vital("what tends phases", tend(Arc::clone(&shared), ended.clone())));
+        let writing = Arc::clone(&shared.writing);
+        let watching = ended.clone();
+        background
+            .spawn(vital("the watch of write connections", async move { writing.watch(watching).await }));
         let jobs = TaskTracker::new();
         let mut was_away = false;
         let mut claimed_at: Option<Instant> = None;
@@ -237,6 +261,7 @@ impl CampaignWorker {
             }
             match shared.claim().await {
                 Ok(claimed) if !claimed.is_empty() => {
+                    shared.health.passed();
                     for job in claimed {
                         let lost = shared.hold(job.hold);
                         let holding = Holding { shared: Arc::clone(&shared), hold: job.hold };
@@ -244,10 +269,14 @@ impl CampaignWorker {
                     }
                     continue;
                 }
-                Ok(_) => was_away = false,
+                Ok(_) => {
+                    was_away = false;
+                    shared.health.passed();
+                }
                 Err(error) => {
                     was_away = true;
-                    tracing::error!(error = ?error, "no jobs were claimed: {error}");
+                    shared.health.failed(&error);
+                    tracing::error!(error = ?error, "the campaign worker failed to claim jobs: {error}");
                 }
             }
             // A notification is a hint; the poll is the guarantee.
@@ -300,7 +329,8 @@ impl Shared {
             let room = self.settings.jobs_max.saturating_sub(held.len());
             (room.min(self.settings.jobs_per_tenant_max - most.unwrap_or(0)), except)
         };
-        if room == 0 {
+        // A worker that cannot write must not hold jobs that others could work on.
+        if room == 0 || self.writing.is_starved() {
             return Ok(Vec::new());
         }
         let slow = self.slow_runs();
@@ -314,7 +344,7 @@ impl Shared {
             claimed
                 .extend(jobs::claim(&self.pool, &self.worker, room - claimed.len(), &except, &runs).await?);
         }
-        metrics::counter!("postrider_jobs_claimed_total").increment(claimed.len() as u64);
+        metrics::counter!("postrider_send_jobs_claimed_total").increment(claimed.len() as u64);
         Ok(claimed)
     }
 
@@ -496,9 +526,9 @@ async fn measure(shared: Arc<Shared>, ended: CancellationToken) {
         measure_circuits(&shared, &mut providers).await;
         match jobs::measure(&shared.pool).await {
             Ok(backlog) => {
-                metrics::gauge!("postrider_jobs_waiting").set(backlog.jobs_waiting as f64);
-                metrics::gauge!("postrider_jobs_locked").set(backlog.jobs_locked as f64);
-                metrics::gauge!("postrider_jobs_oldest_lock_seconds").set(backlog.oldest_lock_seconds);
+                metrics::gauge!("postrider_send_jobs_waiting").set(backlog.jobs_waiting as f64);
+                metrics::gauge!("postrider_send_jobs_locked").set(backlog.jobs_locked as f64);
+                metrics::gauge!("postrider_send_jobs_oldest_lock_seconds").set(backlog.oldest_lock_seconds);
                 metrics::gauge!("postrider_items_in_doubt").set(backlog.items_in_doubt as f64);
                 metrics::gauge!("postrider_items_oldest_doubt_seconds").set(backlog.oldest_doubt_seconds);
             }

@@ -2,8 +2,8 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    panic::AssertUnwindSafe,
     sync::Arc,
+    time::Instant,
 };
 
 use postrider_model::{Channel, Message, ids::OutboxId};
@@ -37,10 +37,13 @@ pub(super) struct Prepared {
     pub(super) begun: HashSet<Uuid>,
     /// The limits of its account, as they were read.
     pub(super) limits: serde_json::Value,
+    /// When the attempt began, right after the claim.
+    pub(super) claimed_at: Instant,
 }
 
 impl Prepared {
     pub(super) async fn new(shared: &Shared, job: &ClaimedJob) -> Result<Self, Ended> {
+        let claimed_at = Instant::now();
         let adapter = shared.adapters.get(&job.provider);
         let known = shared.templates().get(&(job.hold.tenant_id, job.asset_id)).map(Arc::clone);
         let wanted = jobs::Wanted {
@@ -70,7 +73,7 @@ impl Prepared {
         let second = material.failover.as_ref().and_then(|account| second(shared, job, account));
         let limits = account.limits.clone();
         let leads = material.leads.into_iter().map(|lead| (lead.id.0, Arc::new(lead))).collect();
-        Ok(Self { template, leads, first, second, begun: material.begun, limits })
+        Ok(Self { template, leads, first, second, begun: material.begun, limits, claimed_at })
     }
 
     pub(super) fn route(&self, way: Way) -> &Route {
@@ -95,11 +98,9 @@ impl Prepared {
             }
             (Channel::Email, _) if address.is_none() => skip("the lead has no e-mail address"),
             (Channel::Voice, _) if address.is_none() => skip("the lead has no phone number"),
-            _ => match std::panic::catch_unwind(AssertUnwindSafe(|| self.template.render(lead, address))) {
-                Ok(Ok(message)) => (Plan::Call { message_hash: message.hash() }, Some(message)),
-                Ok(Err(error)) => (Plan::Fail { reason: error.to_string() }, None),
-                // A template can ask for more than there is. That is the end of its item, and of no other.
-                Err(_) => (Plan::Fail { reason: "the template could not be filled in".to_owned() }, None),
+            _ => match self.template.render(lead, address) {
+                Ok(message) => (Plan::Call { message_hash: message.hash() }, Some(message)),
+                Err(error) => (Plan::Fail { reason: error.to_string() }, None),
             },
         };
         let recipient = address.map(str::to_owned);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use jiff::{Timestamp, tz::TimeZone};
-use metrics::Counter;
+use metrics::{Counter, Histogram};
 use postrider_model::{Limits, Outcome, Why, limits::By};
 use postrider_providers::{Account, Provider};
 use postrider_store::{
@@ -31,6 +31,7 @@ pub(super) struct Route {
     /// What the provider allows where the account does not say.
     default_rate: Option<f64>,
     calls: Calls,
+    claim_to_call: Histogram,
 }
 
 /// Why there is no way.
@@ -71,6 +72,7 @@ impl Route {
             default_rate: manifest.rate.map(|rate| f64::from(rate.calls) / rate.per.as_secs_f64().max(0.001)),
             limits,
             calls: Calls::of(&account.provider),
+            claim_to_call: metrics::histogram!("postrider_item_claim_to_call_seconds", "provider" => account.provider.clone()),
         })
     }
 
@@ -162,9 +164,14 @@ impl Route {
         }
     }
 
+    /// Records how long after the claim of its job an item is called.
+    pub(super) fn record_wait(&self, claimed_at: Instant) {
+        self.claim_to_call.record(claimed_at.elapsed());
+    }
+
     /// Counts a call, and says what it tells about the account that others do not know yet.
-    pub(super) fn note(&self, shared: &Shared, outcome: &Outcome) -> Option<News> {
-        self.calls.count(outcome);
+    pub(super) fn note(&self, shared: &Shared, outcome: &Outcome, took: Duration) -> Option<News> {
+        self.calls.count(outcome, took);
         self.gate.note(Instant::now(), outcome, shared.settings.circuit_after)
     }
 
@@ -202,19 +209,25 @@ pub(super) fn until(then: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(now)).unwrap_or_default()
 }
 
-/// The counters of a vendor's calls, by outcome. Looking one up takes longer than counting.
-struct Calls([(&'static str, Counter); 4]);
+/// The counters of a provider's calls, by outcome, and the durations of the calls. Looking one up takes longer than counting.
+struct Calls {
+    outcomes: [(&'static str, Counter); 4],
+    durations: Histogram,
+}
 
 impl Calls {
     fn of(provider: &str) -> Self {
-        Self(Outcome::KINDS.map(|kind| {
+        let outcomes = Outcome::KINDS.map(|kind| {
             let counter = metrics::counter!("postrider_calls_total", "provider" => provider.to_owned(), "outcome" => kind);
             (kind, counter)
-        }))
+        });
+        let durations = metrics::histogram!("postrider_call_seconds", "provider" => provider.to_owned());
+        Self { outcomes, durations }
     }
 
-    fn count(&self, outcome: &Outcome) {
-        for (_, counter) in self.0.iter().filter(|(kind, _)| *kind == outcome.kind()) {
+    fn count(&self, outcome: &Outcome, took: Duration) {
+        self.durations.record(took);
+        for (_, counter) in self.outcomes.iter().filter(|(kind, _)| *kind == outcome.kind()) {
             counter.increment(1);
         }
     }

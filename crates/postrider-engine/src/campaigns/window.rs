@@ -8,12 +8,12 @@ use std::{
 use postrider_model::Message;
 use postrider_store::{
     Reservation,
-    outbox::{MovedOver, PlannedItem, WindowAnswer},
+    outbox::{MovedOver, PlannedItem},
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
-use super::{Shared, failover, turns::Way};
+use super::{Shared, committer::Written, failover, turns::Way};
 
 /// A stretch of items that are about to be reserved.
 pub(super) struct Ready {
@@ -51,7 +51,7 @@ pub(super) struct Reserving {
     pub(super) way: Way,
     pub(super) messages: Vec<(Uuid, Option<Message>)>,
     pub(super) permits: Option<OwnedSemaphorePermit>,
-    pub(super) answer: oneshot::Receiver<WindowAnswer>,
+    pub(super) answer: oneshot::Receiver<Written>,
 }
 
 /// What is called under a reservation.

@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::FutureExt;
@@ -94,6 +94,12 @@ async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, Went) {
         return (Verdict::Release { pause: Duration::ZERO, reason: None }, Went::Well);
     }
     crash_point!("reply.before_call");
+    if reply.attempt_count == 0 {
+        let waited = Timestamp::now().duration_since(reply.created_at);
+        metrics::histogram!("postrider_reply_commit_to_call_seconds", "provider" => reply.provider.clone())
+            .record(waited.as_secs_f64().max(0.0));
+    }
+    let began = Instant::now();
     let calling = AssertUnwindSafe(provider.call(reply.reservation(), &reply.message)).catch_unwind();
     let outcome = match tokio::time::timeout(settings.call_timeout, calling).await {
         Ok(Ok(outcome)) => outcome,
@@ -101,6 +107,8 @@ async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, Went) {
         Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
     };
     crash_point!("reply.after_call");
+    metrics::histogram!("postrider_reply_call_seconds", "provider" => reply.provider.clone())
+        .record(began.elapsed());
     metrics::counter!("postrider_reply_attempts_total", "provider" => reply.provider.clone(), "outcome" => outcome.kind())
         .increment(1);
     after_call(outcome, class, &pausing)

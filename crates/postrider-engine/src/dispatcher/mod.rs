@@ -36,6 +36,7 @@ use self::{
     settle::{Settled, Settler},
 };
 use crate::{
+    Health,
     step::{served_last, within},
     vital::vital,
 };
@@ -71,6 +72,7 @@ struct Shared {
     name: String,
     accounts: Accounts,
     settings: DispatcherSettings,
+    health: Health,
 }
 
 impl Dispatcher {
@@ -85,7 +87,14 @@ impl Dispatcher {
     ) -> Self {
         let name = format!("dispatcher-{}", uuid::Uuid::now_v7());
         let accounts = Accounts::new(pool.clone(), adapters, master_key);
-        Self { shared: Arc::new(Shared { pool, name, accounts, settings }), wakeups }
+        let health = Health::new("dispatcher");
+        Self { shared: Arc::new(Shared { pool, name, accounts, settings, health }), wakeups }
+    }
+
+    /// Whether it can work, once it runs.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.health.clone()
     }
 
     /// Sends until shutdown; then finishes the attempts that are under way.
@@ -102,16 +111,21 @@ impl Dispatcher {
             work.take_ends();
             let room = work.room();
             let is_full = match room.limit {
-                0 => false,
+                0 => {
+                    shared.health.passed();
+                    false
+                }
                 limit => match within(replies::claim(&shared.pool, &shared.name, &room)).await {
                     Ok(claimed) => {
+                        shared.health.passed();
                         let is_full = claimed.len() >= limit;
                         work.note_turns(&claimed);
                         claimed.into_iter().for_each(|reply| work.begin(reply));
                         is_full
                     }
                     Err(error) => {
-                        tracing::error!(error = ?error, "no replies were claimed: {error}");
+                        shared.health.failed(&error);
+                        tracing::error!(error = ?error, "the dispatcher failed to claim replies: {error}");
                         false
                     }
                 },

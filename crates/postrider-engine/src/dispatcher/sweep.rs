@@ -6,7 +6,7 @@ use std::time::Duration;
 use postrider_store::{Pool, StoreError, messages, pool, replies};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Hints, executor::Executing, step::within, vital::vital};
+use crate::{Health, Hints, executor::Executing, step::within, vital::vital};
 
 /// Rows taken in one transaction.
 const BATCH: usize = 100;
@@ -30,6 +30,8 @@ pub struct Sweep {
     pub max_attempts: i32,
     /// How often to look.
     pub every: Duration,
+    /// Whether it can work.
+    pub health: Health,
 }
 
 impl Sweep {
@@ -39,9 +41,9 @@ impl Sweep {
         let measuring =
             tokio::spawn(vital("what measures replies", measure(self.pool.clone(), shutdown.clone())));
         while !shutdown.is_cancelled() {
-            tell("replies whose dispatcher went away", self.reclaim().await);
-            tell("kept replies", self.enqueue_kept().await);
-            tell("messages whose execution was not ended", self.take_up(&executions).await);
+            self.report("replies whose dispatcher went away", self.reclaim().await);
+            self.report("kept replies", self.enqueue_kept().await);
+            self.report("messages whose execution was not ended", self.take_up(&executions).await);
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 () = tokio::time::sleep(self.every) => {}
@@ -98,13 +100,17 @@ impl Sweep {
         }
         Ok(count)
     }
-}
 
-fn tell(what: &str, swept: Result<usize, StoreError>) {
-    match swept {
-        Ok(0) => {}
-        Ok(count) => tracing::warn!(count, "took up {count} {what}"),
-        Err(error) => tracing::warn!(?error, "{what} wait for the next round: {error}"),
+    fn report(&self, what: &str, swept: Result<usize, StoreError>) {
+        match &swept {
+            Ok(0) => {}
+            Ok(count) => tracing::warn!(count, "took up {count} {what}"),
+            Err(error) => tracing::warn!(?error, "{what} wait for the next round: {error}"),
+        }
+        match swept {
+            Ok(_) => self.health.passed(),
+            Err(error) => self.health.failed(&error),
+        }
     }
 }
 

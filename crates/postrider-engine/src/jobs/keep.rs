@@ -77,7 +77,7 @@ impl Keeper {
             let recovered =
                 within(job_runs::recover(&self.shared.pool, self.shared.settings.lease, BATCH)).await?;
             for run in &recovered {
-                tracing::warn!(job_id = %run.id.0, function = run.function_name, worker = run.worker, retry_at = ?run.retry_at, "the process of a run went away");
+                tracing::warn!(job_id = %run.id.0, function = run.function_name, worker = run.worker, retry_at = run.retry_at.map(tracing::field::display), "the process of a run went away");
             }
             metrics::counter!("postrider_job_runs_total", "as" => "recovered")
                 .increment(recovered.len() as u64);
@@ -108,22 +108,19 @@ async fn measure_once(pool: &Pool) -> Result<(), StoreError> {
     let standing = job_runs::measure(&mut transaction).await?;
     pool::commit(transaction).await?;
     let share = |part: i64, of: i64| if of > 0 { part as f64 / of as f64 } else { 0.0 };
-    for (name, value) in [
-        ("postrider_jobs_waiting", standing.waiting as f64),
-        ("postrider_jobs_running", standing.running as f64),
-        ("postrider_jobs_retry_pending", standing.retry_pending as f64),
-        ("postrider_jobs_failed_24h", standing.failed_day as f64),
-        ("postrider_jobs_total_24h", standing.total_day as f64),
-        ("postrider_jobs_retry_rate_24h", share(standing.retried_day, standing.total_day)),
-        ("postrider_jobs_long_running", standing.long_running as f64),
-        ("postrider_jobs_oldest_heartbeat_seconds", standing.oldest_heartbeat_seconds),
-        ("postrider_schedules_overdue_seconds", standing.overdue_seconds),
-        ("postrider_schedule_firings_waiting", standing.waiting_firings as f64),
-        ("postrider_sync_errors_open", standing.open_errors as f64),
-        ("postrider_alerts_open", standing.open_alerts as f64),
-        ("postrider_alert_notifications_in_doubt", standing.doubtful_notifications as f64),
-    ] {
-        metrics::gauge!(name).set(value);
-    }
+    let retry_rate = share(standing.retried_day, standing.total_day);
+    metrics::gauge!("postrider_job_runs_waiting").set(standing.waiting as f64);
+    metrics::gauge!("postrider_job_runs_running").set(standing.running as f64);
+    metrics::gauge!("postrider_job_runs_retry_pending").set(standing.retry_pending as f64);
+    metrics::gauge!("postrider_job_runs_failed_24h").set(standing.failed_day as f64);
+    metrics::gauge!("postrider_job_runs_24h").set(standing.total_day as f64);
+    metrics::gauge!("postrider_job_runs_retry_rate_24h").set(retry_rate);
+    metrics::gauge!("postrider_job_runs_long_running").set(standing.long_running as f64);
+    metrics::gauge!("postrider_job_runs_oldest_heartbeat_seconds").set(standing.oldest_heartbeat_seconds);
+    metrics::gauge!("postrider_schedules_overdue_seconds").set(standing.overdue_seconds);
+    metrics::gauge!("postrider_schedule_firings_waiting").set(standing.waiting_firings as f64);
+    metrics::gauge!("postrider_sync_errors_open").set(standing.open_errors as f64);
+    metrics::gauge!("postrider_alerts_open").set(standing.open_alerts as f64);
+    metrics::gauge!("postrider_alert_notifications_in_doubt").set(standing.doubtful_notifications as f64);
     Ok(())
 }

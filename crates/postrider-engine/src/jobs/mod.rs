@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
 use self::{keep::Keeper, perform::Performed, settle::Settler};
 use crate::{
-    Hints,
+    Health, Hints,
     step::{served_last, within},
     vital::vital,
 };
@@ -64,7 +64,9 @@ pub struct RunnerSettings {
     pub poll_interval: Duration,
     /// Most SQL functions at a time; each holds a connection.
     pub sql_concurrency: usize,
-    /// The schemas whose functions may be run; those of everybody but Postrider and the server, if none is named.
+    /// Most of them of one tenant, less than all of them, so that one tenant's slow functions do not keep those of others waiting.
+    pub sql_tenant_concurrency: usize,
+    /// The schemas whose functions may be run; none, if none is named.
     pub sql_schemas: Vec<String>,
 }
 
@@ -102,6 +104,7 @@ struct Shared {
     held: Held,
     sql_pool: Pool,
     settings: RunnerSettings,
+    health: Health,
 }
 
 impl Runner {
@@ -111,8 +114,16 @@ impl Runner {
         let RunnerParts { pool, sql_pool, functions, client, master_key, ends } = parts;
         let name = format!("runner-{}", uuid::Uuid::now_v7());
         let held = Held::default();
-        let shared = Shared { pool, name, functions, client, master_key, ends, held, sql_pool, settings };
+        let health = Health::new("scheduler");
+        let shared =
+            Shared { pool, name, functions, client, master_key, ends, held, sql_pool, settings, health };
         Self { shared: Arc::new(shared), wakeups, cancels }
+    }
+
+    /// Whether it can work, once it runs. It is a part of the role `scheduler`.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.health.clone()
     }
 
     /// Runs functions until shutdown; then finishes those that are under way.
@@ -132,7 +143,6 @@ impl Runner {
             shared: Arc::clone(&shared),
             attempts: JoinSet::new(),
             tenants: HashMap::new(),
-            sql_attempts: 0,
             served_last: [None; 2],
             ended,
         };
@@ -190,12 +200,20 @@ enum Kind {
     Sql,
 }
 
+/// What is under way of one tenant.
+#[derive(Debug, Clone, Copy, Default)]
+struct Busy {
+    /// All attempts.
+    attempts: usize,
+    /// Those of SQL functions.
+    sql: usize,
+}
+
 /// What is under way.
 struct Work {
     shared: Arc<Shared>,
     attempts: JoinSet<(TenantId, Kind)>,
-    tenants: HashMap<TenantId, usize>,
-    sql_attempts: usize,
+    tenants: HashMap<TenantId, Busy>,
     /// By kind.
     served_last: [Option<TenantId>; 2],
     ended: mpsc::Sender<EndedRun>,
@@ -206,16 +224,19 @@ impl Work {
     async fn claim(&mut self, kind: Kind) -> bool {
         let room = self.room(kind);
         if room.limit == 0 {
+            self.shared.health.passed();
             return false;
         }
         match within(job_runs::claim(&self.shared.pool, &self.shared.name, &room)).await {
             Ok(claimed) => {
+                self.shared.health.passed();
                 let is_full = claimed.len() >= room.limit;
                 self.begin(claimed, kind);
                 is_full
             }
             Err(error) => {
-                tracing::error!(error = ?error, "no runs were claimed: {error}");
+                self.shared.health.failed(&error);
+                tracing::error!(error = ?error, "the runner failed to claim runs: {error}");
                 false
             }
         }
@@ -226,31 +247,42 @@ impl Work {
         self.shared.settings.concurrency.saturating_sub(self.attempts.len())
     }
 
+    /// How many SQL functions are under way.
+    fn sql_attempts(&self) -> usize {
+        self.tenants.values().map(|busy| busy.sql).sum()
+    }
+
     /// Whether somebody may have been left behind for want of room.
     fn is_starved(&self) -> bool {
         let settings = &self.shared.settings;
         self.free() == 0
-            || self.sql_attempts >= settings.sql_concurrency
-            || self.tenants.values().any(|busy| *busy >= settings.tenant_concurrency)
+            || self.sql_attempts() >= settings.sql_concurrency
+            || self.tenants.values().any(|busy| {
+                busy.attempts >= settings.tenant_concurrency || busy.sql >= settings.sql_tenant_concurrency
+            })
     }
 
     /// What there is room for.
     fn room(&self, kind: Kind) -> Room {
         let Shared { functions, settings, master_key, .. } = &*self.shared;
         let (limit, kinds): (_, &[&str]) = match kind {
-            Kind::Sql => (settings.sql_concurrency.saturating_sub(self.sql_attempts), &["sql"]),
+            Kind::Sql => (settings.sql_concurrency.saturating_sub(self.sql_attempts()), &["sql"]),
             Kind::Other if master_key.is_some() => (usize::MAX, &["builtin", "http"]),
             // Without the key others are better off with what is behind a URL.
             Kind::Other => (usize::MAX, &["builtin"]),
         };
+        // What a tenant may have more, beside what is under way of it.
+        let share = |busy: Busy| {
+            let all = settings.tenant_concurrency.saturating_sub(busy.attempts);
+            match kind {
+                Kind::Sql => all.min(settings.sql_tenant_concurrency.saturating_sub(busy.sql)),
+                Kind::Other => all,
+            }
+        };
         Room {
             limit: limit.min(self.free()),
-            per_tenant: settings.tenant_concurrency,
-            tenants: self
-                .tenants
-                .iter()
-                .map(|(tenant, busy)| (*tenant, settings.tenant_concurrency.saturating_sub(*busy)))
-                .collect(),
+            per_tenant: share(Busy::default()),
+            tenants: self.tenants.iter().map(|(tenant, busy)| (*tenant, share(*busy))).collect(),
             after: self.served_last[kind as usize],
             kinds: kinds.iter().map(ToString::to_string).collect(),
             builtins: functions.names().map(str::to_owned).collect(),
@@ -261,8 +293,9 @@ impl Work {
         let last = &mut self.served_last[kind as usize];
         *last = served_last(*last, claimed.iter().map(|run| run.tenant));
         for run in claimed {
-            *self.tenants.entry(run.tenant).or_default() += 1;
-            self.sql_attempts += usize::from(kind == Kind::Sql);
+            let busy = self.tenants.entry(run.tenant).or_default();
+            busy.attempts += 1;
+            busy.sql += usize::from(kind == Kind::Sql);
             let cancelled = self.shared.held.take(&run);
             let (shared, ended) = (Arc::clone(&self.shared), self.ended.clone());
             self.attempts.spawn(async move {
@@ -293,10 +326,10 @@ impl Work {
     }
 
     fn end(&mut self, tenant: TenantId, kind: Kind) {
-        self.sql_attempts -= usize::from(kind == Kind::Sql);
         if let Some(busy) = self.tenants.get_mut(&tenant) {
-            *busy -= 1;
-            if *busy == 0 {
+            busy.attempts -= 1;
+            busy.sql -= usize::from(kind == Kind::Sql);
+            if busy.attempts == 0 {
                 self.tenants.remove(&tenant);
             }
         }

@@ -118,10 +118,8 @@ fn bounded(result: Value) -> End {
 }
 
 async fn sql(shared: &Shared, run: &ClaimedRun, name: &SqlName, timeout: Duration) -> Performed {
-    let (allowed, schema) = (&shared.settings.sql_schemas, name.parts().0);
-    if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed == schema) {
-        let error = format!("the functions of the schema `{schema}` may not be run; see jobs.sql_schemas");
-        return Performed::Ended(failed(&error, false));
+    if let Err(problem) = job_runs::check_sql_schema(name, &shared.settings.sql_schemas) {
+        return Performed::Ended(failed(&problem, false));
     }
     let performing = job_runs::perform_sql(&shared.sql_pool, &shared.name, run, name, timeout);
     match tokio::time::timeout(timeout + SQL_GRACE, performing).await {

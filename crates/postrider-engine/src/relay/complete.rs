@@ -4,10 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_store::{
     Pool, StoreError,
-    events::{self, Completion},
+    events::{self, Completion, Recorded},
     pool,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::joined::Joined;
 
 const BATCH_MAX: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -18,11 +20,12 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(300);
 pub(super) struct Completer {
     pool: Pool,
     processor: Arc<str>,
+    joined: Arc<Joined>,
 }
 
 impl Completer {
-    pub(super) fn new(pool: Pool, processor: Arc<str>) -> Self {
-        Self { pool, processor }
+    pub(super) fn new(pool: Pool, processor: Arc<str>, joined: Arc<Joined>) -> Self {
+        Self { pool, processor, joined }
     }
 
     /// Works until the last delivery has handed in its completion.
@@ -32,8 +35,6 @@ impl Completer {
             let (completions, slots): (Vec<Completion>, Vec<OwnedSemaphorePermit>) =
                 gathered.drain(..).unzip();
             self.record_for_sure(&completions).await;
-            let done = completions.iter().filter(|completion| completion.error.is_none()).count();
-            metrics::counter!("postrider_events_completed_total").increment(done as u64);
             drop(slots);
         }
     }
@@ -44,7 +45,18 @@ impl Completer {
         let mut pause = PAUSE;
         loop {
             match self.record(completions).await {
-                Ok(()) => return,
+                Ok(Recorded::Completed) => {
+                    let done = completions.iter().filter(|completion| completion.error.is_none()).count();
+                    metrics::counter!("postrider_events_completed_total").increment(done as u64);
+                    return;
+                }
+                Ok(Recorded::Released) => {
+                    tracing::warn!(
+                        count = completions.len(),
+                        "the relay released events: other sinks were registered while it delivered them"
+                    );
+                    return;
+                }
                 Err(StoreError::ClaimNotHeld { .. } | StoreError::Refused { .. })
                     if completions.len() > 1 =>
                 {
@@ -79,9 +91,11 @@ impl Completer {
         }
     }
 
-    async fn record(&self, completions: &[Completion]) -> Result<(), StoreError> {
+    async fn record(&self, completions: &[Completion]) -> Result<Recorded, StoreError> {
         let mut transaction = pool::begin(&self.pool).await?;
-        events::complete(&mut transaction, &self.processor, completions).await?;
-        pool::commit(transaction).await
+        let generation = self.joined.generation();
+        let recorded = events::complete(&mut transaction, generation, &self.processor, completions).await?;
+        pool::commit(transaction).await?;
+        Ok(recorded)
     }
 }

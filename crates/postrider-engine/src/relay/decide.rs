@@ -25,7 +25,7 @@ pub(super) fn decide(event: &Event, attempts: Vec<(String, Result<(), SinkError>
         }
     }
     if errors.is_empty() {
-        return Completion { id: event.id, error: None, delivered_to: Vec::new(), release_after: None };
+        return Completion { id: event.id, error: None, delivered_to, release_after: None };
     }
     Completion { id: event.id, error: Some(errors.join("; ")), delivered_to, release_after }
 }
@@ -51,8 +51,8 @@ mod tests {
         );
         let table: Vec<Row> = vec![
             (vec![], None, &[], None),
-            (vec![("a", Ok(()))], None, &[], None),
-            (vec![("a", Ok(())), ("b", Ok(()))], None, &[], None),
+            (vec![("a", Ok(()))], None, &["a"], None),
+            (vec![("a", Ok(())), ("b", Ok(()))], None, &["a", "b"], None),
             (vec![("a", refused())], Some("a: refused: 500"), &[], None),
             (vec![("a", Ok(())), ("b", refused())], Some("b: refused: 500"), &["a"], None),
             (

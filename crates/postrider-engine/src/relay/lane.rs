@@ -65,6 +65,10 @@ impl Lane {
             Ok(()) => {
                 metrics::counter!("postrider_events_delivered_total", "sink" => self.name.clone())
                     .increment(1);
+                // The publisher's time is the database's, and clocks may differ a little.
+                let age = jiff::Timestamp::now().duration_since(event.created_at).as_secs_f64();
+                metrics::histogram!("postrider_event_commit_to_delivery_seconds", "sink" => self.name.clone())
+                    .record(age.max(0.0));
                 tracing::debug!(event.id = %event.id, sink = %self.name, "event {} was delivered", event.id);
             }
             Err(error) => {

@@ -6,11 +6,15 @@
 //!   └───────────── a slot is free again ◀───────────────────────────┘
 //! ```
 //!
+//! Every relay of an installation delivers to the same sinks, which the database registers ([`joined`]). A relay with other sinks
+//! does not start, and one whose sinks were replaced completes nothing more.
+//!
 //! What is claimed is bounded by slots, so a million waiting events cost no memory. Each sink has its own lane with
 //! a share of the slots, so a slow or dead one cannot hold up the events of the others.
 
 mod complete;
 mod decide;
+mod joined;
 mod lane;
 
 use std::{sync::Arc, time::Duration};
@@ -25,8 +29,9 @@ use postrider_store::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{complete::Completer, decide::decide, lane::Lane};
-use crate::vital::vital;
+pub use self::joined::{RelayError, sinks_of};
+use self::{complete::Completer, decide::decide, joined::Joined, lane::Lane};
+use crate::{Health, vital::vital};
 
 /// How the relay behaves.
 #[derive(Debug, Clone)]
@@ -74,29 +79,46 @@ pub struct Relay {
     settings: RelaySettings,
     processor: Arc<str>,
     lanes: Arc<[Lane]>,
+    joined: Arc<Joined>,
     slots: Arc<Semaphore>,
+    health: Health,
 }
 
 /// How often the backlog is measured for the metrics.
 const MEASURE_EVERY: Duration = Duration::from_secs(15);
 
 impl Relay {
-    /// A relay under a name that no other process has, nor had.
-    #[must_use]
-    pub fn new(pool: Pool, wakeups: Wakeups, routes: Vec<Route>, settings: RelaySettings) -> Self {
+    /// A relay under a name that no other process has, nor had. The first relay of an installation registers its sinks; one with
+    /// other sinks than the registered ones is refused.
+    pub async fn new(
+        pool: Pool,
+        wakeups: Wakeups,
+        routes: Vec<Route>,
+        settings: RelaySettings,
+    ) -> Result<Self, RelayError> {
+        let processor: Arc<str> = format!("relay-{}", uuid::Uuid::now_v7()).into();
+        let joined = Joined::new(&pool, &routes, &processor).await?;
         let share = settings.in_flight_max / routes.len().max(1);
         let lanes = routes
             .into_iter()
             .map(|route| Lane::new(route, share.max(1), settings.delivery_timeout))
             .collect();
-        Self {
+        Ok(Self {
             pool,
             wakeups,
-            processor: format!("relay-{}", uuid::Uuid::now_v7()).into(),
+            processor,
             slots: Arc::new(Semaphore::new(settings.in_flight_max)),
             lanes,
+            joined: Arc::new(joined),
             settings,
-        }
+            health: Health::new("relay"),
+        })
+    }
+
+    /// Whether it can work, once it runs.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.clone()
     }
 
     /// Claims and delivers until shutdown; then finishes what it holds.
@@ -109,7 +131,8 @@ impl Relay {
         let (completions, receiver) = mpsc::channel(self.settings.in_flight_max);
         let completer = tokio::spawn(vital(
             "the completer of events",
-            Completer::new(self.pool.clone(), Arc::clone(&self.processor)).run(receiver),
+            Completer::new(self.pool.clone(), Arc::clone(&self.processor), Arc::clone(&self.joined))
+                .run(receiver),
         ));
         let measuring = tokio::spawn(vital(
             "what measures events",
@@ -123,6 +146,7 @@ impl Relay {
             self.wakeups.mark_unchanged();
             match self.claim(&shutdown).await {
                 Ok(batch) if !batch.is_empty() => {
+                    self.health.passed();
                     for (claimed, slot) in batch {
                         let lanes = Arc::clone(&self.lanes);
                         let (completions, stopping, hurry) =
@@ -135,8 +159,11 @@ impl Relay {
                     }
                     continue;
                 }
-                Ok(_) => {}
-                Err(error) => tracing::error!(error = ?error, "no events were claimed: {error}"),
+                Ok(_) => self.health.passed(),
+                Err(error) => {
+                    self.health.failed(&error);
+                    tracing::error!(error = ?error, "the relay failed to claim events: {error}");
+                }
             }
             // A notification is a hint; the poll is the guarantee.
             tokio::select! {
@@ -177,9 +204,18 @@ impl Relay {
             }
         }
 
+        if !self.joined.is_registered(&self.pool).await? {
+            return Ok(Vec::new());
+        }
+        self.health.unblock();
         let mut transaction = pool::begin(&self.pool).await?;
         let wanted = i32::try_from(slots.num_permits()).unwrap_or(i32::MAX);
-        let batch = events::claim(&mut transaction, &self.processor, wanted).await?;
+        let generation = self.joined.generation();
+        let Some(batch) = events::claim(&mut transaction, generation, &self.processor, wanted).await? else {
+            self.joined.were_replaced();
+            self.health.block("other sinks are registered than those it was started with".to_owned());
+            return Ok(Vec::new());
+        };
         pool::commit(transaction).await?;
         metrics::counter!("postrider_events_claimed_total").increment(batch.len() as u64);
         Ok(batch.into_iter().filter_map(|claimed| Some((claimed, slots.split(1)?))).collect())

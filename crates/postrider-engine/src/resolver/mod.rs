@@ -32,7 +32,10 @@ pub use self::{
     decide::Pause,
     settled_by::{SettledBy, settled_by},
 };
-use crate::render::{Template, address_of};
+use crate::{
+    Health,
+    render::{Template, address_of},
+};
 
 /// How the resolver behaves.
 #[derive(Debug, Clone)]
@@ -73,6 +76,7 @@ struct Shared {
     adapters: Adapters,
     master_key: MasterKey,
     settings: ResolverSettings,
+    health: Health,
 }
 
 impl Resolver {
@@ -80,7 +84,14 @@ impl Resolver {
     #[must_use]
     pub fn new(pool: Pool, adapters: Adapters, master_key: MasterKey, settings: ResolverSettings) -> Self {
         let name = format!("resolver-{}", uuid::Uuid::now_v7());
-        Self { shared: Arc::new(Shared { pool, name, adapters, master_key, settings }) }
+        let health = Health::new("resolver");
+        Self { shared: Arc::new(Shared { pool, name, adapters, master_key, settings, health }) }
+    }
+
+    /// Whether it can work, once it runs.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.health.clone()
     }
 
     /// Settles until shutdown; then finishes the looks that are under way.
@@ -93,7 +104,10 @@ impl Resolver {
         while !shutdown.is_cancelled() {
             let room = shared.settings.concurrency.saturating_sub(looks.len());
             let claimed = match room {
-                0 => Vec::new(),
+                0 => {
+                    shared.health.passed();
+                    Vec::new()
+                }
                 _ => {
                     let is_busy = |(_, asked): &(&ProviderAccountId, &usize)| {
                         **asked >= shared.settings.account_concurrency
@@ -161,9 +175,13 @@ impl Shared {
     async fn claim(&self, vendors: &[&str], room: usize, busy: &[ProviderAccountId]) -> Vec<ClaimedDoubt> {
         let (lease, key) = (self.lease(), &self.master_key);
         match resolving::claim(&self.pool, &self.name, key, vendors, room, lease, busy).await {
-            Ok(claimed) => claimed,
+            Ok(claimed) => {
+                self.health.passed();
+                claimed
+            }
             Err(error) => {
-                tracing::error!(error = ?error, "no doubts were claimed: {error}");
+                self.health.failed(&error);
+                tracing::error!(error = ?error, "the resolver failed to claim doubts: {error}");
                 tokio::time::sleep(self.settings.poll_interval).await;
                 Vec::new()
             }
@@ -378,12 +396,17 @@ fn repeat_from(claimed: &ClaimedDoubt) -> jiff::Timestamp {
 }
 
 /// The message as it was reserved, or nothing: whatever a lead or a rule has changed since, nothing else is sent under the
-/// same key.
+/// same key. Of an item that an adoption put in doubt nothing was reserved here: it is the message as it would be sent now, and a
+/// provider that deduplicates by the key takes it for the same.
 fn same_message(claimed: &ClaimedDoubt) -> Option<Message> {
     let channel = claimed.doubt.channel();
     let lead = claimed.lead.as_ref();
     let address = lead.and_then(|lead| address_of(channel, lead));
     let template = Template::compile(channel, &claimed.content).ok()?;
     let rendered = std::panic::catch_unwind(AssertUnwindSafe(|| template.render(lead, address))).ok()?;
-    rendered.ok().filter(|message| Some(message.hash().as_slice()) == claimed.message_hash.as_deref())
+    let is_same = |message: &Message| match claimed.message_hash.as_deref() {
+        Some(hash) => message.hash().as_slice() == hash,
+        None => true,
+    };
+    rendered.ok().filter(is_same)
 }

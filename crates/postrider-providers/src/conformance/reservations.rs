@@ -131,7 +131,7 @@ impl Reservations {
             outbox::Writer::new(self.pool.clone()).settle_and_reserve(ACTOR, &[], &[&window]).await?;
         let reserved = answers.into_iter().flat_map(|answer| match answer {
             WindowAnswer::Items(items) => items,
-            WindowAnswer::Paused | WindowAnswer::Lost => Vec::new(),
+            WindowAnswer::Paused | WindowAnswer::Closed | WindowAnswer::Lost => Vec::new(),
         });
         let yours = reserved.map(|item| match item {
             Reserved::Yours(reservation) => Ok(reservation),

@@ -25,7 +25,7 @@ use reqwest::{
     header::{HeaderMap, RETRY_AFTER},
 };
 
-pub use self::url::{Policy, UrlRefused, check_url, read_url};
+pub use self::url::{Policy, URL_BYTES_MAX, UrlRefused, check_url, read_url};
 use crate::{text, tls};
 
 /// Most bytes of an answer's body that are read.

@@ -6,6 +6,9 @@ use url::{Host, Url};
 
 use super::address::{NotPublic, not_public};
 
+/// Maximum bytes of a URL that a tenant sets.
+pub const URL_BYTES_MAX: usize = 2048;
+
 /// What outbound calls may reach.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -23,6 +26,12 @@ pub enum UrlRefused {
         /// In the words of the parser.
         why: String,
     },
+    /// More than a URL needs.
+    #[error("the URL is longer than {URL_BYTES_MAX} bytes")]
+    TooLong,
+    /// The parser drops line breaks and tabs, so another URL would be called than the one that is shown.
+    #[error("the URL holds a space, a line break or another control character; remove it")]
+    ControlCharacter,
     /// Neither https nor http.
     #[error("`{scheme}:` URLs are not called; use an https:// URL")]
     Scheme {
@@ -87,8 +96,20 @@ pub fn check_url(url: &Url, policy: &Policy) -> Result<(), UrlRefused> {
     check_host(&url.host().ok_or(UrlRefused::NoHost)?, policy)
 }
 
+/// Checks the text of a URL before it is parsed: its length, and characters that the parser would drop.
+fn check_url_text(text: &str) -> Result<(), UrlRefused> {
+    if text.len() > URL_BYTES_MAX {
+        return Err(UrlRefused::TooLong);
+    }
+    if text.contains(|letter: char| letter.is_control() || letter.is_whitespace()) {
+        return Err(UrlRefused::ControlCharacter);
+    }
+    Ok(())
+}
+
 /// The same for a text that may be no URL.
 pub fn read_url(text: &str, policy: &Policy) -> Result<Url, UrlRefused> {
+    check_url_text(text)?;
     let url = Url::parse(text).map_err(|error| UrlRefused::NotAUrl { why: error.to_string() })?;
     check_url(&url, policy)?;
     Ok(url)

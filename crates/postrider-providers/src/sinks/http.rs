@@ -3,9 +3,10 @@
 //! A receiver verifies `webhook-signature` with its secret and recognises a repeat by `webhook-id`.
 
 use async_trait::async_trait;
-use postrider_model::{Event, EventSink, SinkError};
+use postrider_model::{Destination, Event, EventSink, SinkError};
 use reqwest::{Request, StatusCode};
 use secrecy::SecretString;
+use sha2::{Digest, Sha256};
 use standardwebhooks::Webhook;
 use url::Url;
 
@@ -67,6 +68,24 @@ impl EventSink for HttpSink {
             }
         }
     }
+
+    fn destination(&self) -> Destination {
+        Destination { kind: "http".to_owned(), target: target(&self.url) }
+    }
+}
+
+/// How many bytes of the hash identify a path.
+const PATH_HASH_BYTES: usize = 6;
+
+/// Scheme, host and port, and a hash of path and query, which may hold a token. A user name and password are left out.
+fn target(url: &Url) -> String {
+    let origin = url.origin().ascii_serialization();
+    let path = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
+    if path == "/" {
+        return origin;
+    }
+    let hash = Sha256::digest(path);
+    format!("{origin}/… (path {})", hex::encode(hash.get(..PATH_HASH_BYTES).unwrap_or_default()))
 }
 
 /// The status alone decides, as the specification has it: a body that broke off does not take a 2xx back.
@@ -97,6 +116,18 @@ mod tests {
         let client = GuardedClient::new(Policy::default(), Limits::default()).unwrap();
         let secrets = secrets.iter().map(|secret| SecretString::from(*secret)).collect();
         HttpSink::new(&client, HttpSinkConfig { url: url.parse().unwrap(), secrets })
+    }
+
+    #[test]
+    fn a_target_tells_urls_apart_and_shows_no_secret() {
+        let of = |url: &str| target(&url.parse().unwrap());
+        assert_eq!(of("https://a.example"), "https://a.example");
+        assert_eq!(of("https://user:canary@a.example:8443/"), "https://a.example:8443");
+        let (one, other) =
+            (of("https://a.example/hooks/canary"), of("https://a.example/hooks/canary?key=canary"));
+        assert!(one.starts_with("https://a.example/… (path "), "{one}");
+        assert_ne!(one, other);
+        assert!(!one.contains("canary") && !other.contains("canary"), "{one} {other}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use async_nats::{
     },
 };
 use async_trait::async_trait;
-use postrider_model::{Event, EventSink, SinkError};
+use postrider_model::{Destination, Event, EventSink, SinkError};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::{
     sync::{OnceCell, watch},
@@ -164,6 +164,16 @@ impl EventSink for NatsSink {
                 Err(_) => Err(unanswered("no acknowledgement from the stream within 10 s")),
             },
             () = lost(link) => Err(unanswered("the connection to NATS was lost before the acknowledgement")),
+        }
+    }
+
+    fn destination(&self) -> Destination {
+        let mut servers: Vec<String> =
+            self.servers.iter().map(|server| format!("{}:{}", server.host(), server.port())).collect();
+        servers.sort();
+        Destination {
+            kind: "nats".to_owned(),
+            target: format!("{} subject {}", servers.join(","), self.subject),
         }
     }
 }

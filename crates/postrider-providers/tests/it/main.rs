@@ -33,7 +33,7 @@ const DEVELOPMENT: Policy = Policy { allow_private: true };
 const PATIENT: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(30) };
 
 /// Short enough to wait for in a test that wants the time to run out; long enough for a request to arrive before.
-const HASTY: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(3) };
+const HASTY: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(6) };
 
 fn client(limits: Limits) -> GuardedClient {
     GuardedClient::new(DEVELOPMENT, limits).unwrap()

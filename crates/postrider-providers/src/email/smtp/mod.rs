@@ -31,7 +31,7 @@ use std::{
 
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
-use postrider_model::{Channel, IdempotencyKey, Manifest, Message, Outcome};
+use postrider_model::{Channel, IdempotencyKey, Manifest, Message, Outcome, Span};
 use postrider_store::Reservation;
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
@@ -223,7 +223,7 @@ impl Server {
         let patience = total / HAND_OVER_SHARE;
         let (begun, begun_at) = (Instant::now(), SystemTime::now());
         let deadline = begun + patience;
-        let late = || not_sent(format!("{} did not ask for the mail within {patience:?}", self.host));
+        let late = || not_sent(format!("{} did not ask for the mail within {}", self.host, Span(patience)));
         let (mut wire, features) = match timeout_at(deadline, self.begin()).await {
             Ok(Ok(begun)) => begun,
             Ok(Err(outcome)) => return outcome,
@@ -240,7 +240,9 @@ impl Server {
         match timeout_at(deadline, wire.write_text(&mail.bytes)).await {
             Ok(Ok(())) => {}
             Ok(Err(lost)) => return not_sent(self.lost(&lost)),
-            Err(_) => return not_sent(format!("{} did not read the mail within {patience:?}", self.host)),
+            Err(_) => {
+                return not_sent(format!("{} did not read the mail within {}", self.host, Span(patience)));
+            }
         }
         // A process that stood still wakes up here. By now somebody may have concluded that the mail was never sent, so the
         // dot that would send it stays unsaid. One clock stands still with the machine, the other can be set back.
@@ -281,7 +283,7 @@ impl Server {
         let within = self.client.limits().connect;
         let connected = timeout(within, self.connect(within)).await;
         let mut wire = connected
-            .unwrap_or_else(|_| Err(format!("it took longer than {within:?}")))
+            .unwrap_or_else(|_| Err(format!("it took longer than {}", Span(within))))
             .map_err(|why| not_sent(format!("could not reach {}: {why}", self.host)))?;
         judge_session(&self.host, wire.reply().await, 2)?;
         let features = self.hello(&mut wire).await?;

@@ -20,7 +20,7 @@ use crate::guard::{Limits, Policy};
 const PATIENT: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(30) };
 
 /// Short enough to wait for in a test that wants the time to run out; long enough to get to the point before.
-const HASTY: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(2) };
+const HASTY: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(6) };
 
 // Made once: to make one takes time, and calls that have begun would lose theirs.
 static CLOSED: LazyLock<GuardedClient> = LazyLock::new(|| client(false, PATIENT));
