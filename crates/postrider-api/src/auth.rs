@@ -50,26 +50,49 @@ callers!(
 );
 
 async fn authenticate(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> {
-    let mut given = parts.headers.get_all(header::AUTHORIZATION).iter();
-    // Two of them would be two opinions about who asks.
-    let (Some(header), None) = (given.next(), given.next()) else { return Err(ApiError::Unauthenticated) };
-    let header = header.to_str().ok();
-    let (scheme, token) = header.and_then(|value| value.split_once(' ')).ok_or(ApiError::Unauthenticated)?;
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err(ApiError::Unauthenticated);
-    }
-    let secret: ApiKeySecret = token.trim().parse().map_err(|_| ApiError::Unauthenticated)?;
+    let secret = key_of(parts)?;
     let hash = secret.hash();
-    app.throttle.spend(&hash)?;
+    let client = app.trusted_proxies.client(&parts.extensions, &parts.headers);
+    let was_valid = app.throttle.spend(&hash)?;
+    if !was_valid {
+        app.throttle.check(client)?;
+    }
     let mut transaction = pool::begin(&app.pool).await?;
+    // Requests with one new key wait for connections together, and the first one tells whether it is valid. What still has to be
+    // looked up is checked again: so no more look-ups fail beyond the limit than there are connections.
+    if !was_valid && !app.throttle.spend(&hash)? {
+        app.throttle.check(client)?;
+    }
     let caller = keys::authenticate(&mut transaction, &secret).await?;
     // The time of last use is recorded whether or not the request succeeds.
     pool::commit(transaction).await?;
     match caller {
         Ok(_) => app.throttle.know(hash),
-        Err(_) => app.throttle.forget(&hash),
+        Err(_) => app.throttle.fail(&hash, client),
     }
     Ok(caller?)
+}
+
+/// The key that a request brings.
+fn key_of(parts: &Parts) -> Result<ApiKeySecret, ApiError> {
+    let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
+    let value = values.next().ok_or(ApiError::NoKey)?;
+    // Two keys could belong to two tenants.
+    if values.next().is_some() {
+        return Err(ApiError::NotAKey("the request has more than one `Authorization` header; send one"));
+    }
+    let value = String::from_utf8_lossy(value.as_bytes());
+    let (scheme, token) = value.split_once(' ').unwrap_or((&value, ""));
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(ApiError::NotAKey(
+            "the `Authorization` header does not begin with `Bearer`; send `Authorization: Bearer pr_…`",
+        ));
+    }
+    token.trim().parse().map_err(|_| {
+        ApiError::NotAKey(
+            "the text after `Bearer` is not an API key: a key is `pr_` and 43 characters; see whether it was copied as a whole",
+        )
+    })
 }
 
 /// Whose key this is.

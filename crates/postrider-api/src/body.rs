@@ -249,8 +249,8 @@ fn check_shape(text: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The database keeps no NUL, wherever it stands.
-fn check_text(path: &str, value: &Value) -> Result<(), ApiError> {
+/// Refuses NUL in every text: the database cannot store it.
+pub(crate) fn check_text(path: &str, value: &Value) -> Result<(), ApiError> {
     const NUL: &str = "holds the character NUL, which cannot be stored";
     match value {
         Value::String(text) if text.contains('\0') => Err(ApiError::invalid(path, NUL)),

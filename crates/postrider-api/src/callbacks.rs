@@ -67,10 +67,14 @@ pub(crate) async fn receive(
         ApiError::NotReady("this process has no master key, so it cannot verify callbacks".to_owned())
     })?;
     let id = account.parse::<Uuid>().map(ProviderAccountId).map_err(|_| UNKNOWN)?;
+    // No key has a NUL character, and the database would refuse the statement.
+    if key.contains('\0') {
+        return Err(UNKNOWN);
+    }
     if body.len() > BODY_BYTES_MAX {
         return Err(ApiError::TooLarge(BODY_BYTES_MAX));
     }
-    let mut transaction = pool::begin(&app.pool).await?;
+    let mut transaction = pool::begin_as_server(&app.pool).await?;
     let account = callbacks::account(&mut transaction, &keys.master_key, id).await?;
     pool::commit(transaction).await?;
     let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;

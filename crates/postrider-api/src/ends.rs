@@ -105,7 +105,7 @@ impl Ends {
 
     async fn look(&self, pool: &Pool, asked: &[JobRunId]) -> Result<(), StoreError> {
         for some in asked.chunks(ASKED_MAX) {
-            let mut transaction = pool::begin(pool).await?;
+            let mut transaction = pool::begin_as_server(pool).await?;
             let ended = job_runs::which_ended(&mut transaction, some).await?;
             pool::commit(transaction).await?;
             self.tell(&ended);

@@ -8,7 +8,7 @@
 //! | 409 | it is fine, but not beside what is there: a name that is taken, a state that does not allow it |
 //! | 413, 415 | too large; not JSON |
 //! | 422 | it can be read and makes no sense here: a value that is not allowed, a name of what does not exist, a refusal of the database |
-//! | 429 | too fast, or a guess too many at keys |
+//! | 429 | too many requests with a key, or too many invalid keys from an address |
 //! | 5xx | ours; the log has the reason under the request's id, the caller does not |
 
 use axum::{
@@ -28,9 +28,12 @@ pub(crate) type ApiResult<T> = Result<T, ApiError>;
 /// Why a request was not answered as hoped.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// No key, or not one.
-    #[error("send an API key: `Authorization: Bearer pr_…`")]
-    Unauthenticated,
+    /// The request has no `Authorization` header.
+    #[error("the request has no API key; send `Authorization: Bearer pr_…`")]
+    NoKey,
+    /// The request has an `Authorization` header, and no API key can be read from it.
+    #[error("{0}")]
+    NotAKey(&'static str),
     /// A key that does not let in.
     #[error("{0}")]
     Denied(#[from] Denied),
@@ -77,9 +80,9 @@ pub enum ApiError {
     /// Too many requests with this key.
     #[error("this key makes too many requests; try again in {0} s")]
     TooFast(u64),
-    /// Too many requests with keys that let nobody in.
-    #[error("too many requests came with keys that are not valid; try again in {0} s")]
-    TooManyStrangers(u64),
+    /// Too many requests of one client with keys that are not valid.
+    #[error("too many requests came from this address with API keys that are not valid; try again in {0} s")]
+    TooManyFailures(u64),
     /// No room for another reader: of the tenant, or at all.
     #[error("{detail}; try again in {retry_after} s")]
     NoRoom {
@@ -173,7 +176,7 @@ impl ApiError {
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::Unauthenticated | Self::Denied(_) => StatusCode::UNAUTHORIZED,
+            Self::NoKey | Self::NotAKey(_) | Self::Denied(_) => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) | Self::RoleNeeded { .. } => StatusCode::FORBIDDEN,
             Self::BadRequest(_) | Self::Invalid(_) => StatusCode::BAD_REQUEST,
             Self::Unprocessable(_) => StatusCode::UNPROCESSABLE_ENTITY,
@@ -182,7 +185,7 @@ impl ApiError {
             Self::Conflict { .. } => StatusCode::CONFLICT,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::TooFast(_) | Self::TooManyStrangers(_) | Self::NoRoom { is_full: false, .. } => {
+            Self::TooFast(_) | Self::TooManyFailures(_) | Self::NoRoom { is_full: false, .. } => {
                 StatusCode::TOO_MANY_REQUESTS
             }
             Self::NotReady(_) | Self::NoRoom { is_full: true, .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -191,9 +194,9 @@ impl ApiError {
             Self::Store(StoreError::Conflict { .. } | StoreError::ClaimNotHeld { .. }) => {
                 StatusCode::CONFLICT
             }
-            Self::Store(StoreError::Unreachable { .. } | StoreError::Unfit(_)) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Store(
+                StoreError::Unreachable { .. } | StoreError::Unfit(_) | StoreError::SendingRefused { .. },
+            ) => StatusCode::SERVICE_UNAVAILABLE,
             // The same again may do.
             Self::Store(error) if error.is_passing() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Store(StoreError::Failed { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -257,11 +260,11 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = self.problem().into_response();
         match self {
-            Self::Unauthenticated | Self::Denied(_) => {
+            Self::NoKey | Self::NotAKey(_) | Self::Denied(_) => {
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             Self::TooFast(seconds)
-            | Self::TooManyStrangers(seconds)
+            | Self::TooManyFailures(seconds)
             | Self::NoRoom { retry_after: seconds, .. } => {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::{Json, extract::State, http::header, response::IntoResponse};
+use postrider_engine::Health as RoleHealth;
 use postrider_store::pool;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -25,6 +26,9 @@ pub(crate) struct Health {
 pub(crate) struct Readiness {
     /// `ready`.
     status: &'static str,
+    /// Why nothing is sent, while the database is taken for a restored copy; the API is served all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sending_waits: Option<String>,
 }
 
 /// The process runs. Restart it when this does not answer.
@@ -40,7 +44,7 @@ pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// The process can work: it is not draining, and its database answers.
+/// The process can work: it is not draining, its database answers, and none of its roles is kept from working.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -49,15 +53,25 @@ pub(crate) async fn healthz() -> Json<Health> {
     security(()),
     responses(
         (status = 200, description = "It can work", body = Readiness),
-        (status = 503, description = "It is draining, or its database does not answer"),
+        (status = 503, description = "It is draining, its database does not answer, one of its roles cannot work, or nothing may be sent from it and it does nothing else; the detail names the reason"),
     ),
 )]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, ApiError> {
     if app.draining.is_cancelled() {
         return Err(ApiError::NotReady("the process is shutting down".to_owned()));
     }
+    if let Some(why) = app.sending_waits.as_deref().filter(|_| !app.serves_api) {
+        return Err(ApiError::NotReady(why.to_owned()));
+    }
+    let sending_waits = app.sending_waits.as_deref().map(str::to_owned);
     match tokio::time::timeout(PATIENCE, pool::ping(&app.pool)).await {
-        Ok(Ok(())) => Ok(Json(Readiness { status: "ready" })),
+        Ok(Ok(())) => {
+            let problems: Vec<String> = app.health.iter().filter_map(RoleHealth::problem).collect();
+            if problems.is_empty() {
+                return Ok(Json(Readiness { status: "ready", sending_waits }));
+            }
+            Err(ApiError::NotReady(problems.join("; ")))
+        }
         Ok(Err(error)) => {
             tracing::warn!(?error, "not ready");
             Err(ApiError::NotReady("the database does not answer".to_owned()))

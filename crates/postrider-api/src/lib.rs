@@ -13,37 +13,47 @@ mod health;
 mod ingress;
 mod listener;
 mod paging;
+mod peers;
 mod requests;
 mod resources;
 mod router;
 mod stream;
 mod throttle;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{Extension, Router, middleware::AddExtension};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use postrider_engine::Hints;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use postrider_engine::{
+    Health, Hints,
+    meters::{self, Kind, METRICS},
+};
 use postrider_model::seal::MasterKey;
 use postrider_providers::{Adapters, Policy};
 use postrider_store::Pool;
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::Layer;
 
 pub use axum::http::HeaderValue;
 pub use callbacks::CallbackKeys;
 pub use ends::{Ends, Waiter};
 pub use ingress::Ingress;
-pub use metrics_exporter_prometheus::PrometheusHandle;
+pub use metrics_exporter_prometheus::{BuildError, PrometheusHandle};
+pub use peers::{NotANetwork, TrustedProxies};
 pub use router::{document, router};
 pub use stream::{Hub, StreamSettings};
-pub use throttle::Throttle;
+pub use throttle::{Throttle, ThrottleSettings};
 
-use self::listener::{Connection, Door};
+use self::{
+    listener::{Connection, Door},
+    peers::Peer,
+};
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -56,8 +66,14 @@ pub struct App {
     pub metrics: PrometheusHandle,
     /// Cancelled when the process begins to drain: then it is alive and not ready.
     pub draining: CancellationToken,
-    /// Whether this process serves `/api/v2`, or only says how it is.
+    /// Whether the loops of this process can work.
+    pub health: Vec<Health>,
+    /// Whether `/api/v2` is served, or only health and metrics.
     pub serves_api: bool,
+    /// Whether `/metrics` is served, or has a listener of its own.
+    pub serves_metrics: bool,
+    /// Why the sending roles of this process wait.
+    pub sending_waits: Option<Arc<str>>,
     /// The vendors that this version can call.
     pub adapters: Adapters,
     /// What it takes to verify callbacks of providers; without it they are put off.
@@ -66,8 +82,10 @@ pub struct App {
     pub ingress: Option<Ingress>,
     /// Which addresses may be named to be called.
     pub outbound: Policy,
-    /// How fast each key may ask.
+    /// Limits of requests per key, and of failed look-ups of keys per client address.
     pub throttle: Throttle,
+    /// Proxies whose `X-Forwarded-For` names the client.
+    pub trusted_proxies: TrustedProxies,
     /// Where the pages come from that may read answers in a browser.
     pub cors_origins: Vec<HeaderValue>,
     /// What it takes to invoke functions.
@@ -89,6 +107,8 @@ pub struct App {
 pub struct Jobs {
     /// What seals the secrets of functions behind URLs; without it there can be none.
     pub master_key: Option<MasterKey>,
+    /// The schemas whose SQL functions may be set: `jobs.sql_schemas`.
+    pub sql_schemas: Vec<String>,
     /// Wakes the runners, on [`postrider_store::job_runs::HINT_CHANNEL`].
     pub hints: Hints,
     /// Has them let go of what was cancelled, on [`postrider_store::job_runs::CANCEL_CHANNEL`].
@@ -97,17 +117,46 @@ pub struct Jobs {
     pub ends: Ends,
 }
 
-/// Starts to collect the metrics of this process. Once per process.
-pub fn collect_metrics() -> Result<PrometheusHandle, metrics_exporter_prometheus::BuildError> {
-    metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()
+/// Starts to collect the metrics of this process. Once per process, inside the runtime.
+pub fn collect_metrics() -> Result<PrometheusHandle, BuildError> {
+    let mut builder = PrometheusBuilder::new();
+    for metric in METRICS {
+        if let Kind::Histogram(buckets) = metric.kind {
+            builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
+        }
+    }
+    let metrics = builder.install_recorder()?;
+    meters::describe();
+    let upkeep = metrics.clone();
+    tokio::spawn(async move {
+        // Durations are kept one by one until they are sorted into their buckets, also where nothing asks for the metrics.
+        loop {
+            tokio::time::sleep(UPKEEP_EVERY).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(metrics)
 }
 
+/// How often recorded durations are sorted into their buckets.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+
 /// A connection with the routes behind it.
-type Serving = http1::Connection<TokioIo<Connection>, TowerToHyperService<Router>>;
+type Serving = http1::Connection<TokioIo<Connection>, TowerToHyperService<AddExtension<Router, Peer>>>;
 
 /// How long requests may take to finish once the process shuts down. A client that never finishes its request must
 /// not keep it from ending.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Most connections to the listener of the metrics.
+const METRICS_CONNECTIONS_MAX: usize = 100;
+
+/// Serves `/metrics`, `/healthz` and `/readyz` on a listener of their own, until shutdown.
+pub async fn serve_metrics(listener: TcpListener, app: App, shutdown: CancellationToken) {
+    let connections_max = METRICS_CONNECTIONS_MAX;
+    let app = App { serves_api: false, serves_metrics: true, ingress: None, connections_max, ..app };
+    serve(listener, app, shutdown).await;
+}
 
 /// Serves until shutdown, then lets the requests that are under way finish.
 pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) {
@@ -117,10 +166,11 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken)
     http.timer(TokioTimer::new()).header_read_timeout(app.header_timeout);
     let shutdown = once_executed(app.ingress.clone(), shutdown);
     // Made once and shared: a bare router would be built anew for each connection, and kept as long as it lasts.
-    let routes = TowerToHyperService::new(router(app).with_state::<()>(()));
+    let routes = router(app).with_state::<()>(());
     let (connections, out_of_time) = (TaskTracker::new(), CancellationToken::new());
     while let Some((connection, place)) = shutdown.run_until_cancelled(door.accept()).await {
-        let serving = http.serve_connection(TokioIo::new(connection), routes.clone());
+        let routes = Extension(connection.peer()).layer(routes.clone());
+        let serving = http.serve_connection(TokioIo::new(connection), TowerToHyperService::new(routes));
         let (shutdown, out_of_time) = (shutdown.clone(), out_of_time.clone());
         connections.spawn(async move {
             // How a connection ends is its peer's business; what was wrong with a request was answered.

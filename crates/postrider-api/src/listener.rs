@@ -19,6 +19,8 @@ use tokio::{
     time::Sleep,
 };
 
+use crate::peers::Peer;
+
 /// Accepts connections, while there is room for them.
 pub(crate) struct Door {
     listener: TcpListener,
@@ -35,24 +37,32 @@ impl Door {
     pub(crate) async fn accept(&mut self) -> (Connection, Option<OwnedSemaphorePermit>) {
         // It is never closed, so there is always a place in the end.
         let place = Arc::clone(&self.room).acquire_owned().await.ok();
-        let (stream, _) = Listener::accept(&mut self.listener).await;
+        let (stream, peer) = Listener::accept(&mut self.listener).await;
         // An event is small and must not wait for the next one.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("cannot turn off the delay of small packets: {error}");
         }
-        (Connection { stream, write_timeout: self.write_timeout, stalled: None }, place)
+        (
+            Connection { stream, peer: Peer(peer.ip()), write_timeout: self.write_timeout, stalled: None },
+            place,
+        )
     }
 }
 
 /// A connection that ends when its peer takes nothing for too long.
 pub(crate) struct Connection {
     stream: TcpStream,
+    peer: Peer,
     write_timeout: Duration,
     /// Runs from a write that had to wait to the next that made progress.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl Connection {
+    pub(crate) fn peer(&self) -> Peer {
+        self.peer
+    }
+
     fn wait_at_most<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -10,9 +10,10 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::error::ApiError;
+use crate::{body, error::ApiError};
 
 /// How many rows a page has when nobody says.
 const SIZE: u32 = 50;
@@ -86,7 +87,10 @@ pub(crate) fn decode<K: DeserializeOwned>(cursor: Option<&str>) -> Result<Option
         return Err(not_ours());
     }
     let json = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| not_ours())?;
-    serde_json::from_slice(&json).map(Some).map_err(|_| not_ours())
+    let key: Value = serde_json::from_slice(&json).map_err(|_| not_ours())?;
+    // No row has a NUL character in its sort key, and the database would refuse the statement.
+    body::check_text("", &key).map_err(|_| not_ours())?;
+    serde_json::from_value(key).map(Some).map_err(|_| not_ours())
 }
 
 #[cfg(test)]
@@ -101,6 +105,8 @@ mod tests {
         for not_ours in ["", "!", "bnVsbA==", &encode(&"text"), &"a".repeat(2000)] {
             assert!(decode::<i64>(Some(not_ours)).is_err(), "{not_ours}");
         }
+        assert!(decode::<String>(Some(&encode(&"a\0b"))).is_err());
+        assert!(decode::<(String, i64)>(Some(&encode(&("a\0b", 7)))).is_err());
     }
 
     #[test]

@@ -55,6 +55,12 @@ fn process() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
+}
+
+/// Metrics, where they have no listener of their own.
+fn metrics() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(health::metrics))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
 }
@@ -156,8 +162,11 @@ fn streams() -> OpenApiRouter<App> {
 }
 
 /// The routes and their document.
-fn documented(serves_api: bool) -> (Router<App>, OpenApiDocument) {
+fn documented(serves_api: bool, serves_metrics: bool) -> (Router<App>, OpenApiDocument) {
     let mut routes = OpenApiRouter::with_openapi(docs::Document::openapi()).merge(process());
+    if serves_metrics {
+        routes = routes.merge(metrics());
+    }
     if serves_api {
         routes = routes
             .nest("/api/v2", short().merge(webhooks()).merge(invocations()).merge(long()).merge(streams()));
@@ -169,12 +178,12 @@ fn documented(serves_api: bool) -> (Router<App>, OpenApiDocument) {
 /// The whole HTTP surface, as OpenAPI describes it.
 #[must_use]
 pub fn document() -> OpenApiDocument {
-    documented(true).1
+    documented(true, true).1
 }
 
 /// The whole HTTP surface of one process.
 pub fn router(app: App) -> Router {
-    let (routes, document) = documented(app.serves_api);
+    let (routes, document) = documented(app.serves_api, app.serves_metrics);
     let cors = cors(&app.cors_origins);
     let mut router = routes
         .with_state(app)

@@ -191,7 +191,7 @@ async fn known(
     account: &str,
 ) -> Result<(ProviderAccountId, CallbackAccount), ApiError> {
     let id = account.parse::<Uuid>().map(ProviderAccountId).map_err(|_| UNKNOWN)?;
-    let mut transaction = pool::begin(&app.pool).await?;
+    let mut transaction = pool::begin_as_server(&app.pool).await?;
     let account = callbacks::account(&mut transaction, &ingress.master_key, id).await?;
     pool::commit(transaction).await?;
     let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;

@@ -121,7 +121,11 @@ pub(crate) async fn create(
     if !new.content.is_object() {
         return Err(ApiError::invalid("content", "must be a JSON object"));
     }
-    render::check(new.channel, &new.content)
+    // A template may work for as long as its limits allow; other requests do not wait for it.
+    let (channel, content) = (new.channel, new.content.clone());
+    tokio::task::spawn_blocking(move || render::check(channel, &content))
+        .await
+        .map_err(|error| ApiError::Internal(error.to_string()))?
         .map_err(|error| ApiError::unprocessable("content", error.to_string()))?;
     let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
         Begun::Replay(response) => return Ok(response),

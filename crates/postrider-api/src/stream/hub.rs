@@ -33,8 +33,9 @@ use crate::error::{ApiError, ApiResult};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Shortest time between two looks, so that a busy campaign is looked at in batches.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
-/// How often to ask whether the readers' keys still let in.
-const KEYS_EVERY: Duration = Duration::from_secs(20);
+/// How often to check that the readers' keys are still valid. With [`LOOK_EVERY`] and the time that both statements take it must
+/// stay below the five seconds after which docs/stream.md says that a stream of a revoked key has ended.
+const KEYS_EVERY: Duration = Duration::from_secs(2);
 /// How long to go on listening after the last reader has left.
 const LINGER: Duration = Duration::from_secs(10);
 /// Events per step. Less than a feed holds, so that one step overtakes nobody who is up to date.

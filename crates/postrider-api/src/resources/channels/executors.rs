@@ -31,8 +31,6 @@ use crate::{
 const TIMEOUT_SECONDS: u32 = 30;
 /// The longest that can be said.
 const TIMEOUT_SECONDS_MAX: u32 = 60;
-/// Longest URL, in bytes.
-const URL_BYTES_MAX: usize = 2048;
 
 /// What executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -270,9 +268,6 @@ pub(crate) const MAKE_ONE: &str =
     "make one with `echo \"whsec_$(openssl rand -base64 32)\"` and give it to the receiver";
 
 pub(crate) fn check_address(field: &str, url: &str, policy: &Policy) -> ApiResult<()> {
-    if url.len() > URL_BYTES_MAX {
-        return Err(ApiError::unprocessable(field, format!("is longer than {URL_BYTES_MAX} bytes")));
-    }
     read_url(url, policy).map_err(|refused| ApiError::unprocessable(field, refused.to_string()))?;
     Ok(())
 }

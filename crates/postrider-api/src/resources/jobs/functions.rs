@@ -207,7 +207,7 @@ pub(crate) async fn put(
     let tenant = caller.tenant_id;
     let mut transaction = pool::begin_as(&app.pool, tenant).await?;
     if let Target::Sql(function) = &target {
-        job_runs::check_sql_function(&mut transaction, function)
+        job_runs::check_sql_function(&mut transaction, function, &app.jobs.sql_schemas)
             .await?
             .map_err(|problem| ApiError::unprocessable("target", problem))?;
     }

@@ -69,6 +69,8 @@ pub(crate) struct ImportSummary {
     updated: u64,
     /// Lines about somebody of whom another line was there already.
     repeated: u64,
+    /// Lines whose lead was recognised by its address, because the line or the lead had no external id.
+    matched_by_address: u64,
     /// Lines that were left out.
     bad: u64,
     /// The first hundred of those, with what is wrong.
@@ -94,6 +96,7 @@ impl From<Summary> for ImportSummary {
             added: summary.added,
             updated: summary.updated,
             repeated: summary.repeated,
+            matched_by_address: summary.matched_by_address,
             bad: summary.bad,
             bad_lines: summary.bad_lines.into_iter().map(bad).collect(),
         }

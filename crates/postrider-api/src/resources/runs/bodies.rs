@@ -9,7 +9,7 @@ use postrider_model::{
 use postrider_store::{
     items::Item,
     limits::Waiting,
-    runs::{Certificate, JobCounts, Progress, Run},
+    runs::{Certificate, Evidence, JobCounts, Progress, Run},
     trace::{AuditLine, TracedItem, TracedJob, TracedRun},
 };
 use serde::Serialize;
@@ -236,10 +236,54 @@ pub(crate) struct CertificateBody {
     run_is_terminal: bool,
     /// The second.
     every_item_is_terminal: bool,
-    /// The third: the walls against a second call stand.
+    /// The third: the walls against a second call stand, and the database is not a restored copy that waits for adopt.
     duplicates_are_impossible: bool,
     /// All three.
     launched: bool,
+    /// What the third is based on.
+    evidence: EvidenceBody,
+}
+
+/// Which database the certificate speaks of, and what was compared with it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LaunchEvidence)]
+pub(crate) struct EvidenceBody {
+    /// Absent when no process ever sent from this database.
+    installation_id: Option<Uuid>,
+    /// 1 since the first start, and one more with each adoption after a restore.
+    epoch: Option<i32>,
+    /// How the epoch began: `enrolled`, `adopted` or `moved`.
+    cause: Option<String>,
+    /// When the epoch began.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    epoch_began_at: Option<Timestamp>,
+    /// The cluster.
+    system_identifier: String,
+    /// The database.
+    database_name: String,
+    /// When a sending process last found nothing missing in the database.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    last_compared_at: Option<Timestamp>,
+    /// Whether the database is taken for a restored copy, on which nothing is certified about second calls.
+    restored_copy: bool,
+    /// Items of the run that an adoption put in doubt.
+    items_adopted: i64,
+}
+
+impl From<Evidence> for EvidenceBody {
+    fn from(evidence: Evidence) -> Self {
+        Self {
+            installation_id: evidence.installation_id,
+            epoch: evidence.epoch,
+            cause: evidence.cause,
+            epoch_began_at: evidence.epoch_began_at,
+            system_identifier: evidence.system_identifier,
+            database_name: evidence.database_name,
+            last_compared_at: evidence.last_compared_at,
+            restored_copy: evidence.restored_copy.is_some(),
+            items_adopted: evidence.items_adopted,
+        }
+    }
 }
 
 impl From<Certificate> for CertificateBody {
@@ -259,6 +303,7 @@ impl From<Certificate> for CertificateBody {
             every_item_is_terminal: certificate.every_item_is_terminal,
             duplicates_are_impossible: certificate.duplicates_are_impossible,
             launched: certificate.launched,
+            evidence: certificate.evidence.into(),
         }
     }
 }
