@@ -39,6 +39,9 @@ pub use self::{
 /// Where the configuration is looked for when no flag names a file.
 pub const DEFAULT_FILE: &str = "postrider.toml";
 
+/// Variables that stand for a flag: POSTRIDER_CONFIG, POSTRIDER_API_KEY, POSTRIDER_TENANT and POSTRIDER_WORKSPACE.
+const FLAG_VARIABLES: [&str; 4] = ["config", "api_key", "tenant", "workspace"];
+
 /// Everything that can be set.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -47,8 +50,15 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     /// 32 bytes in base64 under which provider secrets are sealed.
     pub master_key: Option<Hidden>,
+    /// A file with the master key, for those who give secrets as files. Only its owner may read it.
+    pub master_key_file: Option<PathBuf>,
+    /// The master key before the current one, while a rotation is under way.
+    pub master_key_previous: Option<Hidden>,
+    /// The same in a file.
+    pub master_key_previous_file: Option<PathBuf>,
     pub database: Database,
     pub http: Http,
+    pub metrics: Metrics,
     pub api: Api,
     pub log: Log,
     pub outbound: Outbound,
@@ -57,6 +67,20 @@ pub struct Config {
     pub channels: Channels,
     pub jobs: Jobs,
     pub relay: Relay,
+    pub witness: Witness,
+    /// Whether the command only reads; then a private cluster must exist already.
+    #[serde(skip)]
+    pub only_reads: bool,
+}
+
+/// Where processes keep what they know to be committed, outside the database.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Witness {
+    /// A directory on this machine. Default: `witness` in the data directory.
+    pub dir: Option<PathBuf>,
+    /// A second database, in another cluster.
+    pub url: Option<DatabaseUrl>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -74,6 +98,9 @@ pub struct Database {
     pub bin_dir: Option<PathBuf>,
     /// Most connections of each pool.
     pub connections_max: u32,
+    /// Whether the URLs came from --database-url; then errors name the flag.
+    #[serde(skip)]
+    pub is_flag: bool,
 }
 
 impl Default for Database {
@@ -85,6 +112,7 @@ impl Default for Database {
             listen_url: None,
             bin_dir: None,
             connections_max: 4,
+            is_flag: false,
         }
     }
 }
@@ -100,6 +128,13 @@ impl Default for Http {
     fn default() -> Self {
         Self { listen: SocketAddr::from(([127, 0, 0, 1], 8080)) }
     }
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Where to serve metrics, instead of beside the API. Port 0 picks a free one.
+    pub listen: Option<SocketAddr>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -171,8 +206,8 @@ impl Config {
             figment = figment.merge(Toml::file_exact(file));
         }
         let config: Self = figment
-            // POSTRIDER_CONFIG names the file, and POSTRIDER_API_KEY is for commands that ask a server; neither is a key of it.
-            .merge(Env::prefixed("POSTRIDER_").ignore(&["config", "api_key"]).split("__"))
+            // These are read by flags of the same name: they are not keys of the file.
+            .merge(Env::prefixed("POSTRIDER_").ignore(&FLAG_VARIABLES).split("__"))
             .merge(Serialized::defaults(overrides))
             .extract()
             .map_err(explain)?;
@@ -182,9 +217,21 @@ impl Config {
 
     /// What the types cannot say.
     fn check(&self) -> anyhow::Result<()> {
-        if let Some(Hidden(key)) = &self.master_key {
-            key.expose_secret().parse::<MasterKey>().context("master_key")?;
+        for (name, key, file) in [
+            ("master_key", &self.master_key, &self.master_key_file),
+            ("master_key_previous", &self.master_key_previous, &self.master_key_previous_file),
+        ] {
+            if let Some(Hidden(key)) = key {
+                key.expose_secret().parse::<MasterKey>().context(name)?;
+                anyhow::ensure!(file.is_none(), "{name} and {name}_file are both set; keep one of them");
+            }
         }
+        anyhow::ensure!(
+            (self.master_key_previous.is_none() && self.master_key_previous_file.is_none())
+                || self.master_key.is_some()
+                || self.master_key_file.is_some(),
+            "master_key_previous is set, and master_key is not; master_key is the new key"
+        );
         self.api.check()?;
         self.campaigns.check()?;
         self.resolver.check()?;

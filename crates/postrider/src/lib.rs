@@ -1,7 +1,7 @@
 //! Postrider as a library.
 //!
 //! Publish an event inside your own transaction with [`store::events::publish`], and run a relay with a handler of
-//! your own:
+//! your own. All relays of a database must have the same sinks: the first one registers them, and one with others is refused.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -32,7 +32,7 @@
 //!     concurrency: 16,
 //!     sink: Arc::new(print),
 //! };
-//! Relay::new(pool, wakeups, vec![route], RelaySettings::default()).run(shutdown).await;
+//! Relay::new(pool, wakeups, vec![route], RelaySettings::default()).await?.run(shutdown).await;
 //! # Ok(())
 //! # }
 //! ```

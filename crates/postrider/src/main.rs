@@ -7,6 +7,7 @@ mod words;
 
 mod cli;
 mod config;
+mod connections;
 mod installation;
 mod logging;
 mod shutdown;
@@ -15,14 +16,12 @@ mod wire;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// A worker makes and drops a few dozen small values per item. The system's allocator takes a fifth of its time more.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let invocation = cli::Invocation::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -30,7 +29,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(cli::run(cli)) {
+    match runtime.block_on(cli::run(invocation)) {
         Ok(code) => code,
         Err(error) if error.is::<cli::ReadEnough>() => ExitCode::SUCCESS,
         Err(error) => {

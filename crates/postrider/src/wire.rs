@@ -3,18 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use postrider_api::{StreamSettings, Throttle};
+use postrider_api::{StreamSettings, Throttle, ThrottleSettings};
 use postrider_engine::{
-    CampaignSettings, DispatcherSettings, Executing, Hints, RelaySettings, ResolverSettings, Retention,
-    Route, RunnerParts, RunnerSettings, SchedulerSettings, Sweep, campaigns::RetryPolicy, jobs,
+    CampaignSettings, DispatcherSettings, Executing, Health, Hints, Place, RelaySettings, ResolverSettings,
+    Retention, Route, RunnerParts, RunnerSettings, SchedulerSettings, Sweep, campaigns::RetryPolicy, jobs,
     resolver::Pause,
 };
 use postrider_model::{EventSink, chat::RetrySchedule, seal::MasterKey};
 use postrider_providers::{Adapters, GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};
 
-use postrider_store::{Pool, messages::Receiving};
+use postrider_store::{Pool, messages::Receiving, witness::WitnessDatabase};
 
-use crate::config::{Config, Sink};
+use crate::{
+    config::{Config, Sink},
+    installation::Installation,
+};
 
 /// The relay's routes. A sink that cannot work as configured is refused here, before anything is claimed.
 pub fn routes(config: &Config) -> anyhow::Result<Vec<Route>> {
@@ -174,6 +177,7 @@ pub fn sweep(config: &Config, pool: &Pool, executing: Executing, hints: &Hints) 
         lease,
         max_attempts,
         every: every.clamp(Duration::from_millis(200), Duration::from_secs(5)),
+        health: Health::new("dispatcher"),
     }
 }
 
@@ -206,6 +210,11 @@ pub fn runner_settings(config: &Config) -> RunnerSettings {
         lease: Duration::from_secs(jobs.lease_seconds),
         poll_interval: Duration::from_millis(jobs.poll_interval_ms),
         sql_concurrency: jobs.sql_concurrency,
+        // One place is left to the others, where there is more than one.
+        sql_tenant_concurrency: jobs
+            .sql_tenant_concurrency
+            .min(jobs.sql_concurrency.saturating_sub(1))
+            .max(1),
         sql_schemas: jobs.sql_schemas.clone(),
     }
 }
@@ -237,27 +246,44 @@ pub fn stuck_after(config: &Config) -> i32 {
     i32::try_from(config.relay.stuck_after_retries).unwrap_or(i32::MAX)
 }
 
-/// How fast one API key may ask.
+/// How many requests one API key may make, and how many invalid keys one client may try.
 pub fn throttle(config: &Config) -> Throttle {
-    Throttle::new(config.api.rate_per_second, config.api.burst)
+    Throttle::new(ThrottleSettings {
+        rate_per_second: config.api.rate_per_second,
+        burst: config.api.burst,
+        invalid_keys_per_second: config.api.invalid_keys_per_second,
+        invalid_keys_burst: config.api.invalid_keys_burst,
+    })
 }
 
 /// How many connections there may be beside those of streams.
 const CONNECTIONS: usize = 1000;
 
-/// Most connections of the process.
-pub fn connections_max(config: &Config) -> usize {
-    config.api.readers_max + CONNECTIONS
+/// What HTTP may take of the files that the process may open.
+pub struct HttpCapacity {
+    /// Most connections at a time. Further ones wait to be accepted.
+    pub connections_max: usize,
+    /// Most of them that read event streams.
+    pub readers_max: usize,
+}
+
+/// HTTP gets half of the open files at most; the rest is for the database and for calls.
+pub fn http_capacity(config: &Config, open_files: Option<u64>) -> HttpCapacity {
+    let wanted = config.api.readers_max + CONNECTIONS;
+    let half = open_files.and_then(|files| usize::try_from(files / 2).ok()).unwrap_or(usize::MAX);
+    let connections_max = wanted.min(half).max(2);
+    let requests = CONNECTIONS.min(connections_max / 2);
+    HttpCapacity { connections_max, readers_max: config.api.readers_max.min(connections_max - requests) }
 }
 
 /// How often to look for what is too old.
 const RETENTION_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// How streams of events behave.
-pub fn stream_settings(config: &Config) -> StreamSettings {
+pub fn stream_settings(config: &Config, capacity: &HttpCapacity) -> StreamSettings {
     let api = &config.api;
     StreamSettings {
-        readers_max: api.readers_max,
+        readers_max: capacity.readers_max,
         readers_per_tenant_max: api.readers_per_tenant_max,
         keep_alive: Duration::from_secs(api.keep_alive_seconds),
     }
@@ -305,4 +331,30 @@ mod nats {
             _ => anyhow::bail!("give either a token, or user and password, or a credentials_file"),
         })
     }
+}
+
+/// Where this process keeps what it knows to be committed.
+pub async fn witness_place(config: &Config, installation: &Installation) -> anyhow::Result<Place> {
+    let dir = match &config.witness.dir {
+        Some(dir) => Some(dir.clone()),
+        // Without a home there is no default.
+        None => installation.state_dir(config).ok().map(|state| state.join("witness")),
+    };
+    let database = match &config.witness.url {
+        Some(url) => Some(WitnessDatabase::open(url.expose()).await.context("witness.url")?),
+        None => None,
+    };
+    Ok(Place {
+        dir,
+        is_required: config.witness.dir.is_some(),
+        is_beside_the_database: installation.is_private() && config.witness.dir.is_none(),
+        database,
+    })
+}
+
+/// Names this process to people.
+pub fn process_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().take(200).collect();
+    format!("{host}:{}", std::process::id())
 }

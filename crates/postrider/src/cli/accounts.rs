@@ -17,12 +17,12 @@ use postrider_model::{
 use postrider_providers::{Account, SECRET_BYTES_MAX};
 use postrider_store::{
     PgConnection,
-    accounts::{self, AccountState, Circuit, NewAccount},
+    accounts::{self, AccountState, Circuit, NewAccount, ProviderAccount},
     jobs, pool,
 };
 use secrecy::SecretString;
 
-use super::{ForTenant, actor, output, with_installation};
+use super::{ForTenant, ForWorkspace, actor, output, with_installation};
 use crate::{config::Config, installation::Installation, wire};
 
 #[derive(Subcommand)]
@@ -30,7 +30,7 @@ pub enum AccountsCommand {
     /// Add an account; its secret is read from stdin
     Add {
         #[command(flatten)]
-        of: ForTenant,
+        of: ForWorkspace,
         /// What the tenant calls it
         name: String,
         /// Which provider, such as `twilio`
@@ -44,6 +44,9 @@ pub enum AccountsCommand {
         limits: String,
         #[command(flatten)]
         secret: SecretSource,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Set what an account may be asked; `{}` takes all limits away
     Limit {
@@ -54,6 +57,9 @@ pub enum AccountsCommand {
         /// As a JSON object, such as `{"rate_per_second": 10, "daily": 5000}`
         #[arg(long, value_name = "JSON")]
         limits: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// List the accounts of a tenant and how they stand, without their secrets
     List {
@@ -71,6 +77,9 @@ pub enum AccountsCommand {
         name: String,
         #[command(flatten)]
         secret: SecretSource,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Remove an account and its secret
     Remove {
@@ -78,6 +87,9 @@ pub enum AccountsCommand {
         of: ForTenant,
         /// The account's name
         name: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Check that the secret of every account opens under the master key
     Check {
@@ -129,7 +141,11 @@ pub fn read_secret(file: Option<&Path>) -> anyhow::Result<Option<SecretString>> 
 }
 
 pub async fn run(command: AccountsCommand, config: &Config) -> anyhow::Result<ExitCode> {
-    // What is wrong with the input is said before anything is started, and nothing is open while a person types.
+    // The input is checked before anything is started, the provider before anybody types a secret for it. No connection is open while a
+    // person types.
+    if let AccountsCommand::Add { provider, .. } = &command {
+        wire::adapters(config)?.require(provider)?;
+    }
     let input = Input::read(&command)?;
     if let AccountsCommand::Add { provider, .. } = &command {
         let account =
@@ -181,13 +197,13 @@ async fn act(
     let pool = installation.admin_pool().await?;
     let mut transaction = pool::begin(&pool).await?;
     match command {
-        AccountsCommand::Add { of, name, provider, .. } => {
-            let key = installation.master_key(config)?;
-            let tenant = of.find(&mut transaction, installation).await?;
+        AccountsCommand::Add { of, name, provider, json, .. } => {
+            let key = installation.checked_master_key(config, &mut transaction).await?;
+            let tenant = of.tenant.find(&mut transaction, installation).await?;
             pool::act_as(&mut transaction, tenant.id).await?;
             let account = NewAccount {
                 tenant: tenant.id,
-                workspace: tenant.workspace_id,
+                workspace: of.workspace(&mut transaction, &tenant).await?,
                 name: &name,
                 provider: &provider,
                 settings: &input.settings,
@@ -197,7 +213,11 @@ async fn act(
             if input.limits != Limits::default() {
                 accounts::limit(&mut transaction, id, &input.limits, &actor()).await?;
             }
+            let added = accounts::find(&mut transaction, tenant.id, id).await?;
             pool::commit(transaction).await?;
+            if json {
+                return output::json(&added);
+            }
             output::line(id.0)?;
         }
         AccountsCommand::List { of, json } => {
@@ -226,33 +246,48 @@ async fn act(
                 "this tenant has no accounts; `postrider accounts add` makes one",
             )?;
         }
-        AccountsCommand::Limit { of, name, .. } => {
+        AccountsCommand::Limit { of, name, json, .. } => {
             let tenant = of.find(&mut transaction, installation).await?;
             pool::act_as(&mut transaction, tenant.id).await?;
-            let id = find(&mut transaction, tenant.id, &name).await?;
+            let id = find(&mut transaction, tenant.id, &name).await?.id;
             accounts::limit(&mut transaction, id, &input.limits, &actor()).await?;
+            let limited = accounts::find(&mut transaction, tenant.id, id).await?;
             pool::commit(transaction).await?;
             // What waited for the old limits may go on.
             let mut hint = pool::begin(&pool).await?;
             jobs::hint(&mut hint).await?;
             pool::commit(hint).await?;
+            if json {
+                return output::json(&limited);
+            }
             tell!("`{name}` has new limits");
         }
-        AccountsCommand::Rotate { of, name, .. } => {
-            let key = installation.master_key(config)?;
+        AccountsCommand::Rotate { of, name, json, .. } => {
+            let key = installation.checked_master_key(config, &mut transaction).await?;
             let tenant = of.find(&mut transaction, installation).await?;
             pool::act_as(&mut transaction, tenant.id).await?;
-            let place = Place { tenant: tenant.id, account: find(&mut transaction, tenant.id, &name).await? };
+            let found = find(&mut transaction, tenant.id, &name).await?;
+            let account = Account { id: found.id, settings: &found.settings, secret: &input.secret };
+            wire::adapters(config)?.check(&found.provider, &account)?;
+            let place = Place { tenant: tenant.id, account: found.id };
             accounts::rotate(&mut transaction, &key, place, &input.secret, &actor()).await?;
+            let rotated = accounts::find(&mut transaction, tenant.id, place.account).await?;
             pool::commit(transaction).await?;
+            if json {
+                return output::json(&rotated);
+            }
             tell!("`{name}` has a new secret");
         }
-        AccountsCommand::Remove { of, name } => {
+        AccountsCommand::Remove { of, name, json } => {
             let tenant = of.find(&mut transaction, installation).await?;
             pool::act_as(&mut transaction, tenant.id).await?;
-            let id = find(&mut transaction, tenant.id, &name).await?;
+            let id = find(&mut transaction, tenant.id, &name).await?.id;
+            let removed = accounts::find(&mut transaction, tenant.id, id).await?;
             accounts::remove(&mut transaction, id, &actor()).await?;
             pool::commit(transaction).await?;
+            if json {
+                return output::json(&removed);
+            }
             tell!("removed `{name}` and its secret");
         }
         AccountsCommand::Check { of } => {
@@ -310,10 +345,10 @@ async fn find(
     connection: &mut PgConnection,
     tenant: TenantId,
     name: &str,
-) -> anyhow::Result<ProviderAccountId> {
+) -> anyhow::Result<ProviderAccount> {
     let accounts = accounts::list(connection, tenant).await?;
-    let found = accounts.into_iter().find(|account| account.name == name);
-    Ok(found
-        .with_context(|| format!("there is no account `{name}`; `postrider accounts list` shows them"))?
-        .id)
+    accounts
+        .into_iter()
+        .find(|account| account.name == name)
+        .with_context(|| format!("there is no account `{name}`; `postrider accounts list` shows them"))
 }

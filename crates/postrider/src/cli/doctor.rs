@@ -3,19 +3,29 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use postrider_engine::{sinks_of, witness};
 use postrider_store::{
-    doctor::{self, Verdict},
-    pool,
+    Pool,
+    doctor::{self, Finding, Verdict},
+    pool, sinks,
 };
 
-use super::output;
-use crate::{config::Config, installation::Installation};
+use super::{output, serve::ServeRole};
+use crate::{
+    config::Config,
+    connections,
+    installation::{Installation, NO_MASTER_KEY},
+    wire,
+};
 
 #[derive(Args)]
 pub struct DoctorArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
+    /// The roles that are going to be served with this configuration [default: everything]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    roles: Vec<ServeRole>,
 }
 
 pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode> {
@@ -23,7 +33,35 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
     let examined = async {
         let pool = installation.unchecked_admin_pool().await?;
         let mut transaction = pool::begin(&pool).await?;
-        anyhow::Ok(doctor::examine(&mut transaction).await?)
+        let mut findings = doctor::examine(&mut transaction).await?;
+        let roles = ServeRole::or_all(&args.roles);
+        let needs = ServeRole::need_key_for(&roles);
+        if !needs.is_empty() && !findings.iter().any(Finding::is_missing_schema) {
+            let key = match installation.known_master_key(config) {
+                // It is made with the first secret.
+                Ok(None) if installation.is_private() => None,
+                Ok(None) => Some(Err(NO_MASTER_KEY.to_owned())),
+                Ok(Some(key)) => Some(Ok(key)),
+                Err(error) => Some(Err(format!("{error:#}"))),
+            };
+            findings.push(doctor::master_key(&mut transaction, key, &needs.join(", ")).await?);
+        }
+        drop(transaction);
+        findings.push(connections::examine(config, &roles, &installation).await?);
+        if roles.contains(&ServeRole::Relay) {
+            findings.extend(sinks(&pool, config).await?);
+        }
+        // What this machine knows, unless the database says already what there is to say.
+        let is_clear =
+            findings.iter().any(|finding| finding.check == "restored copy" && finding.verdict == Verdict::Ok);
+        if is_clear {
+            let place = wire::witness_place(config, &installation).await?;
+            if let Some(why) = witness::missing(&pool, &place).await? {
+                findings.retain(|finding| finding.check != "restored copy");
+                findings.push(doctor::restored(&why));
+            }
+        }
+        anyhow::Ok(findings)
     }
     .await;
     installation.close().await?;
@@ -51,4 +89,25 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
     }
     tell!("{} checks, none failed", findings.len());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a relay with this configuration would start. Nothing where it has no sinks, or none are registered.
+async fn sinks(pool: &Pool, config: &Config) -> anyhow::Result<Option<Finding>> {
+    const CHECK: &str = "sinks";
+    let ours = sinks_of(&wire::routes(config)?)?;
+    if ours.sinks().is_empty() {
+        return Ok(None);
+    }
+    let mut transaction = pool::begin(pool).await?;
+    let Ok(Some(registered)) = sinks::registered(&mut transaction).await else { return Ok(None) };
+    let changes = ours.changes_from(&registered.sinks);
+    Ok(Some(if changes.is_empty() {
+        Finding::ok(CHECK, format!("{} registered, as configured here", ours.sinks().len()))
+    } else {
+        Finding::failure(
+            CHECK,
+            format!("relay.sinks differs from the registered sinks: {}", changes.join("; ")),
+            "correct relay.sinks, or register it with `postrider relay sinks set`",
+        )
+    }))
 }

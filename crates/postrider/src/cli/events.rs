@@ -6,11 +6,12 @@ use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use postrider_model::{NewEvent, event::EventState, ids::EventId};
 use postrider_store::{
+    PgConnection,
     events::{self, Filter, Handled, Listed},
     pool, tenants,
 };
 
-use super::{actor, output, with_installation};
+use super::{TENANT, actor, output, variable, with_installation};
 use crate::{config::Config, installation::Installation, wire};
 
 #[derive(Subcommand)]
@@ -28,7 +29,7 @@ pub enum EventsCommand {
         /// The data, as JSON; `@FILE` reads a file, `-` reads stdin
         #[arg(long, value_name = "JSON", default_value = "{}")]
         payload: String,
-        /// Publish as this tenant, by name or id
+        /// Publish as this tenant, by name or id [env: POSTRIDER_TENANT]
         #[arg(long, value_name = "TENANT")]
         tenant: Option<String>,
         /// As JSON
@@ -40,7 +41,7 @@ pub enum EventsCommand {
         /// Only in this state
         #[arg(long, value_enum)]
         state: Option<StateArg>,
-        /// Only this tenant's, by name or id
+        /// Only this tenant's, by name or id [env: POSTRIDER_TENANT]
         #[arg(long, value_name = "TENANT")]
         tenant: Option<String>,
         /// Only after this id
@@ -70,6 +71,9 @@ pub enum EventsCommand {
         /// Their ids
         #[arg(required = true)]
         ids: Vec<i64>,
+        /// As JSON, with payloads
+        #[arg(long)]
+        json: bool,
     },
     /// End events without delivering them; needs a reason, which is kept
     Close {
@@ -79,6 +83,9 @@ pub enum EventsCommand {
         /// Why
         #[arg(long)]
         note: String,
+        /// As JSON, with payloads
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -135,7 +142,7 @@ async fn act(
     let mut transaction = pool::begin(&pool).await?;
     match (command, new) {
         (EventsCommand::Publish { tenant, json, .. }, Some(new)) => {
-            if let Some(tenant) = tenant {
+            if let Some(tenant) = tenant.or_else(|| variable(TENANT)) {
                 let tenant = tenants::find(&mut transaction, &tenant).await?;
                 pool::act_as(&mut transaction, tenant.id).await?;
             }
@@ -152,7 +159,7 @@ async fn act(
         }
         (EventsCommand::Publish { .. }, None) => {}
         (EventsCommand::List { state, tenant, after, limit, json }, _) => {
-            let tenant = match tenant {
+            let tenant = match tenant.or_else(|| variable(TENANT)) {
                 Some(tenant) => Some(tenants::find(&mut transaction, &tenant).await?.id),
                 None => None,
             };
@@ -166,25 +173,44 @@ async fn act(
             let nothing = format!("no event has failed more than {over} times");
             show(&events::list(&mut transaction, &filter).await?, json, &nothing)?;
         }
-        (EventsCommand::Retry { ids }, _) => {
-            for id in ids.into_iter().map(EventId) {
+        (EventsCommand::Retry { ids, json }, _) => {
+            for id in ids.iter().copied().map(EventId) {
                 expect_done(id, events::retry(&mut transaction, id, &actor()).await?)?;
             }
+            let retried = read(&mut transaction, &ids).await?;
             pool::commit(transaction).await?;
             let mut hinting = pool::begin(&pool).await?;
             events::hint(&mut hinting).await?;
             pool::commit(hinting).await?;
+            if json {
+                return output::json(&retried);
+            }
             tell!("ready to be delivered now");
         }
-        (EventsCommand::Close { ids, note }, _) => {
-            for id in ids.into_iter().map(EventId) {
+        (EventsCommand::Close { ids, note, json }, _) => {
+            for id in ids.iter().copied().map(EventId) {
                 expect_done(id, events::close(&mut transaction, id, &actor(), &note).await?)?;
             }
+            let closed = read(&mut transaction, &ids).await?;
             pool::commit(transaction).await?;
+            if json {
+                return output::json(&closed);
+            }
             tell!("closed");
         }
     }
     Ok(())
+}
+
+/// Events by their ids.
+async fn read(connection: &mut PgConnection, ids: &[i64]) -> anyhow::Result<Vec<Listed>> {
+    let mut read = Vec::with_capacity(ids.len());
+    for id in ids {
+        let filter = Filter { after: id.saturating_sub(1), limit: 1, ..Filter::default() };
+        let found = events::list(connection, &filter).await?;
+        read.extend(found.into_iter().filter(|event| event.id == EventId(*id)));
+    }
+    Ok(read)
 }
 
 /// The text itself, or what a file or stdin holds.

@@ -1,15 +1,16 @@
 //! `postrider in-doubt`: items of which nobody knows whether they were sent.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use clap::{Subcommand, ValueEnum};
 use postrider_engine::resolver::{SettledBy, settled_by};
-use postrider_model::ids::OutboxId;
+use postrider_model::{Span, ids::OutboxId};
 use postrider_providers::Adapters;
 use postrider_store::{
     doubts::{self, Doubt, Doubts, Resolution},
     jobs, pool,
 };
+use serde::Serialize;
 
 use super::{ForTenant, actor, output, with_installation};
 use crate::{config::Config, installation::Installation, wire};
@@ -83,7 +84,7 @@ async fn act(
         InDoubtCommand::List { of, limit, json } => {
             let (mut transaction, tenant) = of.begin(&pool, installation).await?;
             let doubts = doubts::list(&mut transaction, tenant.id, limit).await?;
-            if json { output::json(&doubts.items) } else { show(&doubts, adapters) }
+            if json { show_json(&doubts, adapters) } else { show(&doubts, adapters) }
         }
         InDoubtCommand::Resolve { of, item, resolved_as, note, message_id, json } => {
             let (mut transaction, _) = of.begin(&pool, installation).await?;
@@ -104,6 +105,23 @@ async fn act(
             Ok(())
         }
     }
+}
+
+/// A doubt for programs. `settled_by` is what the table shows; `is_for_person` is derived from it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    doubt: &'a Doubt,
+    settled_by: SettledBy,
+    is_for_person: bool,
+}
+
+fn show_json(doubts: &Doubts, adapters: &Adapters) -> anyhow::Result<()> {
+    let shown = doubts.items.iter().map(|doubt| {
+        let settled_by = settled_by(doubt, adapters);
+        Shown { doubt, settled_by, is_for_person: settled_by == SettledBy::Person }
+    });
+    output::json(&shown.collect::<Vec<_>>())
 }
 
 fn show(doubts: &Doubts, adapters: &Adapters) -> anyhow::Result<()> {
@@ -136,7 +154,7 @@ fn row(doubt: &Doubt, settled_by: SettledBy) -> [String; 9] {
         doubt.phase.clone(),
         doubt.recipient.clone().unwrap_or_else(dash),
         doubt.provider.clone(),
-        age(doubt.age_seconds),
+        Span(Duration::from_secs(doubt.age_seconds.max(0).unsigned_abs())).to_string(),
         quiet,
         settled_by.to_string(),
         match &doubt.note {
@@ -144,26 +162,4 @@ fn row(doubt: &Doubt, settled_by: SettledBy) -> [String; 9] {
             None => doubt.reason.clone(),
         },
     ]
-}
-
-/// With the two units that matter.
-fn age(seconds: i64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match seconds {
-        ..60 => format!("{}s", seconds.max(0)),
-        60..3600 => format!("{minutes}m {}s", seconds % 60),
-        3600..86_400 => format!("{hours}h {}m", minutes % 60),
-        86_400.. => format!("{days}d {}h", hours % 24),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_age_has_the_two_units_that_matter() {
-        let ages = [-3, 0, 59, 60, 3599, 3600, 86_399, 86_400, 400 * 86_400].map(age);
-        assert_eq!(ages, ["0s", "0s", "59s", "1m 0s", "59m 59s", "1h 0m", "23h 59m", "1d 0h", "400d 0h"]);
-    }
 }

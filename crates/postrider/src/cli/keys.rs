@@ -42,6 +42,9 @@ pub enum KeysCommand {
         of: ForTenant,
         /// The key's id, as `keys list` shows it
         id: ApiKeyId,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -93,7 +96,7 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
                 "this tenant has no keys; `postrider keys create NAME` makes one",
             )?;
         }
-        KeysCommand::Revoke { of, id } => {
+        KeysCommand::Revoke { of, id, json } => {
             let tenant = of.find(&mut transaction, installation).await?;
             pool::act_as(&mut transaction, tenant.id).await?;
             let known = keys::revoke(&mut transaction, id, &actor()).await?;
@@ -103,7 +106,11 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
                 tenant.name,
                 id.0
             );
+            let revoked = keys::list(&mut transaction, tenant.id).await?.into_iter().find(|key| key.id == id);
             pool::commit(transaction).await?;
+            if json {
+                return output::json(&revoked);
+            }
             tell!("revoked {}", id.0);
         }
     }

@@ -13,6 +13,9 @@ pub struct MigrateArgs {
     /// Print all migrations as one SQL script instead of running them
     #[arg(long)]
     dump: bool,
+    /// As JSON
+    #[arg(long, conflicts_with = "dump")]
+    json: bool,
 }
 
 pub async fn run(args: &MigrateArgs, config: &Config) -> anyhow::Result<ExitCode> {
@@ -22,10 +25,15 @@ pub async fn run(args: &MigrateArgs, config: &Config) -> anyhow::Result<ExitCode
     }
     // Opening a private installation migrates it, too.
     let installation = Installation::open(config).await?;
-    let applied = migrate::run(installation.admin_url()).await;
+    let applied = installation.migrate().await;
     installation.close().await?;
-    for step in applied? {
-        output::line(step.path)?;
+    let applied: Vec<&str> = applied?.iter().map(|step| step.path).collect();
+    if args.json {
+        output::json(&serde_json::json!({ "applied": applied, "steps": migrate::MIGRATIONS.len() }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for path in applied {
+        output::line(path)?;
     }
     tell!("the schema is up to date: {} migrations", migrate::MIGRATIONS.len());
     Ok(ExitCode::SUCCESS)

@@ -1,30 +1,37 @@
 //! Every command, in one list. Data goes to stdout, words to stderr, and an error ends with what to try next.
 
 mod accounts;
+mod adopt;
+mod ask;
 mod bench;
 mod campaign;
 mod channels;
+mod completions;
 mod demo;
 mod doctor;
 mod events;
 mod in_doubt;
 mod jobs;
 mod keys;
+mod master_key;
 mod migrate;
 mod output;
+mod reading;
+mod relay;
 mod serve;
 mod tenants;
 mod trace;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use postrider_model::ids::WorkspaceId;
 use postrider_store::{
     PgConnection, Pool, StoreError, Transaction, pool,
-    tenants::{Tenant, find},
+    tenants::{Tenant, find, workspace, workspaces},
 };
 
-pub use self::output::ReadEnough;
+pub use self::{output::ReadEnough, serve::ServeRole};
 use crate::{
     config::{Config, LogFormat, Overrides},
     installation::{DEFAULT_TENANT, Installation},
@@ -74,12 +81,17 @@ enum Command {
     Migrate(migrate::MigrateArgs),
     /// Say what is right and wrong with the database, and what to do about it
     Doctor(doctor::DoctorArgs),
+    /// Let a restored copy of the database send, with everything in doubt that the original may have sent
+    Adopt(adopt::AdoptArgs),
     /// Create and list tenants
     #[command(subcommand)]
     Tenants(tenants::TenantsCommand),
     /// Create, list and revoke API keys
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// Make master keys, and change from one to the next
+    #[command(subcommand)]
+    MasterKey(master_key::MasterKeyCommand),
     /// Manage the accounts of tenants at providers
     #[command(subcommand)]
     Accounts(accounts::AccountsCommand),
@@ -100,37 +112,84 @@ enum Command {
     /// Publish, list, retry and close domain events
     #[command(subcommand)]
     Events(events::EventsCommand),
+    /// Show and replace the sinks that every relay delivers to
+    #[command(subcommand)]
+    Relay(relay::RelayCommand),
     /// Measure speed beside the raw SQL limit, on a cluster made for it
     Bench(bench::BenchArgs),
     /// Play the outside world on loopback, with faults and receipts
     Sim(sim::SimArgs),
+    /// Print a script that completes commands in a shell
+    ///
+    /// For bash: `postrider completions bash > /etc/bash_completion.d/postrider`. For zsh, put it as `_postrider` into a directory of
+    /// $fpath. For fish: `postrider completions fish > ~/.config/fish/completions/postrider.fish`.
+    Completions(completions::CompletionsArgs),
+    /// Print the man page, or write those of all commands into a directory
+    Man(completions::ManArgs),
+}
+
+/// The command line, and which command it names, such as `campaign status`.
+pub struct Invocation {
+    cli: Cli,
+    path: String,
+}
+
+impl Invocation {
+    /// Reads the command line. Ends the process where it is wrong, or asks for help.
+    pub fn parse() -> Self {
+        let mut matches = Cli::command().get_matches();
+        let path = path_of(&matches);
+        let cli = Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit());
+        Self { cli, path }
+    }
+}
+
+fn path_of(matches: &ArgMatches) -> String {
+    let mut names = Vec::new();
+    let mut at = matches;
+    while let Some((name, below)) = at.subcommand() {
+        names.push(name);
+        at = below;
+    }
+    names.join(" ")
 }
 
 /// Runs one command.
-pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let Cli { global, command } = cli;
+pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    let Invocation { cli: Cli { global, command }, path } = invocation;
+    // They need no configuration, and a wrong one is no reason to fail.
+    match &command {
+        Some(Command::Completions(args)) => return completions::print(args),
+        Some(Command::Man(args)) => return completions::man(args),
+        _ => {}
+    }
     let listen = match &command {
         Some(Command::Serve(serve)) => serve.listen,
         _ => None,
     };
-    let config = Config::load(global.config.as_deref(), &overrides(&global, listen))?;
+    let mut config = Config::load(global.config.as_deref(), &overrides(&global, listen))?;
+    config.database.is_flag = global.database_url.is_some();
+    config.only_reads = reading::COMMANDS.contains(&path.as_str());
     if global.print_config {
         output::text(&config.print()?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(command) = command else {
-        <Cli as clap::CommandFactory>::command().print_help()?;
+        Cli::command().print_help()?;
         return Ok(ExitCode::from(2));
     };
+    refuse_database(&command, &global)?;
     logging::start(&for_command(&command, &config.log, &global))?;
 
     match command {
-        Command::Demo(args) => demo::run(args).await,
+        Command::Demo(args) => demo::run(args, &config).await,
         Command::Serve(args) => serve::run(args, &config).await,
         Command::Migrate(args) => migrate::run(&args, &config).await,
         Command::Doctor(args) => doctor::run(&args, &config).await,
+        Command::Adopt(args) => adopt::run(&args, &config).await,
         Command::Tenants(command) => tenants::run(command, &config).await,
         Command::Keys(command) => keys::run(command, &config).await,
+        Command::MasterKey(command) => master_key::run(command, &config).await,
         Command::Accounts(command) => accounts::run(command, &config).await,
         Command::Campaign(command) => campaign::run(command, &config).await,
         Command::InDoubt(command) => in_doubt::run(command, &config).await,
@@ -138,10 +197,29 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Jobs(command) => jobs::run(command, &config).await,
         Command::Trace(args) => trace::run(args, &config).await,
         Command::Events(command) => events::run(command, &config).await,
+        Command::Relay(command) => relay::run(command, &config).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Sim(args) => sim::run(args, shutdown::on_signal()?).await.map(|()| ExitCode::SUCCESS),
+        // Done before the configuration was read.
+        Command::Completions(_) | Command::Man(_) => Ok(ExitCode::SUCCESS),
     }
     .map_err(advised)
+}
+
+/// Refuses to ignore where somebody wants the data: some commands use no database, or one that they make and remove.
+fn refuse_database(command: &Command, global: &Global) -> anyhow::Result<()> {
+    let why = match command {
+        Command::Demo(_) => "the demo makes its own private cluster and removes it at its end",
+        Command::Bench(_) => "the benchmark makes its own private cluster and removes it at its end",
+        Command::Sim(_) => "the sim uses no database",
+        _ => return Ok(()),
+    };
+    for (flag, is_given) in
+        [("--database-url", global.database_url.is_some()), ("--data-dir", global.data_dir.is_some())]
+    {
+        anyhow::ensure!(!is_given, "{flag} does not belong here: {why}; leave the flag out");
+    }
+    Ok(())
 }
 
 /// What the database refused, with what it advises.
@@ -200,9 +278,48 @@ async fn with_installation<T>(
 /// Which tenant a command is about.
 #[derive(Args)]
 struct ForTenant {
-    /// Tenant, by name or id [default: `default` in a private installation]
+    /// Tenant, by name or id [env: POSTRIDER_TENANT] [default: `default` in a private installation]
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
+}
+
+/// The same, where something is made in one of the tenant's workspaces.
+#[derive(Args)]
+struct ForWorkspace {
+    #[command(flatten)]
+    tenant: ForTenant,
+    /// Workspace of the tenant, by id [env: POSTRIDER_WORKSPACE] [default: the tenant's first]
+    #[arg(long, value_name = "WORKSPACE")]
+    workspace: Option<WorkspaceId>,
+}
+
+impl ForWorkspace {
+    /// The workspace that is meant.
+    async fn workspace(&self, connection: &mut PgConnection, tenant: &Tenant) -> anyhow::Result<WorkspaceId> {
+        let wanted = match (self.workspace, variable(WORKSPACE)) {
+            (None, Some(text)) => {
+                Some(text.parse().map_err(|error| anyhow::anyhow!("{WORKSPACE}: {error}"))?)
+            }
+            (wanted, _) => wanted,
+        };
+        let found = workspace(connection, tenant.id, wanted).await?;
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let all = workspaces(connection, tenant.id).await?;
+        let all: Vec<String> = all.iter().map(|id| id.0.to_string()).collect();
+        let wanted = wanted.map(|id| id.0.to_string()).unwrap_or_default();
+        anyhow::bail!("tenant `{}` has no workspace {wanted}; it has {}", tenant.name, all.join(", "))
+    }
+}
+
+/// The variables that stand for `--tenant` and `--workspace`.
+const TENANT: &str = "POSTRIDER_TENANT";
+const WORKSPACE: &str = "POSTRIDER_WORKSPACE";
+
+/// A variable of the environment, unless it is empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 impl ForTenant {
@@ -211,12 +328,14 @@ impl ForTenant {
         connection: &mut PgConnection,
         installation: &Installation,
     ) -> anyhow::Result<Tenant> {
-        let wanted = match &self.tenant {
+        let wanted = match self.tenant.clone().or_else(|| variable(TENANT)) {
             Some(wanted) => wanted,
-            None if installation.is_private() => DEFAULT_TENANT,
-            None => anyhow::bail!("say which tenant with --tenant; `postrider tenants list` shows them"),
+            None if installation.is_private() => DEFAULT_TENANT.to_owned(),
+            None => anyhow::bail!(
+                "say which tenant with --tenant or {TENANT}; `postrider tenants list` shows them"
+            ),
         };
-        Ok(find(connection, wanted).await?)
+        Ok(find(connection, &wanted).await?)
     }
 
     /// A transaction as this tenant.

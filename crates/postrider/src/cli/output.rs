@@ -1,12 +1,13 @@
 //! How commands show data: a table for people, JSON for programs.
 
+mod table;
+
 use std::{
     fmt::{self, Display},
-    io::{ErrorKind, Write},
+    io::{ErrorKind, IsTerminal, Write},
 };
 
 use anyhow::Context;
-use comfy_table::{ContentArrangement, Table, presets};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -33,13 +34,16 @@ pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>, nothing:
         tell!("{nothing}");
         return Ok(());
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(header.map(str::to_uppercase));
-    for row in rows {
-        table.add_row(row.map(|cell| printable(&cell)));
-    }
-    text(&table.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>())
+    let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(|cell| printable(&cell))).collect();
+    text(&table::arrange(&header.map(str::to_uppercase), &rows, terminal_width()))
+}
+
+/// The columns of the terminal that stdout is. `None` where nothing is to be wrapped: stdout is no terminal, or one that does not
+/// know its size.
+fn terminal_width() -> Option<usize> {
+    let stdout = std::io::stdout();
+    let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
 /// Prints one line to stdout.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use postrider_model::tenancy::Role;
-use postrider_store::{keys, pool, tenants};
+use postrider_store::{context, keys, pool, tenants};
 
 use super::{actor, output, with_installation};
 use crate::{config::Config, installation::Installation};
@@ -15,6 +15,24 @@ pub enum TenantsCommand {
     Create {
         /// Unique in the installation
         name: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the statements that let a psql session of postrider_read or postrider_app act for a tenant
+    ///
+    /// The signature is valid until the key that signs tenants was rotated twice. Treat it like a password.
+    Context {
+        /// Tenant, by name or id
+        name: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Replace the key that signs tenants
+    ///
+    /// Signatures under the key before stay valid until the next rotation. Restart the API processes between two rotations.
+    RotateContextKey {
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -51,6 +69,28 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
                 output::line(format_args!("admin_key     {}", secret.expose()))?;
                 tell!("keep the key: it is not shown again");
             }
+        }
+        TenantsCommand::Context { name, json } => {
+            let tenant = tenants::find(&mut transaction, &name).await?.id;
+            let signature = context::key(&mut transaction).await?.sign(tenant);
+            if json {
+                return output::json(&serde_json::json!({ "tenant_id": tenant.0, "signature": signature }));
+            }
+            output::line(format_args!("set app.current_tenant_id = '{}';", tenant.0))?;
+            output::line(format_args!("set app.tenant_signature = '{signature}';"))?;
+            tell!(
+                "keep it secret: it lets every login of postrider_read and postrider_app act for this tenant"
+            );
+        }
+        TenantsCommand::RotateContextKey { json } => {
+            context::rotate(&mut transaction, &actor()).await?;
+            pool::commit(transaction).await?;
+            if json {
+                return output::json(&serde_json::json!({ "rotated": true }));
+            }
+            tell!(
+                "rotated; signatures under the key before are valid until the next rotation: restart the API processes before that"
+            );
         }
         TenantsCommand::List { json } => {
             let tenants = tenants::list(&mut transaction).await?;

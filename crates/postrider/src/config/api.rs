@@ -1,6 +1,6 @@
 //! The HTTP API.
 
-use postrider_api::HeaderValue;
+use postrider_api::{HeaderValue, TrustedProxies};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
@@ -13,6 +13,12 @@ pub struct Api {
     pub rate_per_second: u32,
     /// How many it may make at once.
     pub burst: u32,
+    /// How many requests a second with invalid keys one client address may make, to one process. 0 is no limit.
+    pub invalid_keys_per_second: u32,
+    /// How many of them it may make at once.
+    pub invalid_keys_burst: u32,
+    /// Proxies whose `X-Forwarded-For` names the client: addresses and networks, such as `10.0.0.0/8`.
+    pub trusted_proxies: Vec<String>,
     /// Where the pages come from that may read answers in a browser, such as `https://desk.example`.
     pub cors_origins: Vec<String>,
     /// Most readers of event streams that one process has.
@@ -32,6 +38,9 @@ impl Default for Api {
         Self {
             rate_per_second: 100,
             burst: 200,
+            invalid_keys_per_second: 20,
+            invalid_keys_burst: 100,
+            trusted_proxies: Vec::new(),
             cors_origins: Vec::new(),
             readers_max: 10_000,
             readers_per_tenant_max: 5_000,
@@ -49,6 +58,8 @@ impl Api {
             [
                 ("rate_per_second", u64::from(self.rate_per_second), 0..=1_000_000, ""),
                 ("burst", u64::from(self.burst), 1..=1_000_000, ""),
+                ("invalid_keys_per_second", u64::from(self.invalid_keys_per_second), 0..=1_000_000, ""),
+                ("invalid_keys_burst", u64::from(self.invalid_keys_burst), 1..=1_000_000, ""),
                 ("readers_max", self.readers_max as u64, 1..=1_000_000, ""),
                 ("readers_per_tenant_max", self.readers_per_tenant_max as u64, 1..=1_000_000, ""),
                 ("keep_alive_seconds", self.keep_alive_seconds, 1..=3600, ""),
@@ -56,6 +67,7 @@ impl Api {
                 ("header_timeout_seconds", self.header_timeout_seconds, 1..=3600, ""),
             ],
         )?;
+        self.trusted_proxies()?;
         for origin in &self.cors_origins {
             let whole = Url::parse(origin).ok().map(|url| url.origin().ascii_serialization());
             anyhow::ensure!(
@@ -65,6 +77,12 @@ impl Api {
             );
         }
         Ok(())
+    }
+
+    /// The proxies, read.
+    pub fn trusted_proxies(&self) -> anyhow::Result<TrustedProxies> {
+        TrustedProxies::parse(&self.trusted_proxies)
+            .map_err(|error| anyhow::anyhow!("api.trusted_proxies: {error}"))
     }
 
     /// As a browser sends them.

@@ -13,7 +13,9 @@ pub struct Jobs {
     pub tenant_concurrency: usize,
     /// Most SQL functions at a time; each holds a connection.
     pub sql_concurrency: usize,
-    /// The schemas whose functions may be run; all but Postrider's own and the server's, if none is named.
+    /// Most of them of one tenant. One of `sql_concurrency` is always left to the others.
+    pub sql_tenant_concurrency: usize,
+    /// The schemas whose functions may be set and run as jobs. None, if none is named.
     pub sql_schemas: Vec<String>,
     /// A run whose process has not been heard of for so long is failed, and retried.
     pub lease_seconds: u64,
@@ -33,6 +35,7 @@ impl Default for Jobs {
             concurrency: 64,
             tenant_concurrency: 16,
             sql_concurrency: 4,
+            sql_tenant_concurrency: 2,
             sql_schemas: Vec::new(),
             lease_seconds: 30,
             poll_interval_ms: 500,
@@ -48,10 +51,11 @@ const RETENTION_DAYS_MIN: u32 = 3;
 
 impl Jobs {
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        let bounds: [Bounded; 8] = [
+        let bounds: [Bounded; 9] = [
             ("concurrency", self.concurrency as u64, 1..=10_000, ""),
             ("tenant_concurrency", self.tenant_concurrency as u64, 1..=10_000, ""),
             ("sql_concurrency", self.sql_concurrency as u64, 1..=100, ""),
+            ("sql_tenant_concurrency", self.sql_tenant_concurrency as u64, 1..=100, ""),
             ("lease_seconds", self.lease_seconds, 1..=3600, ""),
             ("poll_interval_ms", self.poll_interval_ms, 10..=60_000, ""),
             ("misfire_grace_seconds", self.misfire_grace_seconds, 1..=86_400, ""),

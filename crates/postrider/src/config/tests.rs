@@ -46,6 +46,15 @@ fn numbers_out_of_range_are_refused() {
 }
 
 #[test]
+fn a_trusted_proxy_that_is_no_address_and_no_network_is_refused() {
+    let message = refusal("[api]\ntrusted_proxies = ['10.0.0.0/8', 'proxy.example']");
+    assert!(message.contains("api.trusted_proxies: `proxy.example`"), "{message}");
+    let message = refusal("[api]\ntrusted_proxies = ['10.1.2.3/8']");
+    assert!(message.contains("10.0.0.0/8"), "{message}");
+    assert!(load("[api]\ntrusted_proxies = ['10.0.0.0/8', '192.0.2.7', 'fd00::/8', '::1']").is_ok());
+}
+
+#[test]
 fn the_printed_configuration_holds_no_secret() {
     let config = load(
         "master_key = 'Y2FuYXJ5LW1hc3Rlci1rZXktMDEyMzQ1Njc4OWFiY2Q='\n[database]\nurl = 'postgres://u:canary-password@h/d'\n\

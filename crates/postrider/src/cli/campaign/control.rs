@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use postrider_model::campaign::{PhaseStatus, PhaseTrigger};
+use postrider_model::{
+    campaign::{PhaseStatus, PhaseTrigger},
+    ids::TenantId,
+};
 use postrider_store::{
     Pool,
     campaigns::{self, Campaign, PhaseState},
@@ -16,7 +19,7 @@ use postrider_store::{
 
 use super::target;
 use crate::{
-    cli::{ForTenant, actor, output, with_installation},
+    cli::{ForTenant, actor, ask, output, with_installation},
     config::Config,
     installation::Installation,
 };
@@ -41,10 +44,40 @@ pub struct ControlArgs {
     json: bool,
 }
 
+#[derive(Args)]
+pub struct RerunArgs {
+    #[command(flatten)]
+    control: ControlArgs,
+    /// Send second messages without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+/// How to deal with people who would get the message a second time.
+#[derive(Clone, Copy)]
+enum SecondMessages {
+    Ask,
+    Allow,
+}
+
 pub async fn run(trigger: PhaseTrigger, args: ControlArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    control(trigger, &args, SecondMessages::Allow, config).await
+}
+
+pub async fn rerun(args: RerunArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    let second_messages = if args.yes { SecondMessages::Allow } else { SecondMessages::Ask };
+    control(PhaseTrigger::Rerun, &args.control, second_messages, config).await
+}
+
+async fn control(
+    trigger: PhaseTrigger,
+    args: &ControlArgs,
+    second_messages: SecondMessages,
+    config: &Config,
+) -> anyhow::Result<ExitCode> {
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
-        let (tenant, campaign, phase) = find(trigger, &args, &pool, installation).await?;
+        let (tenant, campaign, phase) = find(trigger, args, &pool, installation).await?;
         let actor = actor();
         let control = Control {
             campaign: campaign.id,
@@ -54,7 +87,11 @@ pub async fn run(trigger: PhaseTrigger, args: ControlArgs, config: &Config) -> a
             reason: args.reason.as_deref(),
             actor: &actor,
         };
-        let (changed, standing) = match phases::control(&pool, tenant.id, control).await? {
+        let controlled = match second_messages {
+            SecondMessages::Allow => phases::control(&pool, tenant.id, control).await?,
+            SecondMessages::Ask => control_if_confirmed(&pool, tenant.id, control).await?,
+        };
+        let (changed, standing) = match controlled {
             Controlled::Changed(standing) => (true, standing),
             Controlled::Unchanged(standing) => (false, standing),
             Controlled::Conflict { standing, reason } => {
@@ -70,10 +107,40 @@ pub async fn run(trigger: PhaseTrigger, args: ControlArgs, config: &Config) -> a
             jobs::hint(&mut hinting).await?;
             pool::commit(hinting).await?;
         }
-        tell(&args, &campaign, &phase, changed, &standing)?;
+        tell(args, &campaign, &phase, changed, &standing)?;
         Ok(ExitCode::SUCCESS)
     })
     .await
+}
+
+/// Counts the second messages in a transaction that is rolled back, asks, and then does it: unless there would be more of them by now.
+async fn control_if_confirmed(
+    pool: &Pool,
+    tenant: TenantId,
+    control: Control<'_>,
+) -> anyhow::Result<Controlled> {
+    const UNCHANGED: &str = "nothing was sent";
+    let count = |controlled: &Controlled| match controlled {
+        Controlled::Changed(standing) => standing.second_messages.unwrap_or_default(),
+        _ => 0,
+    };
+    let mut trial = pool::begin_as(pool, tenant).await?;
+    let second = count(&phases::apply(&mut trial, control).await?);
+    // Locks are not held while a person thinks.
+    pool::rollback(trial).await?;
+    if second > 0 {
+        let people = if second == 1 { "1 person gets".to_owned() } else { format!("{second} people get") };
+        ask::confirm(false, &format!("{people} this message a second time, or may"), UNCHANGED)?;
+    }
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let controlled = phases::apply(&mut transaction, control).await?;
+    let now = count(&controlled);
+    anyhow::ensure!(
+        now <= second,
+        "by now {now} people would get this message a second time, not {second}; {UNCHANGED}; run the command again"
+    );
+    pool::commit(transaction).await?;
+    Ok(controlled)
 }
 
 async fn find(
@@ -156,7 +223,7 @@ fn tell(
     }
     if let Some(count) = standing.second_messages {
         tell!(
-            "{count} of {} items go to somebody who got this before, or may have",
+            "{count} of {} items go to people who got this message before, or may have",
             standing.items.unwrap_or_default()
         );
     } else if changed && let (Some(run), Some(items)) = (standing.run_id, standing.items) {

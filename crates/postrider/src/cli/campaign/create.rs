@@ -20,7 +20,7 @@ use postrider_store::{
 
 use super::file::{self, CampaignFile, PhaseFile};
 use crate::{
-    cli::{ForTenant, actor, output, with_installation},
+    cli::{ForWorkspace, actor, output, with_installation},
     config::Config,
     wire,
 };
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Args)]
 pub struct CreateArgs {
     #[command(flatten)]
-    of: ForTenant,
+    of: ForWorkspace,
     /// The campaign, as TOML or JSON; `-` reads stdin
     file: String,
     /// As JSON
@@ -44,7 +44,8 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
 
     let (id, warnings) = with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
-        let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
+        let (mut transaction, mut tenant) = args.of.tenant.begin(&pool, installation).await?;
+        tenant.workspace_id = args.of.workspace(&mut transaction, &tenant).await?;
         // All of it is one transaction: what is wrong undoes the assets that were made for it.
         let campaign = complete(&mut transaction, &tenant, &file).await?;
         drafts::check(&mut transaction, tenant.id, tenant.workspace_id, &campaign, &adapters).await?;
@@ -71,7 +72,7 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
         "created `{}` with {} {plural}; `{}` starts it",
         file.name,
         file.phases.len(),
-        args.of.command(&["campaign", "deploy", &file.name])
+        args.of.tenant.command(&["campaign", "deploy", &file.name])
     );
     Ok(ExitCode::SUCCESS)
 }

@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cli::{ForTenant, with_installation},
+    cli::{ForWorkspace, with_installation},
     config::Config,
     shutdown,
 };
@@ -37,7 +37,7 @@ use crate::{
 #[derive(Args)]
 pub struct ImportArgs {
     #[command(flatten)]
-    of: ForTenant,
+    of: ForWorkspace,
     /// The list to put them on; it is made when there is none of this name
     #[arg(long, value_name = "NAME")]
     list: String,
@@ -90,9 +90,10 @@ pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> 
     let outcome = with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let mut transaction = pool::begin(&pool).await?;
-        let tenant = args.of.find(&mut transaction, installation).await?;
+        let tenant = args.of.tenant.find(&mut transaction, installation).await?;
+        let workspace = args.of.workspace(&mut transaction, &tenant).await?;
         drop(transaction);
-        let to = Destination { tenant: tenant.id, workspace: tenant.workspace_id, list: &list };
+        let to = Destination { tenant: tenant.id, workspace, list: &list };
         let chunks = store::read_ahead(leads).context("cannot start the thread that reads")?;
         store_all(&pool, to, chunks, &mut report, &stop).await
     })

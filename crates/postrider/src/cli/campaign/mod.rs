@@ -7,6 +7,7 @@ mod file;
 mod import;
 mod status;
 mod target;
+mod verdict;
 mod verify;
 mod watch;
 
@@ -33,17 +34,19 @@ pub enum CampaignCommand {
     Resume(control::ControlArgs),
     /// Send what failed in a phase again, and nothing else
     Retry(control::ControlArgs),
-    /// Send a phase to everybody again; says how many get it a second time
-    Rerun(control::ControlArgs),
+    /// Send a phase to everybody again; asks first when people get the message a second time
+    Rerun(control::RerunArgs),
     /// Say that a phase is done that another service does
     Complete(control::ControlArgs),
     /// Say that a phase has failed that another service does
     Fail(control::ControlArgs),
     /// List campaigns, or show how one stands
     Status(status::StatusArgs),
-    /// Show the phases live until they end; exits 0 when all that was sent is launched
+    /// Show the phases live until they end, and what they wait for
+    #[command(after_help = verdict::EXIT_CODES)]
     Watch(watch::WatchArgs),
-    /// Show the launch certificate; exits 0 when it is launched
+    /// Count what became of every item, and show the launch certificate
+    #[command(after_help = verdict::EXIT_CODES)]
     Verify(verify::VerifyArgs),
 }
 
@@ -56,7 +59,7 @@ pub async fn run(command: CampaignCommand, config: &Config) -> anyhow::Result<Ex
         CampaignCommand::Pause(args) => control::run(PhaseTrigger::Pause, args, config).await,
         CampaignCommand::Resume(args) => control::run(PhaseTrigger::Resume, args, config).await,
         CampaignCommand::Retry(args) => control::run(PhaseTrigger::Retry, args, config).await,
-        CampaignCommand::Rerun(args) => control::run(PhaseTrigger::Rerun, args, config).await,
+        CampaignCommand::Rerun(args) => control::rerun(args, config).await,
         CampaignCommand::Complete(args) => control::run(PhaseTrigger::Complete, args, config).await,
         CampaignCommand::Fail(args) => control::run(PhaseTrigger::Fail, args, config).await,
         CampaignCommand::Status(args) => status::run(args, config).await,

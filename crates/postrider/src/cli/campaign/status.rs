@@ -100,18 +100,12 @@ fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
     )?;
     for state in phases.iter().filter_map(|phase| phase.run.as_ref()) {
         let in_doubt = state.progress.in_doubt;
-        if let Some(waiting) = &state.waiting {
-            let jobs = if waiting.jobs == 1 {
-                "1 job waits".to_owned()
-            } else {
-                format!("{} jobs wait", waiting.jobs)
+        if let Some(waits) = watch::waits::of_run(state) {
+            let account = match state.waiting {
+                Some(_) => "; `postrider accounts list` shows how the account stands",
+                None => "",
             };
-            tell!(
-                "{}: {jobs} until {}: {}; `postrider accounts list` shows how the account stands",
-                state.run.phase,
-                output::time(waiting.until),
-                waiting.why.sentence()
-            );
+            tell!("{}: {waits}{account}", state.run.phase);
         }
         match watch::one_run::why_it_waits(state) {
             Some(why) => tell!("{}: {why}", state.run.phase),

@@ -4,14 +4,20 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use postrider_model::{campaign::PhaseKind, ids::TenantId};
+use postrider_model::{
+    campaign::{ItemStatus, PhaseKind},
+    ids::TenantId,
+};
 use postrider_store::{
     PgConnection, campaigns,
-    runs::{self, Certificate, Run},
+    runs::{Certificate, Evidence, Run},
 };
 use serde::Serialize;
 
-use super::target::{self, Target};
+use super::{
+    target::{self, Target},
+    verdict::{self, Outcome, Verdict},
+};
 use crate::{
     cli::{ForTenant, output, with_installation},
     config::Config,
@@ -36,6 +42,8 @@ pub struct VerifyArgs {
 #[derive(Serialize)]
 struct Answer {
     launched: bool,
+    verdict: Verdict,
+    phases: Vec<Outcome>,
     certificates: Vec<Certified>,
     not_deployed: Vec<String>,
 }
@@ -46,21 +54,33 @@ struct Certified {
     phase: String,
     #[serde(flatten)]
     certificate: Certificate,
+    /// How a success of the channel is called.
+    #[serde(skip)]
+    success: ItemStatus,
 }
 
 pub async fn run(args: VerifyArgs, config: &Config) -> anyhow::Result<ExitCode> {
     let answer = with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
-        let (runs, not_deployed) =
+        let (phases, not_deployed) =
             wanted_runs(&mut transaction, tenant.id, &args.what, args.phase.as_deref()).await?;
-        let mut certificates = Vec::new();
-        for run in runs {
-            let certificate = runs::verify(&mut transaction, run.id).await?;
-            certificates.push(Certified { campaign: run.campaign, phase: run.phase, certificate });
-        }
-        let launched = not_deployed.is_empty() && certificates.iter().all(|one| one.certificate.launched);
-        Ok(Answer { launched, certificates, not_deployed })
+        let outcomes: Vec<Outcome> = phases.iter().filter_map(|runs| Outcome::of(runs)).collect();
+        let worst = outcomes.iter().map(|outcome| outcome.verdict).max().unwrap_or(Verdict::NotLaunched);
+        let verdict = if not_deployed.is_empty() { worst } else { Verdict::NotLaunched };
+        let certificates = phases.into_iter().flatten().map(|(run, certificate)| Certified {
+            campaign: run.campaign,
+            phase: run.phase,
+            certificate,
+            success: run.channel.success(),
+        });
+        Ok(Answer {
+            launched: verdict != Verdict::NotLaunched,
+            verdict,
+            phases: outcomes,
+            certificates: certificates.collect(),
+            not_deployed,
+        })
     })
     .await?;
     if args.json {
@@ -69,25 +89,30 @@ pub async fn run(args: VerifyArgs, config: &Config) -> anyhow::Result<ExitCode> 
         for certified in &answer.certificates {
             show(certified)?;
         }
+        for outcome in answer.phases.iter().filter(|outcome| outcome.verdict != Verdict::NotLaunched) {
+            tell!("{}", outcome.sentence());
+        }
         for phase in &answer.not_deployed {
             tell!("phase `{phase}` was not deployed; --phase verifies another one alone");
         }
     }
-    Ok(if answer.launched { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(answer.verdict.exit_code())
 }
 
-/// The runs to verify, and the phases that have none.
+type CertifiedRuns = Vec<(Run, Certificate)>;
+
+/// The runs to verify, phase by phase, and the phases that have none.
 async fn wanted_runs(
     connection: &mut PgConnection,
     tenant: TenantId,
     what: &str,
     phase: Option<&str>,
-) -> anyhow::Result<(Vec<Run>, Vec<String>)> {
+) -> anyhow::Result<(Vec<CertifiedRuns>, Vec<String>)> {
     let campaign = match target::find(connection, tenant, what).await? {
         Target::Campaign(campaign) => campaign,
         Target::Run(run) => {
             anyhow::ensure!(phase.is_none(), "`{what}` is a run, and has one phase; leave --phase out");
-            return Ok((vec![*run], Vec::new()));
+            return Ok((vec![verdict::certify(connection, vec![*run]).await?], Vec::new()));
         }
     };
     let mut phases = campaigns::status(connection, tenant, campaign.id).await?;
@@ -105,8 +130,7 @@ async fn wanted_runs(
     let (mut runs, mut not_deployed) = (Vec::new(), Vec::new());
     for phase in phases.into_iter().filter(|phase| phase.kind == PhaseKind::Delivery) {
         match phase.run {
-            // A retry alone says nothing about those who were not in it.
-            Some(_) => runs.extend(runs::since_all(connection, tenant, phase.id).await?),
+            Some(_) => runs.push(verdict::certify_phase(connection, tenant, phase.id).await?),
             None => not_deployed.push(phase.phase),
         }
     }
@@ -114,36 +138,54 @@ async fn wanted_runs(
 }
 
 fn show(certified: &Certified) -> anyhow::Result<()> {
-    let Certified { campaign, phase, certificate } = certified;
-    let items = [
-        (certificate.sent, "sent"),
-        (certificate.called, "called"),
-        (certificate.posted, "posted"),
-        (certificate.failed, "failed"),
-        (certificate.skipped, "skipped"),
-        (certificate.in_doubt, "in doubt"),
-        (certificate.missing, "missing"),
-    ];
-    let items: Vec<String> =
-        items.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
-    let walls = match certificate.duplicates_are_impossible {
-        true => "one row per key, which never goes and never reopens",
-        false => "a constraint or a trigger is missing: run `postrider doctor`",
+    let Certified { campaign, phase, certificate, success } = certified;
+    let succeeded = certificate.sent + certificate.called + certificate.posted;
+    let Certificate { intended, failed, skipped, in_doubt, missing, .. } = certificate;
+    let evidence = &certificate.evidence;
+    let walls = match (&evidence.restored_copy, certificate.duplicates_are_impossible) {
+        (Some(_), _) => "restored copy: sending waits for adopt",
+        (None, true) => "one row per key, which never goes and never reopens",
+        (None, false) => "a constraint or a trigger is missing: run `postrider doctor`",
     };
     let conditions = [
         (certificate.run_is_terminal, "the run has ended", certificate.run_status.to_string()),
         (
             certificate.every_item_is_terminal,
             "every intended item has an end",
-            format!("{} intended: {}", certificate.intended, items.join(", ")),
+            format!("{} of {intended}", succeeded + failed + skipped),
         ),
         (certificate.duplicates_are_impossible, "a second call is impossible", walls.to_owned()),
     ];
     let verdict = if certificate.launched { "launched" } else { "not launched" };
-    output::line(format_args!("{campaign}, phase {phase}, {}: {verdict}", certificate.run_id))?;
+    output::line(format_args!(
+        "{campaign}, phase {phase}, {}: {succeeded} {success}, {failed} failed, {skipped} skipped, {in_doubt} in doubt, \
+         {missing} missing of {intended}; {verdict}",
+        certificate.run_id
+    ))?;
     for (holds, condition, shown) in conditions {
         let mark = if holds { '✓' } else { '✗' };
         output::line(format_args!("  {mark} {condition:<31} {shown}"))?;
     }
-    Ok(())
+    output::line(format_args!("  based on: {}", based_on(evidence)))
+}
+
+/// What the third condition is based on.
+fn based_on(evidence: &Evidence) -> String {
+    let database = format!("database {} of cluster {}", evidence.database_name, evidence.system_identifier);
+    if let Some(why) = &evidence.restored_copy {
+        return format!("{database}, which is a restored copy: {why}");
+    }
+    let (Some(epoch), Some(cause), Some(began_at)) =
+        (evidence.epoch, &evidence.cause, evidence.epoch_began_at)
+    else {
+        return format!("{database}, from which no process has sent");
+    };
+    let mut text = format!("{database}, {cause} {}, epoch {epoch}", output::time(began_at));
+    if let Some(at) = evidence.last_compared_at {
+        text.push_str(&format!(", last compared with a witness {}", output::time(at)));
+    }
+    if evidence.items_adopted > 0 {
+        text.push_str(&format!("; {} items were put in doubt when it was adopted", evidence.items_adopted));
+    }
+    text
 }

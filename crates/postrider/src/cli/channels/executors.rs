@@ -30,6 +30,9 @@ pub enum ExecutorCommand {
         of: ForTenant,
         /// The executor, as `channels executors` shows it
         id: ExecutorId,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -40,12 +43,8 @@ pub struct SetArgs {
     /// Whose messages, by name or id [default: those of every account that has none of its own]
     #[arg(long, value_name = "ACCOUNT")]
     account: Option<String>,
-    /// Say back what was said, for trying things out
-    #[arg(long, required_unless_present = "url", conflicts_with = "url")]
-    echo: bool,
-    /// Where the agent is
-    #[arg(long, value_name = "URL")]
-    url: Option<String>,
+    #[command(flatten)]
+    what: What,
     /// Read the secret from this file instead of stdin
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -64,6 +63,20 @@ pub struct SetArgs {
     /// Who is asked last whether a message may be executed
     #[arg(long, value_name = "URL")]
     sentinel_url: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct What {
+    /// Say back what was said, for trying things out
+    #[arg(long)]
+    echo: bool,
+    /// Where the agent is
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
 }
 
 /// What was given, and makes sense.
@@ -81,15 +94,15 @@ pub async fn run(command: ExecutorCommand, config: &Config) -> anyhow::Result<()
             with_installation(config, async |installation| set(&args, &given, installation, config).await)
                 .await
         }
-        ExecutorCommand::Remove { of, id } => {
-            with_installation(config, async |installation| remove(&of, id, installation).await).await
+        ExecutorCommand::Remove { of, id, json } => {
+            with_installation(config, async |installation| remove(&of, id, json, installation).await).await
         }
     }
 }
 
 fn check(args: &SetArgs, config: &Config) -> anyhow::Result<Given> {
     let policy = wire::outbound(config);
-    let kind = match &args.url {
+    let kind = match &args.what.url {
         Some(url) => {
             read_url(url, &policy).map_err(|refused| anyhow::anyhow!("--url: {refused}"))?;
             Kind::Http { url: url.clone() }
@@ -132,9 +145,9 @@ async fn set(
     installation: &Installation,
     config: &Config,
 ) -> anyhow::Result<()> {
-    let key = installation.master_key(config)?;
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
+    let key = installation.checked_master_key(config, &mut transaction).await?;
     let account = maybe_account(&mut transaction, tenant.id, args.account.as_deref()).await?;
     let executor = NewExecutor {
         account,
@@ -145,14 +158,24 @@ async fn set(
         sentinel: &given.sentinel,
     };
     let id = executors::put(&mut transaction, &key, tenant.id, &executor, &actor()).await?;
+    let made = executors::find(&mut transaction, tenant.id, id).await?;
     pool::commit(transaction).await?;
+    if args.json {
+        return output::json(&made);
+    }
     output::line(id.0)?;
     Ok(())
 }
 
-async fn remove(of: &ForTenant, id: ExecutorId, installation: &Installation) -> anyhow::Result<()> {
+async fn remove(
+    of: &ForTenant,
+    id: ExecutorId,
+    json: bool,
+    installation: &Installation,
+) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+    let removed = executors::find(&mut transaction, tenant.id, id).await?;
     let is_known = executors::remove(&mut transaction, id, &actor()).await?;
     anyhow::ensure!(
         is_known,
@@ -161,6 +184,9 @@ async fn remove(of: &ForTenant, id: ExecutorId, installation: &Installation) -> 
         id.0
     );
     pool::commit(transaction).await?;
+    if json {
+        return output::json(&removed);
+    }
     tell!("removed {id}");
     Ok(())
 }

@@ -1,10 +1,15 @@
 //! Who the senders are.
 
-use postrider_model::{ids::LinkId, tenancy::Role};
+use postrider_model::{
+    ids::{LinkId, TenantId},
+    tenancy::Role,
+};
 use postrider_store::{
+    PgConnection,
     links::{self, NewLink},
     pool,
 };
+use uuid::Uuid;
 
 use super::{
     super::{ForTenant, actor, output},
@@ -12,22 +17,43 @@ use super::{
 };
 use crate::installation::Installation;
 
+/// Who a sender is to be.
+pub struct Who<'a> {
+    pub account: &'a str,
+    pub sender: &'a str,
+    pub user: &'a str,
+    pub role: Role,
+}
+
 pub async fn link(
     of: &ForTenant,
-    wanted: &str,
-    sender: &str,
-    user: &str,
-    role: Role,
+    who: Who<'_>,
+    json: bool,
     installation: &Installation,
 ) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-    let account = account(&mut transaction, tenant.id, wanted).await?;
-    let link = NewLink { account, sender_id: sender, user_id: user, role };
+    let account = account(&mut transaction, tenant.id, who.account).await?;
+    let link = NewLink { account, sender_id: who.sender, user_id: who.user, role: who.role };
     let id = links::put(&mut transaction, &link, &actor()).await?;
+    let made = find(&mut transaction, tenant.id, id).await?;
     pool::commit(transaction).await?;
+    if json {
+        return output::json(&made);
+    }
     output::line(id.0)?;
     Ok(())
+}
+
+async fn find(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: LinkId,
+) -> anyhow::Result<Option<links::Link>> {
+    // A page begins below an id.
+    let above = LinkId(Uuid::from_u128(id.0.as_u128().saturating_add(1)));
+    let found = links::page(connection, tenant, None, None, Some(above), 1).await?;
+    Ok(found.into_iter().find(|link| link.id == id))
 }
 
 pub async fn list(
@@ -65,9 +91,15 @@ pub async fn list(
     )
 }
 
-pub async fn unlink(of: &ForTenant, id: LinkId, installation: &Installation) -> anyhow::Result<()> {
+pub async fn unlink(
+    of: &ForTenant,
+    id: LinkId,
+    json: bool,
+    installation: &Installation,
+) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+    let removed = find(&mut transaction, tenant.id, id).await?;
     let is_known = links::remove(&mut transaction, id, &actor()).await?;
     anyhow::ensure!(
         is_known,
@@ -76,6 +108,9 @@ pub async fn unlink(of: &ForTenant, id: LinkId, installation: &Installation) -> 
         id.0
     );
     pool::commit(transaction).await?;
+    if json {
+        return output::json(&removed);
+    }
     tell!("forgot {id}; further messages of this sender are denied");
     Ok(())
 }

@@ -244,11 +244,16 @@ fn times(count: i32) -> String {
 }
 
 /// Has a message that failed taken up again.
-pub async fn retry(of: &ForTenant, id: ChannelMessageId, installation: &Installation) -> anyhow::Result<()> {
+pub async fn retry(
+    of: &ForTenant,
+    id: ChannelMessageId,
+    json: bool,
+    installation: &Installation,
+) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+    let only = MessageFilter { id: Some(id), ..MessageFilter::default() };
     if !messages::retry(&mut transaction, id, &actor()).await? {
-        let only = MessageFilter { id: Some(id), ..MessageFilter::default() };
         match messages::page(&mut transaction, tenant.id, only, None, 1).await?.pop() {
             None => anyhow::bail!(
                 "tenant `{}` has no message {}; `postrider channels messages --status dispatch_failed` lists what failed",
@@ -262,7 +267,11 @@ pub async fn retry(of: &ForTenant, id: ChannelMessageId, installation: &Installa
             ),
         }
     }
+    let retried = messages::page(&mut transaction, tenant.id, only, None, 1).await?.pop();
     pool::commit(transaction).await?;
+    if json {
+        return output::json(&retried);
+    }
     tell!("a process with the role `dispatcher` takes it up in a moment");
     Ok(())
 }

@@ -77,6 +77,9 @@ pub enum ChannelsCommand {
         of: ForTenant,
         /// The message, as `channels messages --status dispatch_failed` shows it
         id: ChannelMessageId,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Say who a sender is; prints the link's id
     Link {
@@ -92,6 +95,9 @@ pub enum ChannelsCommand {
         /// What the user may do: viewer, operator or admin
         #[arg(long)]
         role: Role,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// List who the senders are, newest first
     Links {
@@ -112,6 +118,9 @@ pub enum ChannelsCommand {
         of: ForTenant,
         /// The link, as `channels links` shows it
         id: LinkId,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Say what executes messages
     #[command(subcommand)]
@@ -170,14 +179,15 @@ async fn act(command: ChannelsCommand, installation: &Installation) -> anyhow::R
             messages::list(&of, &which, &listing, installation).await
         }
         ChannelsCommand::Show { of, id, json } => messages::show(&of, id, json, installation).await,
-        ChannelsCommand::Retry { of, id } => messages::retry(&of, id, installation).await,
-        ChannelsCommand::Link { of, account, sender, user, role } => {
-            links::link(&of, &account, &sender, &user, role, installation).await
+        ChannelsCommand::Retry { of, id, json } => messages::retry(&of, id, json, installation).await,
+        ChannelsCommand::Link { of, account, sender, user, role, json } => {
+            let who = links::Who { account: &account, sender: &sender, user: &user, role };
+            links::link(&of, who, json, installation).await
         }
         ChannelsCommand::Links { of, account, sender, listing } => {
             links::list(&of, account.as_deref(), sender.as_deref(), &listing, installation).await
         }
-        ChannelsCommand::Unlink { of, id } => links::unlink(&of, id, installation).await,
+        ChannelsCommand::Unlink { of, id, json } => links::unlink(&of, id, json, installation).await,
         ChannelsCommand::Executors { of, json } => executors::list(&of, json, installation).await,
         // Done before anything was opened.
         ChannelsCommand::Executor(_) => Ok(()),

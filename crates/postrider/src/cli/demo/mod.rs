@@ -24,7 +24,7 @@ use self::{
     receipts::Receipts,
 };
 use super::output;
-use crate::shutdown;
+use crate::{config::Config, shutdown};
 
 #[derive(Args)]
 pub struct DemoArgs {
@@ -40,8 +40,11 @@ const QUIET_TIME_SECONDS: u32 = 5;
 const PAUSED_FROM: u32 = 1000;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+pub async fn run(args: DemoArgs, config: &Config) -> anyhow::Result<ExitCode> {
     let interrupted = shutdown::on_signal()?;
+    if config.database.url.is_some() || config.database.admin_url.is_some() || config.data_dir.is_some() {
+        tell!("note       the demo makes its own private cluster; the configured database is not used");
+    }
     let home = Home::new()?;
     let mut sim = Sim::start(&home).await?;
     tell!(

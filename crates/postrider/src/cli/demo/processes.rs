@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
+use postrider_model::Span;
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -216,7 +217,8 @@ async fn wait_for<T>(child: &mut Child, log: &Path, mut up: impl FnMut() -> Opti
         }
         anyhow::ensure!(
             tokio::time::Instant::now() < deadline,
-            "a server did not come up within {PATIENCE:?}"
+            "a server did not come up within {}",
+            Span(PATIENCE)
         );
         tokio::time::sleep(LOOK_EVERY).await;
     }

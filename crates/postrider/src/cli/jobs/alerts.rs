@@ -47,6 +47,9 @@ pub struct DecideArgs {
     /// What there is to say about it
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Written as people type it, `in-progress` included.
@@ -153,7 +156,7 @@ pub async fn cards(args: &CardsArgs, config: &Config) -> anyhow::Result<()> {
 }
 
 pub async fn decide(args: &DecideArgs, config: &Config) -> anyhow::Result<()> {
-    let DecideArgs { of, id, status, note } = args;
+    let DecideArgs { of, id, status, note, json } = args;
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
@@ -169,7 +172,11 @@ pub async fn decide(args: &DecideArgs, config: &Config) -> anyhow::Result<()> {
                 of.command(&["jobs", "cards", "--all"])
             ),
         }
+        let card = alerts::card(&mut transaction, tenant.id, *id).await?;
         pool::commit(transaction).await?;
+        if *json {
+            return output::json(&card);
+        }
         tell!("{id} is {status}");
         Ok(())
     })

@@ -33,6 +33,9 @@ pub struct ResolveArgs {
     /// How it was resolved; it is kept
     #[arg(long, value_name = "TEXT")]
     note: String,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub async fn list(args: &ErrorsArgs, config: &Config) -> anyhow::Result<()> {
@@ -85,7 +88,7 @@ fn row(error: &SyncError) -> [String; 7] {
 }
 
 pub async fn resolve(args: &ResolveArgs, config: &Config) -> anyhow::Result<()> {
-    let ResolveArgs { of, id, note } = args;
+    let ResolveArgs { of, id, note, json } = args;
     anyhow::ensure!(!note.trim().is_empty(), "--note is empty; say how it was resolved");
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
@@ -98,7 +101,11 @@ pub async fn resolve(args: &ResolveArgs, config: &Config) -> anyhow::Result<()> 
             id.0,
             of.command(&["jobs", "errors", "--all"])
         );
+        let resolved = sync_errors::find(&mut transaction, tenant.id, *id).await?;
         pool::commit(transaction).await?;
+        if *json {
+            return output::json(&resolved);
+        }
         tell!("{id} is resolved; its run stays failed");
         Ok(())
     })

@@ -87,10 +87,16 @@ pub fn as_json(timing: &Timing, firings: &[Timestamp]) -> Vec<Value> {
 /// What to know about firings of which only the first would run.
 pub fn warning(timing: &Timing, grain: Grain, after: Timestamp) -> Option<String> {
     let (first, second) = shared_grains(timing, grain, after, HORIZON)?;
-    let advice = match grain {
-        Grain::Day => "--grain hour or 5min keeps them apart",
-        Grain::Hour => "--grain 5min keeps them apart",
-        Grain::FiveMinutes => "fire less often",
+    // A smaller grain helps only if no two firings share it.
+    let smaller = match grain {
+        Grain::Day => &[Grain::Hour, Grain::FiveMinutes][..],
+        Grain::Hour => &[Grain::FiveMinutes],
+        Grain::FiveMinutes => &[],
+    };
+    let fits = smaller.iter().find(|smaller| shared_grains(timing, **smaller, after, HORIZON).is_none());
+    let advice = match fits {
+        Some(smaller) => format!("--grain {smaller} keeps them apart"),
+        None => "no grain is small enough to keep them apart; fire at most every five minutes, as in '*/5 * * * *'".to_owned(),
     };
     Some(format!(
         "the firings at {} and {} lie in one grain ({grain}), so only the first of them runs; {advice}",

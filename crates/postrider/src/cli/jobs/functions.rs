@@ -39,6 +39,9 @@ pub enum FunctionCommand {
         of: ForTenant,
         /// The function's name
         name: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -123,8 +126,8 @@ pub async fn run(command: FunctionCommand, config: &Config) -> anyhow::Result<()
             with_installation(config, async |installation| put(&args, &given, installation, config).await)
                 .await
         }
-        FunctionCommand::Remove { of, name } => {
-            with_installation(config, async |installation| remove(&of, &name, installation).await).await
+        FunctionCommand::Remove { of, name, json } => {
+            with_installation(config, async |installation| remove(&of, &name, json, installation).await).await
         }
     }
 }
@@ -185,20 +188,16 @@ async fn put(
     installation: &Installation,
     config: &Config,
 ) -> anyhow::Result<()> {
-    // Only what is behind a URL has a secret to be sealed.
-    let key = match given.target {
-        Target::Http(_) => Some(installation.master_key(config)?),
-        Target::Sql(_) | Target::Builtin(_) => None,
-    };
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
+    // Only what is behind a URL has a secret to be sealed.
+    let key = match given.target {
+        Target::Http(_) => Some(installation.checked_master_key(config, &mut transaction).await?),
+        Target::Sql(_) | Target::Builtin(_) => None,
+    };
     if let Target::Sql(name) = &given.target {
-        let checked = job_runs::check_sql_function(&mut transaction, name).await?;
+        let checked = job_runs::check_sql_function(&mut transaction, name, &config.jobs.sql_schemas).await?;
         checked.map_err(|problem| anyhow::anyhow!("--sql: {problem}"))?;
-        let (schema, allowed) = (name.parts().0, &config.jobs.sql_schemas);
-        if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed == schema) {
-            tell!("it will fail: jobs.sql_schemas does not name `{schema}`");
-        }
     }
     let function = NewFunction {
         name: &args.name,
@@ -265,9 +264,10 @@ fn row(function: &FunctionState) -> [String; 6] {
     ]
 }
 
-async fn remove(of: &ForTenant, name: &str, installation: &Installation) -> anyhow::Result<()> {
+async fn remove(of: &ForTenant, name: &str, json: bool, installation: &Installation) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+    let removed = functions::find(&mut transaction, tenant.id, name).await?;
     let is_known = functions::remove(&mut transaction, name, &actor()).await?;
     anyhow::ensure!(
         is_known,
@@ -276,6 +276,9 @@ async fn remove(of: &ForTenant, name: &str, installation: &Installation) -> anyh
         of.command(&["jobs", "function", "list"])
     );
     pool::commit(transaction).await?;
+    if json {
+        return output::json(&removed);
+    }
     tell!("removed `{name}`; what it ran stays in `{}`", of.command(&["jobs", "list"]));
     Ok(())
 }

@@ -33,15 +33,22 @@ const LOOKED_AT: i64 = 100;
 pub struct MonitorArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// Who is told, as ACCOUNT:TO, such as `mailer:ops@example.com`; a webhook needs no TO. May be given several times
-    #[arg(long, value_name = "ACCOUNT[:TO]", num_args = 1.., required_unless_present = "tell_nobody")]
-    notify: Vec<String>,
-    /// Raise alerts, but tell nobody
-    #[arg(long, conflicts_with = "notify")]
-    tell_nobody: bool,
+    #[command(flatten)]
+    told: Told,
     /// As JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct Told {
+    /// Who is told, as ACCOUNT:TO, such as `mailer:ops@example.com`; a webhook needs no TO. May be given several times
+    #[arg(long, value_name = "ACCOUNT[:TO]", num_args = 1..)]
+    notify: Vec<String>,
+    /// Raise alerts, but tell nobody
+    #[arg(long)]
+    tell_nobody: bool,
 }
 
 /// A link of the chain, as it is set.
@@ -58,7 +65,7 @@ pub async fn monitor(args: &MonitorArgs, config: &Config) -> anyhow::Result<()> 
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
         let accounts = accounts::list(&mut transaction, tenant.id).await?;
-        let notify = args.notify.iter().map(|given| recipient(given, &accounts, &adapters));
+        let notify = args.told.notify.iter().map(|given| recipient(given, &accounts, &adapters));
         let notify = json!({ "notify": notify.collect::<anyhow::Result<Vec<_>>>()? });
         let mut links = Vec::new();
         for (name, after, input) in [
@@ -128,7 +135,7 @@ fn tell(args: &MonitorArgs, links: &[Link]) -> anyhow::Result<()> {
         let others = count(link.others, "other schedule", "other schedules");
         tell!("`{}` has {others}, left as they were", link.function);
     }
-    match args.notify.as_slice() {
+    match args.told.notify.as_slice() {
         [] => tell!("nobody is told; `{}` shows what holds", args.of.command(&["jobs", "alerts"])),
         told => tell!("told: {}", told.join(", ")),
     }
@@ -165,7 +172,7 @@ fn recipient(given: &str, accounts: &[ProviderAccount], adapters: &Adapters) -> 
     );
     match to {
         Some(to) if to.trim().is_empty() => {
-            anyhow::bail!("--notify: nobody is named after the colon of `{given}`")
+            anyhow::bail!("--notify: no recipient after the colon in `{given}`; use ACCOUNT:RECIPIENT")
         }
         Some(to) => Ok(json!({ "account": name, "to": to })),
         // A webhook is its own address.

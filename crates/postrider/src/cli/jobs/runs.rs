@@ -45,6 +45,9 @@ pub struct RetryArgs {
     of: ForTenant,
     /// The run, as `jobs list` shows it, or its error, as `jobs errors` does
     id: RunOrError,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -56,6 +59,9 @@ pub struct CancelArgs {
     /// Why; it is kept
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// The id of a run, or of the error that it ended in.
@@ -164,8 +170,12 @@ pub async fn retry(args: &RetryArgs, config: &Config) -> anyhow::Result<()> {
                 show(other)
             ),
         }
+        let run = job_runs::find(&mut transaction, tenant.id, id).await?;
         pool::commit(transaction).await?;
         wakeups::notify(&pool, job_runs::HINT_CHANNEL).await?;
+        if args.json {
+            return output::json(&run);
+        }
         tell!("{id} runs again; `{}` says how it goes", show(id));
         Ok(())
     })
@@ -203,7 +213,7 @@ pub fn unknown(of: &ForTenant, tenant: &Tenant, id: Uuid) -> anyhow::Error {
 }
 
 pub async fn cancel(args: &CancelArgs, config: &Config) -> anyhow::Result<()> {
-    let CancelArgs { of, id, note } = args;
+    let CancelArgs { of, id, note, json } = args;
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
@@ -215,8 +225,12 @@ pub async fn cancel(args: &CancelArgs, config: &Config) -> anyhow::Result<()> {
                 of.command(&["jobs", "show", &id.to_string()])
             ),
         }
+        let run = job_runs::find(&mut transaction, tenant.id, *id).await?;
         pool::commit(transaction).await?;
         wakeups::notify(&pool, job_runs::CANCEL_CHANNEL).await?;
+        if *json {
+            return output::json(&run);
+        }
         tell!("{id} is cancelled; its lock key is free");
         Ok(())
     })

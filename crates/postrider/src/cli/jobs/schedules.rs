@@ -43,11 +43,11 @@ pub enum ScheduleCommand {
     /// Show a schedule and what became of its last firings
     Show(OneArgs),
     /// Take a schedule away; its runs stay
-    Remove(OfOne),
+    Remove(ChangeArgs),
     /// Let a schedule fire again; what it would have fired meanwhile is not made up for
-    Enable(OfOne),
+    Enable(ChangeArgs),
     /// Let a schedule fire no more, until it is enabled
-    Disable(OfOne),
+    Disable(ChangeArgs),
     /// Say when something would fire; writes nothing
     Preview(Box<PreviewArgs>),
 }
@@ -89,6 +89,15 @@ pub struct OfOne {
 }
 
 #[derive(Args)]
+pub struct ChangeArgs {
+    #[command(flatten)]
+    one: OfOne,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
 pub struct OneArgs {
     #[command(flatten)]
     one: OfOne,
@@ -114,9 +123,9 @@ async fn act(command: ScheduleCommand, installation: &Installation) -> anyhow::R
             list(&of, function.as_deref(), &listing, installation).await
         }
         ScheduleCommand::Show(args) => show(&args, installation).await,
-        ScheduleCommand::Remove(one) => remove(&one, installation).await,
-        ScheduleCommand::Enable(one) => switch(&one, true, installation).await,
-        ScheduleCommand::Disable(one) => switch(&one, false, installation).await,
+        ScheduleCommand::Remove(args) => remove(&args, installation).await,
+        ScheduleCommand::Enable(args) => switch(&args, true, installation).await,
+        ScheduleCommand::Disable(args) => switch(&args, false, installation).await,
         // Done before anything was opened.
         ScheduleCommand::Add(_) | ScheduleCommand::Preview(_) => Ok(()),
     }
@@ -277,19 +286,22 @@ fn row(firing: &FiringState) -> [String; 4] {
     ]
 }
 
-async fn remove(one: &OfOne, installation: &Installation) -> anyhow::Result<()> {
-    let OfOne { of, id } = one;
+async fn remove(args: &ChangeArgs, installation: &Installation) -> anyhow::Result<()> {
+    let OfOne { of, id } = &args.one;
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let schedule = find(&mut transaction, of, &tenant, *id).await?;
     schedules::remove(&mut transaction, *id, &actor()).await?;
     pool::commit(transaction).await?;
+    if args.json {
+        return output::json(&schedule);
+    }
     tell!("removed {id}; `{}` does not run by it any more", schedule.function_name);
     Ok(())
 }
 
-async fn switch(one: &OfOne, enabled: bool, installation: &Installation) -> anyhow::Result<()> {
-    let OfOne { of, id } = one;
+async fn switch(args: &ChangeArgs, enabled: bool, installation: &Installation) -> anyhow::Result<()> {
+    let OfOne { of, id } = &args.one;
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let schedule = find(&mut transaction, of, &tenant, *id).await?;
@@ -297,6 +309,9 @@ async fn switch(one: &OfOne, enabled: bool, installation: &Installation) -> anyh
     schedules::switch(&mut transaction, *id, &timing, enabled, &actor()).await?;
     let schedule = find(&mut transaction, of, &tenant, *id).await?;
     pool::commit(transaction).await?;
+    if args.json {
+        return output::json(&schedule);
+    }
     match schedule.next_fire_at {
         Some(at) => {
             tell!("{id} fires next {}, which is {}", firings::local(&timing, at), output::time(at));

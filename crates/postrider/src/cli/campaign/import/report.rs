@@ -114,9 +114,9 @@ impl Report {
             return output::json(summary);
         }
         let list = summary.list_id.map_or_else(|| "-".to_owned(), |list| list.0.to_string());
-        let Summary { lines, added, updated, repeated, bad, .. } = summary;
+        let Summary { lines, added, updated, repeated, matched_by_address: matched, bad, .. } = summary;
         output::text(&format!(
-            "list_id   {list}\nlines     {lines}\nadded     {added}\nupdated   {updated}\nrepeated  {repeated}\nbad       {bad}\n"
+            "list_id   {list}\nlines     {lines}\nadded     {added}\nupdated   {updated}\nrepeated  {repeated}\nmatched   {matched} by address\nbad       {bad}\n"
         ))
     }
 

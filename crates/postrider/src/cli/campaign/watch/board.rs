@@ -1,5 +1,6 @@
 //! How the phases stand: a snapshot, and the events after it.
 
+use jiff::Timestamp;
 use postrider_model::{
     campaign::{EventType, PhaseStatus, RunStatus},
     ids::CampaignId,
@@ -7,7 +8,7 @@ use postrider_model::{
 use postrider_store::campaigns::Snapshot;
 use serde::Deserialize;
 
-use super::one_run;
+use super::{one_run, waits};
 
 /// All phases at one moment of the history.
 #[derive(Debug, Clone)]
@@ -29,6 +30,17 @@ pub struct Phase {
     /// In percent.
     pub progress: f64,
     pub run: Option<RunCounts>,
+    /// What its run waits for, and until when.
+    waits: Option<String>,
+}
+
+impl Phase {
+    /// Its state, how far it is, and what it waits for.
+    pub fn details(&self) -> String {
+        let waits = waits::of_phase(self.status, self.waits.clone());
+        let waits = waits.map(|waits| format!("; {waits}")).unwrap_or_default();
+        format!("{}, {} %{waits}", self.status.as_str().replace('_', " "), self.progress)
+    }
 }
 
 /// The newest run of a phase.
@@ -37,6 +49,7 @@ pub struct Phase {
 pub struct RunCounts {
     pub status: RunStatus,
     pub intended: i64,
+    pub succeeded: i64,
     pub failed: i64,
     pub in_doubt: i64,
 }
@@ -69,7 +82,32 @@ struct PhaseStatusOfServer {
     phase: String,
     status: PhaseStatus,
     progress_percentage: f64,
-    run: Option<RunCounts>,
+    scheduled_for: Option<Timestamp>,
+    run: Option<RunOfServer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RunOfServer {
+    #[serde(flatten)]
+    counts: RunCounts,
+    waiting: Option<WaitingOfServer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct WaitingOfServer {
+    jobs: i64,
+    why: String,
+    until: Timestamp,
+}
+
+impl PhaseStatusOfServer {
+    fn waits(&self) -> Option<String> {
+        let run = self.run.as_ref().filter(|run| !run.counts.status.is_terminal())?;
+        match &run.waiting {
+            Some(waiting) => Some(waits::for_account(waiting.jobs, &waiting.why, waiting.until)),
+            None => waits::for_schedule(self.scheduled_for),
+        }
+    }
 }
 
 impl Board {
@@ -129,9 +167,11 @@ impl From<Snapshot> for Board {
             name: phase.phase,
             status: phase.status,
             progress: phase.progress,
+            waits: phase.run.as_ref().and_then(waits::of_run),
             run: phase.run.map(|state| RunCounts {
                 status: state.run.status,
                 intended: state.progress.intended,
+                succeeded: state.progress.succeeded,
                 failed: state.progress.failed,
                 in_doubt: state.progress.in_doubt,
             }),
@@ -150,10 +190,11 @@ impl From<Snapshot> for Board {
 impl From<Status> for Board {
     fn from(status: Status) -> Self {
         let phases = status.phases.into_iter().map(|phase| Phase {
+            waits: phase.waits(),
             name: phase.phase,
             status: phase.status,
             progress: phase.progress_percentage,
-            run: phase.run,
+            run: phase.run.map(|run| run.counts),
         });
         let hints = status.not_advanced.iter().map(|why| format!("the next phase was not started: {why}"));
         Self {
@@ -215,6 +256,30 @@ mod tests {
             assert_eq!(board.phases[0].status, status);
         }
         assert_eq!(board.sequence, 10);
+    }
+
+    #[test]
+    fn a_server_that_says_what_a_run_waits_for_is_believed() {
+        let details = |scheduled_for: &str, waiting: serde_json::Value| {
+            let run = json!({ "status": "queued", "intended": 3, "succeeded": 0, "failed": 0, "inDoubt": 0, "waiting": waiting });
+            let status = json!({
+                "campaignId": uuid::Uuid::nil(), "sequence": 5, "autoAdvance": false, "advancing": false, "notAdvanced": null,
+                "phases": [{ "phase": "mail", "status": "in_progress", "progressPercentage": 0.0, "scheduledFor": scheduled_for, "run": run }],
+            });
+            Board::from(serde_json::from_value::<Status>(status).unwrap()).phases[0].details()
+        };
+        let waiting =
+            json!({ "jobs": 2, "why": "it is outside the sending hours", "until": "2130-03-01T08:00:00Z" });
+        let past = "2020-03-01T08:00:00Z";
+        assert_eq!(
+            details(past, waiting),
+            "in progress, 0 %; 2 jobs wait until 2130-03-01 08:00:00Z: it is outside the sending hours"
+        );
+        assert_eq!(
+            details("2130-03-01T08:00:00Z", json!(null)),
+            "in progress, 0 %; it begins at 2130-03-01 08:00:00Z, as scheduled"
+        );
+        assert_eq!(details(past, json!(null)), "in progress, 0 %");
     }
 
     #[test]

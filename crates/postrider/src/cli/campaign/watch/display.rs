@@ -56,7 +56,7 @@ impl Display {
             }
             Shape::Lines(shown) => {
                 for phase in board.phases.iter().filter(|phase| phase.status != PhaseStatus::NotStarted) {
-                    let line = format!("{}: {}", phase.name, details(phase));
+                    let line = format!("{}: {}", phase.name, phase.details());
                     if shown.get(&phase.name) != Some(&line) {
                         tell!("{line}");
                         shown.insert(phase.name.clone(), line);
@@ -101,9 +101,5 @@ fn move_on(bar: &ProgressBar, phase: &Phase) {
     bar.set_prefix(phase.name.clone());
     bar.set_length(1000);
     bar.set_position((phase.progress.clamp(0.0, 100.0) * 10.0) as u64);
-    bar.set_message(details(phase));
-}
-
-fn details(phase: &Phase) -> String {
-    format!("{}, {} %", phase.status.as_str().replace('_', " "), phase.progress)
+    bar.set_message(phase.details());
 }

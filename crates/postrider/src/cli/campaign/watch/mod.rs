@@ -4,6 +4,7 @@ mod board;
 mod display;
 pub mod one_run;
 mod source;
+pub mod waits;
 
 use std::{
     process::ExitCode,
@@ -11,12 +12,9 @@ use std::{
 };
 
 use clap::Args;
-use postrider_model::{
-    campaign::{PhaseStatus, RunStatus},
-    ids::CampaignId,
-};
+use postrider_model::{campaign::PhaseStatus, ids::CampaignId};
 use postrider_providers::remote::Remote;
-use postrider_store::{Pool, tenants::Tenant};
+use postrider_store::{Pool, campaigns, pool, tenants::Tenant};
 use secrecy::SecretString;
 use url::Url;
 
@@ -25,7 +23,10 @@ use self::{
     display::Display,
     source::{News, Source},
 };
-use super::target::{self, Target};
+use super::{
+    target::{self, Target},
+    verdict::{self, Verdict},
+};
 use crate::{
     cli::{ForTenant, with_installation},
     config::Config,
@@ -51,8 +52,9 @@ pub struct WatchArgs {
     /// Ask the server there, instead of a database here
     #[arg(long, value_name = "URL", conflicts_with = "tenant")]
     url: Option<Url>,
-    /// The API key for it
-    #[arg(long, value_name = "KEY", requires = "url", env = "POSTRIDER_API_KEY", hide_env_values = true)]
+    /// API key for `--url` [env: POSTRIDER_API_KEY]
+    // Not clap's `env`, because the variable would then require `--url` as the flag does.
+    #[arg(long, value_name = "KEY", requires = "url")]
     key: Option<String>,
 }
 
@@ -86,7 +88,7 @@ pub async fn run(args: WatchArgs, config: &Config) -> anyhow::Result<ExitCode> {
 }
 
 async fn watch_there(args: &WatchArgs, url: &Url) -> anyhow::Result<ExitCode> {
-    let Some(key) = args.key.clone() else {
+    let Some(key) = args.key.clone().or_else(|| std::env::var("POSTRIDER_API_KEY").ok()) else {
         anyhow::bail!("say with which API key to ask {url}: --key, or POSTRIDER_API_KEY");
     };
     let Ok(campaign) = args.what.parse::<CampaignId>() else {
@@ -147,48 +149,50 @@ async fn follow(mut source: Source, args: &WatchArgs, advice: &str) -> anyhow::R
     }
 }
 
-/// The last word, from the certificates.
+/// How it ended, from the certificates.
 async fn judge_here(pool: &Pool, tenant: &Tenant, board: &Board) -> anyhow::Result<ExitCode> {
-    let fresh = postrider_store::campaigns::snapshot(pool, tenant.id, board.campaign).await?;
-    let phases = fresh.map(|snapshot| snapshot.phases).unwrap_or_default();
-    let runs = phases.iter().filter_map(|phase| phase.run.as_ref()).map(|state| &state.run);
-    let launched = one_run::judge(pool, tenant, runs).await?;
-    let others = say_how_others_ended(board);
-    Ok(if others { launched } else { ExitCode::FAILURE })
-}
-
-/// The last word, from what the server told.
-fn judge_there(board: &Board) -> ExitCode {
-    let mut is_well = say_how_others_ended(board);
-    for (phase, run) in board.phases.iter().filter_map(|phase| Some((phase, phase.run.as_ref()?))) {
-        let name = &phase.name;
-        if run.in_doubt > 0 {
-            is_well = false;
-            tell!("{name}: not launched, {} in doubt", run.in_doubt);
-        } else if run.status == RunStatus::Failed {
-            is_well = false;
-            tell!("{name}: every item failed");
-        } else if run.failed > 0 {
-            tell!("{name}: launched, {} of {} failed", run.failed, run.intended);
-        } else {
-            tell!("{name}: launched");
+    let mut transaction = pool::begin_as(pool, tenant.id).await?;
+    let mut certified = Vec::new();
+    for phase in campaigns::status(&mut transaction, tenant.id, board.campaign).await? {
+        if phase.run.is_some() {
+            certified.push(verdict::certify_phase(&mut transaction, tenant.id, phase.id).await?);
         }
     }
-    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(one_run::judge(certified).max(say_how_others_ended(board)).exit_code())
 }
 
-/// Phases that other services did. False when one of them failed.
-fn say_how_others_ended(board: &Board) -> bool {
-    let mut is_well = true;
+/// How it ended, from what the server told.
+fn judge_there(board: &Board) -> ExitCode {
+    let mut worst = say_how_others_ended(board);
+    for (phase, run) in board.phases.iter().filter_map(|phase| Some((phase, phase.run.as_ref()?))) {
+        let name = &phase.name;
+        let verdict = match run.in_doubt {
+            0 if run.status.is_terminal() => Verdict::of_launched(run.succeeded, run.failed),
+            _ => Verdict::NotLaunched,
+        };
+        match verdict {
+            Verdict::NotLaunched => tell!("{name}: not launched, {} in doubt", run.in_doubt),
+            Verdict::AllFailed => tell!("{name}: every item that was tried failed"),
+            Verdict::SomeFailed => tell!("{name}: launched, {} of {} failed", run.failed, run.intended),
+            Verdict::Launched => tell!("{name}: launched"),
+        }
+        worst = worst.max(verdict);
+    }
+    worst.exit_code()
+}
+
+/// Phases that other services did.
+fn say_how_others_ended(board: &Board) -> Verdict {
+    let mut worst = Verdict::Launched;
     for phase in board.phases.iter().filter(|phase| phase.run.is_none()) {
         match phase.status {
             PhaseStatus::Completed => tell!("{}: completed", phase.name),
             PhaseStatus::Failed => {
-                is_well = false;
+                worst = Verdict::AllFailed;
                 tell!("{}: failed", phase.name);
             }
             _ => {}
         }
     }
-    is_well
+    worst
 }

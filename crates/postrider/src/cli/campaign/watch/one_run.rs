@@ -14,10 +14,14 @@ use postrider_store::{
     Pool,
     campaigns::{self, RunState},
     pool,
-    runs::{self, Run},
+    runs::{Certificate, Run},
     tenants::Tenant,
 };
 
+use super::{
+    super::verdict::{self, Outcome, Verdict},
+    waits,
+};
 use crate::{cli::output, shutdown};
 
 /// How often to look.
@@ -53,7 +57,10 @@ pub async fn follow(pool: &Pool, tenant: &Tenant, run: RunId, json: bool) -> any
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     };
-    judge(pool, tenant, ended.iter().map(|state| &state.run)).await
+    let runs = ended.into_iter().map(|state| state.run).collect();
+    let mut transaction = pool::begin_as(pool, tenant.id).await?;
+    let certified = verdict::certify(&mut transaction, runs).await?;
+    Ok(judge([certified]).exit_code())
 }
 
 async fn look(pool: &Pool, tenant: &Tenant, run: RunId) -> anyhow::Result<Vec<RunState>> {
@@ -82,36 +89,14 @@ pub fn why_it_waits(state: &RunState) -> Option<String> {
     }
 }
 
-/// The last word: launched or not, and what to do about it.
-pub async fn judge(
-    pool: &Pool,
-    tenant: &Tenant,
-    ended: impl Iterator<Item = &Run>,
-) -> anyhow::Result<ExitCode> {
-    let mut transaction = pool::begin_as(pool, tenant.id).await?;
-    let mut code = ExitCode::SUCCESS;
-    for run in ended {
-        let certificate = runs::verify(&mut transaction, run.id).await?;
-        let phase = &run.phase;
-        if certificate.in_doubt > 0 {
-            code = ExitCode::FAILURE;
-            tell!(
-                "{phase}: not launched, {} in doubt; `postrider in-doubt list` shows them",
-                certificate.in_doubt
-            );
-        } else if !certificate.launched {
-            code = ExitCode::FAILURE;
-            tell!("{phase}: not launched; `postrider campaign verify {}` says why", run.id);
-        } else if run.status == RunStatus::Failed {
-            code = ExitCode::FAILURE;
-            tell!("{phase}: every item failed; `postrider trace {}` says why", run.id);
-        } else if certificate.failed > 0 {
-            tell!("{phase}: launched, {} of {} failed", certificate.failed, certificate.intended);
-        } else {
-            tell!("{phase}: launched");
-        }
-    }
-    Ok(code)
+/// Says of every phase how it ended. The worst of the verdicts.
+pub fn judge(phases: impl IntoIterator<Item = Vec<(Run, Certificate)>>) -> Verdict {
+    let outcomes = phases.into_iter().filter_map(|runs| Outcome::of(&runs));
+    let verdicts = outcomes.map(|outcome| {
+        tell!("{}", outcome.sentence());
+        outcome.verdict
+    });
+    verdicts.max().unwrap_or(Verdict::Launched)
 }
 
 /// Bars on a terminal, lines when something changed elsewhere, JSON for programs.
@@ -205,13 +190,14 @@ fn move_on(bar: &ProgressBar, state: &RunState) {
 fn details(state: &RunState) -> String {
     let progress = &state.progress;
     format!(
-        "{} {}, {} failed, {} skipped, {} in doubt; {}",
+        "{} {}, {} failed, {} skipped, {} in doubt; {}{}",
         progress.succeeded,
         state.run.channel.success(),
         progress.failed,
         progress.skipped,
         progress.in_doubt,
-        state.run.status
+        state.run.status,
+        waits::of_run(state).map(|waits| format!("; {waits}")).unwrap_or_default()
     )
 }
 

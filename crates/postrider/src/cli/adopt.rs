@@ -1,0 +1,215 @@
+//! `postrider adopt`: lets a restored copy of the database send, with everything in doubt that the original may have sent.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Args;
+use postrider_engine::witness;
+use postrider_model::{
+    ids::ScheduleId,
+    schedule::{Cron, Timing, Zone},
+};
+use postrider_store::{
+    PgConnection, Pool,
+    installation::{self, Adoption, Cause, Known, Observed, Unfinished},
+    jobs, migrate, pool, schedules,
+};
+use serde::Serialize;
+
+use super::{actor, ask, output};
+use crate::{config::Config, installation::Installation, wire};
+
+/// Schedules moved at a time.
+const BATCH: i32 = 500;
+/// A process that has written its mark so recently is at work.
+const AT_WORK: Duration = Duration::from_secs(15);
+
+/// Let a restored copy of the database send
+///
+/// A backup does not know what was sent after it was taken. So everything that was unfinished in it becomes in doubt: the resolver settles it where
+/// the provider can tell, a person the rest. Nothing must send from the original any more.
+#[derive(Args)]
+pub struct AdoptArgs {
+    /// Adopt a database that nothing shows to be a copy, because its witness was lost or copied with it
+    #[arg(long, conflicts_with = "moved")]
+    restored: bool,
+    /// State that nothing was sent since the copy was taken: put nothing in doubt. Refused unless every process had stopped in order
+    #[arg(long)]
+    moved: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    adopted: bool,
+    reason: Option<String>,
+    #[serde(flatten)]
+    adoption: Option<Adoption>,
+}
+
+pub async fn run(args: &AdoptArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    super::with_installation(config, async |installation| adopt(args, config, installation).await).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn adopt(args: &AdoptArgs, config: &Config, installation: &Installation) -> anyhow::Result<()> {
+    let pool = installation.admin_pool().await?;
+    let place = wire::witness_place(config, installation).await?;
+    let observed = observe(&pool).await?;
+    let missing = witness::missing(&pool, &place).await?;
+    let reason = match reason(&observed, missing.clone()) {
+        Some(reason) => reason,
+        None if args.restored => {
+            refuse_if_at_work(&pool, &observed).await?;
+            "an operator says that it is a restored copy".to_owned()
+        }
+        None => {
+            let why = match &observed.epoch {
+                None => "no process has ever sent from this database".to_owned(),
+                Some(epoch) => format!("this is the database that was {} on {}", epoch.cause, epoch.began_at),
+            };
+            if args.json {
+                return output::json(&Answer { adopted: false, reason: Some(why), adoption: None });
+            }
+            tell!("there is nothing to adopt: {why}; --restored adopts a copy that nothing shows to be one");
+            return Ok(());
+        }
+    };
+    if args.moved {
+        anyhow::ensure!(
+            missing.is_none() && observed.all_stopped,
+            "--moved is refused: {}; adopt without it",
+            missing
+                .unwrap_or_else(|| "a process had not stopped in order when the copy was taken".to_owned())
+        );
+    }
+    let mut transaction = pool::begin(&pool).await?;
+    let unfinished = installation::unfinished(&mut transaction).await?;
+    drop(transaction);
+    show(&reason, &unfinished, args.moved);
+    ask::confirm(
+        args.yes,
+        "nothing may send from the original any more, or people get messages twice",
+        "nothing was changed",
+    )?;
+
+    let cause = if args.moved { Cause::Moved } else { Cause::Adopted };
+    let adoption = begin(&pool, &observed, cause, &reason).await?;
+    let mut hinting = pool::begin(&pool).await?;
+    jobs::hint(&mut hinting).await?;
+    pool::commit(hinting).await?;
+    if args.json {
+        return output::json(&Answer { adopted: true, reason: Some(reason), adoption: Some(adoption) });
+    }
+    tell!(
+        "adopted: {} items and {} replies are in doubt, {} firings were skipped, {} campaigns wait for their next phase to be started; \
+         `postrider in-doubt list` shows the items; processes that wait go on by themselves",
+        adoption.items_in_doubt,
+        adoption.replies_in_doubt,
+        adoption.firings_skipped,
+        adoption.campaigns_stopped
+    );
+    Ok(())
+}
+
+async fn observe(pool: &Pool) -> anyhow::Result<Observed> {
+    let mut transaction = pool::begin(pool).await?;
+    Ok(installation::observe(&mut transaction, &Known::default()).await?)
+}
+
+/// Why the database is taken for a copy.
+fn reason(observed: &Observed, missing: Option<String>) -> Option<String> {
+    let unconfirmed =
+        || (!observed.unconfirmed.is_empty()).then(|| installation::unconfirmed(&observed.unconfirmed));
+    observed.refusal.clone().or(missing).or_else(unconfirmed)
+}
+
+/// Refuses while a process sends from the database: its items would be put in doubt under its hands.
+async fn refuse_if_at_work(pool: &Pool, observed: &Observed) -> anyhow::Result<()> {
+    let mut transaction = pool::begin(pool).await?;
+    let now = schedules::now(&mut transaction).await?;
+    drop(transaction);
+    let age = observed.last_mark_at.map(|at| now.duration_since(at).unsigned_abs());
+    match age.filter(|age| *age < AT_WORK && !observed.all_stopped) {
+        Some(age) => anyhow::bail!(
+            "a process was sending from this database {} seconds ago; stop every `postrider serve` on it, wait {} seconds, and try again",
+            age.as_secs(),
+            AT_WORK.as_secs()
+        ),
+        None => Ok(()),
+    }
+}
+
+fn show(reason: &str, unfinished: &Unfinished, is_moved: bool) {
+    tell!("restored copy: {reason}");
+    if is_moved {
+        tell!("--moved: nothing is put in doubt, because nothing was sent since the copy was taken");
+        return;
+    }
+    tell!("what was unfinished when the copy was taken, and what becomes of it:");
+    let lines = [
+        (
+            unfinished.reserved_items + unfinished.unreserved_items,
+            "items of campaigns are in doubt until evidence settles them",
+        ),
+        (
+            unfinished.replies,
+            "replies in chats are looked up first where the provider can be asked, else sent again",
+        ),
+        (unfinished.notifications, "notifications about alerts are in doubt"),
+        (unfinished.campaigns, "campaigns do not start their next phase by themselves any more"),
+        (unfinished.schedules + unfinished.firings, "schedules and firings that are due are skipped"),
+        (unfinished.job_runs, "runs of functions are made again, under the same id"),
+        (unfinished.events, "domain events are delivered again, under the same id"),
+    ];
+    for (count, what) in lines {
+        tell!("  {count:>8} {what}");
+    }
+}
+
+/// Everything in one transaction: a copy is adopted, or it is as it was.
+async fn begin(pool: &Pool, observed: &Observed, cause: Cause, reason: &str) -> anyhow::Result<Adoption> {
+    let actor = actor();
+    if observed.epoch.is_none() {
+        // A copy from before the first start.
+        installation::enrol(pool, &actor).await?;
+    }
+    let mut transaction = pool::begin(pool).await?;
+    let mut adoption = installation::begin_epoch(&mut transaction, cause, reason, &actor).await?;
+    if cause == Cause::Adopted {
+        adoption.firings_skipped += skip_due(&mut transaction).await?;
+    }
+    if !migrate::accept_restored_catalogue(&mut transaction).await? {
+        tell!("the schema differs from what the migrations made; `postrider doctor` says where");
+    }
+    pool::commit(transaction).await?;
+    Ok(adoption)
+}
+
+/// Moves schedules past the times at which the original may have fired them.
+async fn skip_due(connection: &mut PgConnection) -> anyhow::Result<i64> {
+    let mut done: Vec<ScheduleId> = Vec::new();
+    let mut skipped = 0;
+    loop {
+        let due = schedules::due_on(connection, BATCH, BATCH, &done).await?;
+        if due.is_empty() {
+            return Ok(skipped);
+        }
+        for schedule in due {
+            done.push(schedule.id);
+            let (Ok(cron), Ok(zone)) = (schedule.cron.parse::<Cron>(), schedule.timezone.parse::<Zone>())
+            else {
+                tell!("schedule {} cannot be read and stays due: switch it off", schedule.id.0);
+                continue;
+            };
+            let timing = Timing { cron, zone };
+            let last = timing.latest_until(schedule.due, schedule.now).unwrap_or(schedule.due);
+            let next = timing.next_after(schedule.now);
+            skipped += i64::from(installation::skip_firings(connection, &schedule, last, next).await?);
+        }
+    }
+}

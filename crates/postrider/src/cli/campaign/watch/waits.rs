@@ -1,0 +1,39 @@
+//! What a phase that makes no progress waits for, and until when.
+
+use jiff::Timestamp;
+use postrider_model::campaign::PhaseStatus;
+use postrider_store::campaigns::RunState;
+
+use crate::cli::output;
+
+/// A clause, such as `3 jobs wait until 2026-03-01 08:00:00Z: it is outside the sending hours`. Nothing where the phase is at work.
+pub fn of_run(state: &RunState) -> Option<String> {
+    if state.run.status.is_terminal() {
+        return None;
+    }
+    match &state.waiting {
+        Some(waiting) => Some(for_account(waiting.jobs, waiting.why.sentence(), waiting.until)),
+        None => for_schedule(state.run.scheduled_for),
+    }
+}
+
+/// Jobs that a limit of their account holds up.
+pub fn for_account(jobs: i64, why: &str, until: Timestamp) -> String {
+    let jobs = if jobs == 1 { "1 job waits".to_owned() } else { format!("{jobs} jobs wait") };
+    format!("{jobs} until {}: {why}", output::time(until))
+}
+
+/// A time that has not come.
+pub fn for_schedule(scheduled_for: Option<Timestamp>) -> Option<String> {
+    let at = scheduled_for.filter(|at| *at > Timestamp::now())?;
+    Some(format!("it begins at {}, as scheduled", output::time(at)))
+}
+
+/// The same of a phase: a paused one waits for a person, whatever its run would wait for.
+pub fn of_phase(status: PhaseStatus, of_run: Option<String>) -> Option<String> {
+    match status {
+        PhaseStatus::Paused => Some("`postrider campaign resume` lets it go on".to_owned()),
+        PhaseStatus::InProgress => of_run,
+        _ => None,
+    }
+}
