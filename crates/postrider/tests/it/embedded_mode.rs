@@ -2,6 +2,7 @@
 
 use std::{
     fs::Permissions,
+    io::{Read, Write},
     os::unix::{
         fs::{MetadataExt, PermissionsExt, chown},
         process::CommandExt,
@@ -14,8 +15,11 @@ use anyhow::Context;
 use serde_json::Value;
 use sqlx::{Connection, PgConnection};
 
-use crate::http::{get, get_with_key};
-use crate::world::{Output, Process, World, postrider, run, run_with_input, watch};
+use crate::http::{connect, get, get_with_key};
+use crate::sql::number;
+use crate::world::{
+    MASTER_KEY, Output, Process, Sim, World, eventually, postrider, run, run_with_input, watch,
+};
 
 const NOBODY: u32 = 65534;
 
@@ -63,7 +67,7 @@ impl Home {
                 .uid(*user)
                 .gid(*user);
         }
-        command.arg("--data-dir").arg(self.data_dir()).args(args);
+        command.env_remove("POSTRIDER_WITNESS__DIR").arg("--data-dir").arg(self.data_dir()).args(args);
         command
     }
 
@@ -230,6 +234,77 @@ fn two_servers_on_one_data_directory_share_the_cluster_and_the_last_one_stops_it
     Ok(())
 }
 
+#[test]
+fn a_process_that_ends_leaves_the_run_file_to_those_that_still_serve() -> anyhow::Result<()> {
+    let home = Home::new()?;
+    let (mut first, one) = home.serve()?;
+    let (mut second, two) = home.serve()?;
+    assert_eq!(home.run_file()?, two, "the newest is named");
+    stop(&mut second)?;
+    assert_eq!(home.run_file()?, one, "the first still serves");
+
+    // One that is killed cannot take its file back; the next one that ends does.
+    let (mut third, three) = home.serve()?;
+    assert_eq!(home.run_file()?, three);
+    third.signal("KILL")?;
+    third.wait()?;
+    let (mut fourth, _) = home.serve()?;
+    stop(&mut fourth)?;
+    assert_eq!(home.run_file()?, one);
+    assert_eq!(get(text(&one, "http_url")?, "/readyz")?.status, 200);
+    stop(&mut first)?;
+    assert!(!home.data_dir().join("run.json").exists());
+    Ok(())
+}
+
+/// Commands that only read, with what they need.
+const READING: &[&[&str]] = &[
+    &["accounts", "check"],
+    &["accounts", "list"],
+    &["campaign", "status"],
+    &["campaign", "verify", "spring"],
+    &["campaign", "watch", "spring"],
+    &["channels", "dead"],
+    &["channels", "links"],
+    &["channels", "messages"],
+    &["channels", "outbox"],
+    &["channels", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
+    &["channels", "executors"],
+    &["doctor"],
+    &["events", "list"],
+    &["events", "stuck"],
+    &["in-doubt", "list"],
+    &["jobs", "alerts"],
+    &["jobs", "cards"],
+    &["jobs", "errors"],
+    &["jobs", "function", "list"],
+    &["jobs", "health"],
+    &["jobs", "list"],
+    &["jobs", "schedule", "list"],
+    &["jobs", "schedule", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
+    &["jobs", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
+    &["keys", "list"],
+    &["tenants", "list"],
+    &["trace", "spring"],
+];
+
+#[test]
+fn a_command_that_only_reads_makes_no_cluster() -> anyhow::Result<()> {
+    let home = Home::new()?;
+    for args in READING {
+        let refused = run(&mut home.command(args))?;
+        assert_eq!((refused.code, refused.stdout.as_str()), (1, ""), "{args:?}: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains(&format!("there is no installation in {}", home.data_dir().display()))
+                && refused.stderr.contains("`postrider serve` makes one"),
+            "{args:?}: {}",
+            refused.stderr
+        );
+        assert!(!home.data_dir().exists(), "{args:?}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_restart_keeps_tenants_events_and_the_admin_key() -> anyhow::Result<()> {
     let home = Home::new()?;
@@ -266,7 +341,7 @@ async fn a_restart_keeps_tenants_events_and_the_admin_key() -> anyhow::Result<()
 fn the_master_key_is_private_made_once_and_refused_when_others_can_read_it() -> anyhow::Result<()> {
     const SETTINGS: &str = r#"{"from": "news@example.com"}"#;
     let home = Home::new()?;
-    home.run(&["tenants", "list"])?;
+    home.run(&["tenants", "create", "acme"])?;
     assert!(!home.data_dir().join("master.key").exists(), "it is made when it is needed");
     // Several at once, of which one makes the key and the others must use it.
     let adding: Vec<_> = (0..4)
@@ -305,22 +380,228 @@ fn the_master_key_is_private_made_once_and_refused_when_others_can_read_it() -> 
     Ok(())
 }
 
+#[test]
+fn the_master_key_of_the_data_directory_is_rotated_while_no_other_process_uses_it() -> anyhow::Result<()> {
+    let home = Home::new()?;
+    let add = [
+        "accounts",
+        "add",
+        "mailer",
+        "--provider",
+        "resend",
+        "--settings",
+        r#"{"from": "news@example.com"}"#,
+    ];
+    let added = run_with_input(&mut home.command(&add), "secret")?;
+    assert_eq!(added.code, 0, "{}", added.stderr);
+    let file = home.data_dir().join("master.key");
+    let first = std::fs::read_to_string(&file)?;
+
+    let (mut server, _) = home.serve()?;
+    let refused = run(&mut home.command(&["master-key", "rotate"]))?;
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("another process uses this data directory"), "{}", refused.stderr);
+    assert_eq!(std::fs::read_to_string(&file)?, first);
+    stop(&mut server)?;
+
+    let rotated = home.run(&["master-key", "rotate"])?;
+    assert!(rotated.stderr.contains("1 of accounts"), "{}", rotated.stderr);
+    let second = std::fs::read_to_string(&file)?;
+    assert_ne!(second, first);
+    assert_eq!(home.mode("master.key")?, 0o600);
+    assert!(!home.data_dir().join("master.key.next").exists());
+    home.run(&["accounts", "check"])?;
+
+    // A rotation that dies after its commit leaves the new key beside the old one, and the next process finds out.
+    for (point, now_in_use) in [("master_key.resealed", false), ("master_key.rotated", true)] {
+        let before = std::fs::read_to_string(&file)?;
+        let died = run(home.command(&["master-key", "rotate"]).env("CRASH_AT", point))?;
+        assert_eq!(died.code, -1, "{point}: {}", died.stderr);
+        let next = std::fs::read_to_string(home.data_dir().join("master.key.next"))?;
+        home.run(&["accounts", "check"])?;
+        let (mut server, _) = home.serve()?;
+        stop(&mut server)?;
+        assert_eq!(std::fs::read_to_string(&file)?, if now_in_use { next } else { before }, "{point}");
+        home.run(&["accounts", "check"])?;
+    }
+    home.run(&["doctor"])?;
+    Ok(())
+}
+
+#[test]
+fn a_process_that_may_open_no_more_files_does_not_take_its_postgres_for_dead() -> anyhow::Result<()> {
+    let home = Home::new()?;
+    let (mut server, run_file) = home.serve()?;
+    let (postmaster, pid) = (home.postmaster(), server.child.id().to_string());
+    // Fewer than are open already: nothing more can be opened.
+    let limit = |files: &str| -> anyhow::Result<()> {
+        let set = Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={files}:")]).status()?;
+        anyhow::ensure!(set.success(), "prlimit failed");
+        Ok(())
+    };
+    limit("3")?;
+    server.wait_for_line("cannot see whether the private Postgres runs; going on: ")?;
+    limit("512")?;
+    let url = run_file["http_url"].as_str().context("no URL")?;
+    assert_eq!((get(url, "/healthz")?.status, get(url, "/readyz")?.status), (200, 200));
+    assert_eq!(home.postmaster(), postmaster, "it is the same server");
+    stop(&mut server)
+}
+
+#[test]
+fn more_connections_than_open_files_leave_room_for_the_database() -> anyhow::Result<()> {
+    const FILES: usize = 256;
+    let home = Home::new()?;
+    let mut limited = Command::new("sh");
+    let serve = home.command(&["serve", "--listen", "127.0.0.1:0"]);
+    limited.arg("-c").arg(format!("ulimit -n {FILES}; exec \"$0\" \"$@\""));
+    limited.arg(serve.get_program()).args(serve.get_args()).current_dir("/");
+    for (name, value) in serve.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    let mut server = Process::start(&mut limited)?;
+    server.wait_for_line("allows fewer HTTP connections than api.readers_max asks for")?;
+    server.wait_for_line("postrider is serving at ")?;
+    let run_file = home.run_file()?;
+    let url = run_file["http_url"].as_str().context("no URL")?;
+    let open = || -> anyhow::Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", server.child.id()))?.count())
+    };
+    let connections: Vec<_> = (0..FILES).map(|_| connect(url)).collect::<Result<_, _>>()?;
+    // The first ones were accepted. Once no more are, there are still files to be opened.
+    let (mut before, mut now) = (0, open()?);
+    for (stream, address) in &connections {
+        let mut stream = stream;
+        write!(stream, "GET /readyz HTTP/1.1\r\nhost: {address}\r\n\r\n")?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head)?;
+        assert_eq!(String::from_utf8_lossy(&head), "HTTP/1.1 200");
+        (before, now) = (now, open()?);
+        assert!(now + 32 < FILES, "{now} of {FILES} files are open");
+        if now == before && now >= FILES / 2 {
+            break;
+        }
+    }
+    assert!(now >= FILES / 2, "void: the connections were not accepted ({before}, {now})");
+    drop(connections);
+    assert_eq!(get(url, "/readyz")?.status, 200);
+    stop(&mut server)
+}
+
+/// How often a message went out, by the provider's receipts; none twice.
+fn received(sim: &Sim) -> anyhow::Result<usize> {
+    let receipts = sim.receipts()?;
+    let people: std::collections::BTreeSet<String> =
+        receipts.iter().map(|receipt| receipt["to"].to_string()).collect();
+    anyhow::ensure!(people.len() == receipts.len(), "somebody was called twice");
+    Ok(receipts.len())
+}
+
+async fn drains(signal: impl Fn(&Process, u32) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    const PEOPLE: usize = 60;
+    let sim = Sim::start(&["--fault", "latency=1", "--latency-ms", "700"])?;
+    let home = Home::new()?;
+    let file = |name: &str, text: String| -> anyhow::Result<String> {
+        let path = home.outer.path().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.to_string_lossy().into_owned())
+    };
+    let settings = format!(r#"{{"url": "{}"}}"#, sim.http_url);
+    let added = ["accounts", "add", "test", "--provider", "sim", "--no-secret", "--settings", &settings];
+    let added = run(home.command(&added).env("POSTRIDER_OUTBOUND__ALLOW_PRIVATE", "true"))?;
+    anyhow::ensure!(added.code == 0, "{}", added.stderr);
+    let people: String = (0..PEOPLE).map(|n| format!("person{n}@example.org\n")).collect();
+    home.run(&["campaign", "import", "--list", "all", &file("people.csv", format!("email\n{people}"))?])?;
+    let campaign = "name = 'spring'\n[[phase]]\nphase = 'mail'\nchannel = 'email'\nlist = 'all'\nprovider_account = 'test'
+                    content.subject = 'Hello'\ncontent.text = 'Spring is here.'";
+    home.run(&["campaign", "create", &file("spring.toml", campaign.to_owned())?])?;
+    home.run(&["campaign", "deploy", "spring"])?;
+    let serve = || {
+        let mut command = home.command(&["serve", "--listen", "127.0.0.1:0"]);
+        command
+            .env("POSTRIDER_OUTBOUND__ALLOW_PRIVATE", "true")
+            .env("POSTRIDER_CAMPAIGNS__WINDOW", "8")
+            .process_group(0);
+        command
+    };
+    let mut first = Process::start(&mut serve())?;
+    first.wait_for_line("postrider is serving at ")?;
+    eventually("calls are under way", async || Ok(received(&sim)? >= 10)).await?;
+    signal(&first, home.postmaster().context("no Postgres")?)?;
+    let status = tokio::task::block_in_place(|| first.wait())?;
+    anyhow::ensure!(status.success(), "{status}: {}", first.lines().join("\n"));
+    assert_eq!(home.postmaster(), None, "it is down as well");
+    let called = received(&sim)?;
+    assert!(called < PEOPLE, "void: nothing was left to hand back");
+
+    // The resolver could settle a doubt from the receipts, so the log tells whether there ever was one.
+    let second = Process::start(&mut serve())?;
+    second.wait_for_line("postrider is serving at ")?;
+    let url = home.run_file()?["database_url"].as_str().context("no URL")?.to_owned();
+    let mut database = PgConnection::connect(&url).await?;
+    let sent = "select count(*) from execution.channel_outbox where status = 'sent'";
+    eventually("all are sent", async || {
+        Ok(received(&sim)? == PEOPLE
+            && number(&mut PgConnection::connect(&url).await?, sent).await? == PEOPLE as i64)
+    })
+    .await?;
+    let doubted = "select count(*) from execution.campaign_audit_log where action = 'item.in_doubt'";
+    assert_eq!(number(&mut database, doubted).await?, 0);
+    assert_eq!(number(&mut database, "select max(attempts)::bigint from execution.job_queue").await?, 1);
+    database.close().await?;
+    let mut second = second;
+    second.signal("TERM")?;
+    anyhow::ensure!(tokio::task::block_in_place(|| second.wait())?.success());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_records_every_result_although_its_postgres_got_the_signal_too() -> anyhow::Result<()> {
+    drains(|server, postmaster| {
+        let both = [postmaster.to_string(), server.child.id().to_string()];
+        anyhow::ensure!(Command::new("kill").arg("-TERM").args(both).status()?.success());
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_from_the_terminal_reaches_the_server_and_not_its_postgres() -> anyhow::Result<()> {
+    drains(|server, _| {
+        let group = format!("-{}", server.child.id());
+        anyhow::ensure!(Command::new("kill").args(["-INT", "--", &group]).status()?.success());
+        Ok(())
+    })
+    .await
+}
+
 #[tokio::test]
 async fn with_a_database_url_nothing_is_ever_started_in_the_data_directory() -> anyhow::Result<()> {
     let world = World::new().await?;
     let home = Home::new()?;
     let url = world.admin_url();
-    for args in [&["tenants", "create", "acme"][..], &["doctor"], &["migrate"], &["events", "list"]] {
+    for args in [
+        &["tenants", "create", "acme"][..],
+        &["doctor", "--roles", "relay"],
+        &["migrate"],
+        &["events", "list"],
+    ] {
         home.run(&[&["--database-url", &url], args].concat())?;
     }
     let mut process = Process::start(
         home.command(&["serve", "--listen", "127.0.0.1:0"])
+            .env("POSTRIDER_MASTER_KEY", MASTER_KEY)
             .env("POSTRIDER_DATABASE__URL", world.url("postrider_worker"))
             .env("POSTRIDER_DATABASE__APP_URL", world.url("postrider_app")),
     )?;
     process.wait_for_line("postrider is serving at ")?;
-    assert!(!home.data_dir().exists());
+    let made: Vec<_> = std::fs::read_dir(home.data_dir())?.flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(made, ["witness"], "what a process knows is kept, and nothing is started");
     stop(&mut process)?;
+    std::fs::remove_dir_all(home.data_dir())?;
     // Nor when the database cannot be reached, nor when it comes from elsewhere than a flag.
     assert_eq!(
         run(&mut home.command(&["--database-url", "postgres://u@127.0.0.1:1/d", "tenants", "list"]))?.code,
@@ -362,4 +643,39 @@ fn a_server_whose_private_cluster_is_killed_says_so_and_the_next_one_goes_on() -
     assert!(home.run(&["tenants", "list"])?.stdout.contains("acme"));
     assert_eq!(home.postmaster(), None);
     Ok(())
+}
+
+#[test]
+fn a_copied_data_directory_waits_for_adopt_and_the_original_goes_on() -> anyhow::Result<()> {
+    const WAITS: &str = "restored copy: sending waits for adopt: the data directory is a copy";
+    let (home, copy) = (Home::new()?, Home::new()?);
+    let (mut process, _) = home.serve()?;
+    stop(&mut process)?;
+    let copied = Command::new("cp").arg("-a").arg(home.data_dir()).arg(copy.data_dir()).status()?;
+    anyhow::ensure!(copied.success(), "cp failed");
+
+    let (mut process, run) = copy.serve()?;
+    process.wait_for_line(WAITS)?;
+    // Reads go on.
+    assert_eq!(get(text(&run, "http_url")?, "/readyz")?.status, 200);
+    let doctor = run_in(&copy, &["doctor"])?;
+    assert!(doctor.code == 1 && doctor.stdout.contains(WAITS), "{}", doctor.stdout);
+    // The witness inside the copy cannot tell a copy from a move.
+    let moved = run_in(&copy, &["adopt", "--moved", "--yes"])?;
+    assert!(moved.code == 1 && moved.stderr.contains("adopt without it"), "{}", moved.stderr);
+    let adopted = copy.run(&["adopt", "--yes", "--json"])?;
+    assert!(adopted.stdout.contains(r#""adopted": true"#), "{}", adopted.stdout);
+    process.wait_for_line("sending goes on")?;
+    stop(&mut process)?;
+    let (mut process, _) = copy.serve()?;
+    assert!(!process.lines().iter().any(|line| line.contains(WAITS)));
+    stop(&mut process)?;
+
+    let (mut process, _) = home.serve()?;
+    assert!(!process.lines().iter().any(|line| line.contains(WAITS)));
+    stop(&mut process)
+}
+
+fn run_in(home: &Home, args: &[&str]) -> anyhow::Result<Output> {
+    run(&mut home.command(args))
 }

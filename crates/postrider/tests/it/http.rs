@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
 };
 
 use anyhow::Context;
@@ -58,6 +58,17 @@ pub fn request(http_url: &str, method: &str, path: &str, headers: &[(&str, &str)
 pub fn connect(http_url: &str) -> anyhow::Result<(TcpStream, SocketAddr)> {
     let address = http_url.trim_start_matches("http://").parse()?;
     let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok((stream, address))
+}
+
+/// The same from another of this machine's addresses.
+pub async fn connect_from(http_url: &str, from: IpAddr) -> anyhow::Result<(TcpStream, SocketAddr)> {
+    let address = http_url.trim_start_matches("http://").parse()?;
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from((from, 0)))?;
+    let stream = socket.connect(address).await?.into_std()?;
+    stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     Ok((stream, address))
 }

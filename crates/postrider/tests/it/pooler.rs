@@ -116,6 +116,8 @@ async fn the_relay_works_behind_a_pooler_in_transaction_mode() -> anyhow::Result
     let pooler = Pooler::start(&world)?;
     let admin = world.client("postgres").await?;
     let (server, _config) = serve(&world, &pooler, &sim.sink("pooled", SECRET))?;
+    // What a pooler allows cannot be asked, so the log says what is assumed.
+    server.wait_for_line("the database is reached through a pooler or proxy")?;
 
     let published = publish(&world.client("postrider_app").await?, "order.placed", 500).await?;
     eventually("every event is processed", async || {

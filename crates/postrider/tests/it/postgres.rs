@@ -6,7 +6,7 @@ use std::{
         fs::{DirBuilderExt, chown},
         process::CommandExt,
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -23,11 +23,22 @@ pub struct Postgres {
     /// Whom to become, where the tests run as root.
     user: Option<(u32, u32)>,
     server: Option<Child>,
+    /// The port on loopback where it listens beside its socket, with passwords.
+    port: Option<u16>,
 }
 
 impl Postgres {
     /// A new cluster that answers.
     pub async fn start() -> anyhow::Result<Self> {
+        Self::start_with(None).await
+    }
+
+    /// A new cluster that also listens on this port of loopback, where logins need their passwords.
+    pub async fn start_listening(port: u16) -> anyhow::Result<Self> {
+        Self::start_with(Some(port)).await
+    }
+
+    async fn start_with(port: Option<u16>) -> anyhow::Result<Self> {
         let (programs, user, group) = server_programs().await?;
         let home = std::env::temp_dir().join(format!("pr-{}", uuid::Uuid::now_v7().simple()));
         DirBuilder::new().mode(0o700).create(&home)?;
@@ -36,10 +47,12 @@ impl Postgres {
         if is_root {
             chown(&home, Some(user), Some(group))?;
         }
-        let mut postgres = Self { home, programs, user: is_root.then_some((user, group)), server: None };
+        let mut postgres =
+            Self { home, programs, user: is_root.then_some((user, group)), server: None, port };
         let made = postgres
             .command("initdb")
-            .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync", "-D"])
+            .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync"])
+            .args(["--auth-host=scram-sha-256", "-D"])
             .arg(postgres.home.join("pg"))
             .output()?;
         anyhow::ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -52,16 +65,83 @@ impl Postgres {
     pub async fn start_again(&mut self) -> anyhow::Result<()> {
         let log = File::create(self.home.join("log"))?;
         let mut command = self.command("postgres");
-        command.arg("-D").arg(self.home.join("pg")).args([
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "shared_buffers=16MB",
-            "-k",
-        ]);
+        command.arg("-D").arg(self.home.join("pg")).args(["-c", "shared_buffers=16MB", "-c"]);
+        match self.port {
+            Some(port) => command.args(["listen_addresses=127.0.0.1", "-p", &port.to_string()]),
+            None => command.arg("listen_addresses="),
+        };
+        command.arg("-k");
         self.server = Some(command.arg(&self.home).stdout(log.try_clone()?).stderr(log).spawn()?);
         let url = self.url("postgres");
         eventually("the server answers", async || Ok(PgConnection::connect(&url).await.is_ok())).await
+    }
+
+    /// Where its socket is.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// Keeps a copy of the files of a server that does not run, as a backup of files does.
+    pub fn copy_files(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.server.is_none(), "it runs");
+        self.shell(r#"rm -rf "$1/kept" && cp -a "$1/pg" "$1/kept""#)
+    }
+
+    /// Puts the copy back in place of the files.
+    pub fn restore_files(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.server.is_none(), "it runs");
+        self.shell(r#"rm -rf "$1/pg" && cp -a "$1/kept" "$1/pg" && rm -f "$1/pg/postmaster.pid""#)
+    }
+
+    /// Another server with a base backup of this one. It does not run; `settings` are appended to its configuration, and `signal` is the
+    /// file that says how it starts: `recovery.signal` or `standby.signal`.
+    pub fn base_backup(&self, signal: &str, settings: &str) -> anyhow::Result<Self> {
+        let home = std::env::temp_dir().join(format!("pr-{}", uuid::Uuid::now_v7().simple()));
+        DirBuilder::new().mode(0o700).create(&home)?;
+        if let Some((user, group)) = self.user {
+            chown(&home, Some(user), Some(group))?;
+        }
+        let copy = Self { home, programs: self.programs.clone(), user: self.user, server: None, port: None };
+        watch(&copy.home, std::process::id())?;
+        let taken = self
+            .command("pg_basebackup")
+            .args(["-U", "postgres", "-X", "stream", "-c", "fast", "--no-sync", "-h"])
+            .arg(&self.home)
+            .arg("-D")
+            .arg(copy.home.join("pg"))
+            .output()?;
+        anyhow::ensure!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
+        std::fs::write(copy.home.join("more.conf"), settings)?;
+        copy.shell(&format!(
+            r#"cat "$1/more.conf" >> "$1/pg/postgresql.auto.conf" && touch "$1/pg/{signal}""#
+        ))?;
+        Ok(copy)
+    }
+
+    /// Makes a standby the primary, on a timeline of its own.
+    pub async fn promote(&self) -> anyhow::Result<()> {
+        let mut admin = PgConnection::connect(&self.url("postgres")).await?;
+        sqlx::query("select pg_promote()").execute(&mut admin).await?;
+        eventually("it is the primary", async || {
+            let mut admin = PgConnection::connect(&self.url("postgres")).await?;
+            Ok(!sqlx::query_scalar::<_, bool>("select pg_is_in_recovery()").fetch_one(&mut admin).await?)
+        })
+        .await
+    }
+
+    /// One of the programs that come with the server.
+    pub fn program(&self, name: &str) -> Command {
+        self.command(name)
+    }
+
+    fn shell(&self, script: &str) -> anyhow::Result<()> {
+        let mut command = Command::new("sh");
+        if let Some((user, group)) = self.user {
+            command.uid(user).gid(group);
+        }
+        let done = command.current_dir("/").args(["-ec", script, "sh"]).arg(&self.home).output()?;
+        anyhow::ensure!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
+        Ok(())
     }
 
     /// Stops it: clients are sent away.
@@ -76,7 +156,8 @@ impl Postgres {
 
     /// The way in as this role, the same after every start.
     pub fn url(&self, role: &str) -> String {
-        format!("postgres:///postgres?host={}&user={role}", self.home.display())
+        let port = self.port.map(|port| format!("&port={port}")).unwrap_or_default();
+        format!("postgres:///postgres?host={}&user={role}{port}", self.home.display())
     }
 
     fn end(&mut self, signal: &str) -> anyhow::Result<()> {

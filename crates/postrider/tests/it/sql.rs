@@ -38,6 +38,12 @@ pub async fn execute(client: impl PgExecutor<'_>, sql: impl Into<String>) -> Res
     sqlx::raw_sql(AssertSqlSafe(sql.into())).execute(client).await.map(drop)
 }
 
+/// Statements that let a transaction of any login act for a tenant, in a database that was made from the template.
+pub fn acting_as(tenant: Uuid) -> String {
+    let signature = crate::world::signature(tenant);
+    format!("set local app.current_tenant_id = '{tenant}'; set local app.tenant_signature = '{signature}'")
+}
+
 /// The only column of every row, as text.
 pub async fn texts(client: impl PgExecutor<'_>, sql: impl Into<String>) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_scalar(AssertSqlSafe(sql.into())).fetch_all(client).await

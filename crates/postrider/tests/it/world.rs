@@ -13,13 +13,14 @@ use std::{
 };
 
 use anyhow::Context;
+use postrider_model::ids::TenantId;
 use postrider_store::{
-    Pool,
+    ContextKey, Pool, context,
     embedded::{Cluster, Options, SUPERUSER},
     migrate, pool,
 };
 use serde_json::Value;
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Connection};
 
 const TEMPLATE: &str = "postrider_template";
 
@@ -27,7 +28,7 @@ const TEMPLATE: &str = "postrider_template";
 pub const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 /// How long a test waits for something that must happen. Only a failing test ever waits so long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long a command may take to its end.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(180);
@@ -90,10 +91,15 @@ impl World {
         Ok(options.connect(&self.url(role)).await?)
     }
 
-    /// Postrider's own pool.
+    /// Postrider's own pool. It signs tenants where the role needs that, as the server's does.
     pub async fn pool(&self, role: &str) -> anyhow::Result<Pool> {
-        Ok(pool::connect(&self.url(role), pool::Settings { connections_max: 8, ..Default::default() })
-            .await?)
+        let settings = pool::Settings { connections_max: 8, ..Default::default() };
+        match role {
+            "postrider_app" | "postrider_read" => {
+                signing_pool(&self.url(role), &self.admin_url(), settings).await
+            }
+            _ => Ok(pool::connect(&self.url(role), settings).await?),
+        }
     }
 
     /// Runs a command of the binary to its end against this database, as an administrator would.
@@ -114,15 +120,38 @@ impl World {
     }
 }
 
+/// A pool that signs tenants with the key of its database, which the administrator reads.
+pub async fn signing_pool(url: &str, admin_url: &str, settings: pool::Settings) -> anyhow::Result<Pool> {
+    let mut admin = sqlx::PgConnection::connect(admin_url).await?;
+    let key = context::key(&mut admin).await?;
+    admin.close().await?;
+    Ok(pool::connect(url, settings).await?.signing_with(key).await?)
+}
+
+/// The signature of a tenant in every database that was made from the template.
+pub fn signature(tenant: uuid::Uuid) -> String {
+    #[expect(clippy::expect_used, reason = "a test without the key of its cluster cannot go on")]
+    static KEY: LazyLock<ContextKey> = LazyLock::new(|| {
+        let cluster = CLUSTER.as_ref().expect("a test that has a database has started the cluster");
+        let key =
+            std::fs::read_to_string(cluster.data_dir().join(TEMPLATE_READY)).expect("the template is ready");
+        ContextKey::from_bytes(&hex::decode(key).expect("a key in hex")).expect("a key of 32 bytes")
+    });
+    KEY.sign(TenantId(tenant))
+}
+
+/// This file exists when the template does. It holds the key that signs tenants there.
+const TEMPLATE_READY: &str = "template.ready";
+
 static CLUSTER: LazyLock<Result<Cluster, String>> =
     LazyLock::new(|| start_cluster().map_err(|error| format!("{error:#}")));
 
 fn start_cluster() -> anyhow::Result<Cluster> {
-    let (run, runner) = match std::env::var("NEXTEST_RUN_ID") {
-        Ok(id) => (id, std::os::unix::process::parent_id()),
-        Err(_) => (format!("pid-{}", std::process::id()), std::process::id()),
+    let runner = match std::env::var("NEXTEST_RUN_ID") {
+        Ok(_) => std::os::unix::process::parent_id(),
+        Err(_) => std::process::id(),
     };
-    let data_dir = std::env::temp_dir().join(format!("postrider-test-{run}"));
+    let data_dir = run_dir();
     let settings = [("max_connections", "400"), ("shared_buffers", "256MB"), ("max_wal_size", "4GB")];
     let cluster = Cluster::start_or_adopt(&Options {
         data_dir: data_dir.clone(),
@@ -133,16 +162,16 @@ fn start_cluster() -> anyhow::Result<Cluster> {
     // Whoever comes first makes the template and the watchdog; the others wait for it.
     let gate = std::fs::File::create(data_dir.join("template.lock"))?;
     gate.lock()?;
-    let ready = data_dir.join("template.ready");
+    let ready = data_dir.join(TEMPLATE_READY);
     if !ready.exists() {
         watch(&data_dir, runner)?;
-        make_template(&cluster)?;
-        std::fs::write(ready, "")?;
+        std::fs::write(ready, make_template(&cluster)?)?;
     }
     Ok(cluster)
 }
 
-fn make_template(cluster: &Cluster) -> anyhow::Result<()> {
+/// Makes the template, and answers with the key that signs tenants there, in hex.
+fn make_template(cluster: &Cluster) -> anyhow::Result<String> {
     let (maintenance, template) = (cluster.url(SUPERUSER, "postgres"), cluster.url(SUPERUSER, TEMPLATE));
     // A thread of its own, because the caller may be inside another runtime.
     std::thread::spawn(move || {
@@ -151,7 +180,13 @@ fn make_template(cluster: &Cluster) -> anyhow::Result<()> {
             sqlx::raw_sql(AssertSqlSafe(format!("create database {TEMPLATE}"))).execute(&pool).await?;
             pool.close().await;
             migrate::run(&template).await?;
-            anyhow::Ok(())
+            let mut template = sqlx::PgConnection::connect(&template).await?;
+            let key = sqlx::query_scalar("select encode(tenancy.context_key(), 'hex')")
+                .fetch_one(&mut template)
+                .await?;
+            // A database with open connections cannot be copied.
+            template.close().await?;
+            anyhow::Ok(key)
         })
     })
     .join()
@@ -199,7 +234,14 @@ pub fn postrider() -> Command {
         command.env_remove(name);
     }
     command.current_dir(std::env::temp_dir());
+    command.env("POSTRIDER_WITNESS__DIR", run_dir().join("witness"));
     command
+}
+
+/// What a run of the tests has of its own, and which goes with it.
+fn run_dir() -> PathBuf {
+    let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| format!("pid-{}", std::process::id()));
+    std::env::temp_dir().join(format!("postrider-test-{run}"))
 }
 
 /// What a command printed, and how it ended.
@@ -355,6 +397,13 @@ impl Server {
     /// With a configuration that logs as JSON.
     pub fn start_with(config: tempfile::NamedTempFile, roles: &str) -> anyhow::Result<Self> {
         let process = Process::start(&mut Self::command(&config, roles))?;
+        let line = process.wait_for_line(Self::IS_SERVING)?;
+        Self::new(process, &line, config)
+    }
+
+    /// With a configuration that also says where the witness is kept.
+    pub fn start_with_witness(config: tempfile::NamedTempFile, roles: &str) -> anyhow::Result<Self> {
+        let process = Process::start(Self::command(&config, roles).env_remove("POSTRIDER_WITNESS__DIR"))?;
         let line = process.wait_for_line(Self::IS_SERVING)?;
         Self::new(process, &line, config)
     }

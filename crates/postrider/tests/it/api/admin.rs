@@ -112,10 +112,22 @@ async fn an_account_is_added_limited_rotated_and_removed_and_its_secret_never_co
 async fn an_account_that_cannot_work_is_refused_as_at_the_command_line() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let admin = &stage.acme.admin;
+    let whsec = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let long = format!("https://a.example/{}", "x".repeat(2048));
     for (body, status, field) in [
         (json!({ "name": "a", "provider": "pigeon" }), 422, "provider"),
         (json!({ "name": "a", "provider": "sim", "settings": { "wings": 2 } }), 422, "settings"),
         (json!({ "name": "a", "provider": "sim", "settings": [] }), 400, "settings"),
+        (
+            json!({ "name": "a", "provider": "webhook", "settings": { "url": "https://a.example/\r\nx" }, "secret": whsec }),
+            422,
+            "settings",
+        ),
+        (
+            json!({ "name": "a", "provider": "webhook", "settings": { "url": long }, "secret": whsec }),
+            422,
+            "settings",
+        ),
         (
             json!({ "name": "a", "provider": "sim", "settings": { "url": "https://sim.example" }, "limits": { "daily": 0 } }),
             400,

@@ -49,6 +49,37 @@ async fn a_key_that_is_not_exactly_a_valid_one_is_refused() -> anyhow::Result<()
     Ok(())
 }
 
+#[tokio::test]
+async fn a_refusal_says_whether_no_key_came_or_no_key_could_be_read_or_the_key_is_not_valid()
+-> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let key = &stage.acme.admin;
+    let refused = |headers: &[String]| {
+        let call = stage.call("GET", "/whoami");
+        let call = headers.iter().fold(call, |call, value| call.header("authorization", value));
+        let problem = call.send()?.problem(401)?;
+        anyhow::Ok(problem["detail"].as_str().unwrap_or_default().to_owned())
+    };
+    let none = refused(&[])?;
+    assert!(none.contains("has no API key"), "{none}");
+    for (headers, expected) in [
+        (vec![format!("Bearer {key}"), format!("Bearer {key}")], "more than one"),
+        (vec![format!("Basic {key}")], "does not begin with `Bearer`"),
+        (vec![key.clone()], "does not begin with `Bearer`"),
+        (vec![String::new()], "does not begin with `Bearer`"),
+        (vec![format!("Bearer {}", &key[..20])], "is not an API key"),
+        (vec!["Bearer ".to_owned()], "is not an API key"),
+        (vec!["Bearer pr_\u{e9}".to_owned()], "is not an API key"),
+        (vec!["Bearer pr_".to_owned()], "is not an API key"),
+        (vec![format!("Bearer pr_{}", "A".repeat(43))], "is not known"),
+    ] {
+        let detail = refused(&headers)?;
+        assert!(detail.contains(expected), "{headers:?}: {detail}");
+        assert!(!detail.contains("has no API key"), "{headers:?}: {detail}");
+    }
+    Ok(())
+}
+
 fn swap_case(letter: char) -> char {
     if letter.is_lowercase() { letter.to_ascii_uppercase() } else { letter.to_ascii_lowercase() }
 }

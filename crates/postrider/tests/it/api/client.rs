@@ -1,6 +1,9 @@
 //! A client that says exactly what it is told to say.
 
-use std::io::{Read, Write};
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpStream},
+};
 
 use anyhow::Context;
 use serde_json::Value;
@@ -57,7 +60,17 @@ impl Call {
 
     /// Sends it on a connection of its own, and reads the answer to its end.
     pub fn send(&self) -> anyhow::Result<Reply> {
-        let (mut stream, address) = http::connect(&self.http_url)?;
+        let (stream, address) = http::connect(&self.http_url)?;
+        self.send_on(stream, address)
+    }
+
+    /// The same from another of this machine's addresses, such as `127.0.0.2`.
+    pub async fn send_from(&self, from: IpAddr) -> anyhow::Result<Reply> {
+        let (stream, address) = http::connect_from(&self.http_url, from).await?;
+        self.send_on(stream, address)
+    }
+
+    fn send_on(&self, mut stream: TcpStream, address: SocketAddr) -> anyhow::Result<Reply> {
         let length = self.body.len();
         let mut head =
             format!("{}\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n", self.line);

@@ -95,3 +95,30 @@ async fn assets_of_others_do_not_exist() -> anyhow::Result<()> {
     assert_eq!(stage.post(&stage.acme.admin, "/assets", &into_theirs)?.field(422)?, "workspace_id");
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_template_is_refused_and_the_server_goes_on() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    let deep = format!("{{{{ 1{} }}}}", "+1".repeat(200_000));
+    for text in [
+        "{{ '%99999999999999s'|format('x') }}",
+        "{{ range(10000)|join('A' * 500000) }}",
+        "{{ range(10000)|slice(99999999999999) }}",
+        "{{ range(10000)|batch(99999999999999, 'x') }}",
+        "{{ 'A' * 99999999999999 }}",
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        &deep,
+    ] {
+        let body = json!({ "name": "news", "channel": "email", "content": { "subject": "s", "text": text } });
+        let reply = stage.post(&stage.acme.operator, "/assets", &body)?;
+        let shown: String = text.chars().take(80).collect();
+        assert_eq!(reply.field(422)?, "content", "{shown}");
+    }
+    let header = json!({ "subject": "Hello\r\nBcc: all@example.com", "text": "t" });
+    let body = json!({ "name": "news", "channel": "email", "content": header });
+    let reply = stage.post(&stage.acme.operator, "/assets", &body)?;
+    assert_eq!(reply.field(422)?, "content");
+    assert!(reply.text().contains("`subject` holds a line break"), "{}", reply.text());
+    stage.post(&stage.acme.operator, "/assets", &email_asset("news"))?.expect(201)?;
+    Ok(())
+}

@@ -169,7 +169,7 @@ async fn imports_that_take_long_hold_up_nobody() -> anyhow::Result<()> {
     let stored = "select count(*) from execution.leads where email <> 'last@example.org'";
     eventually("first chunks are stored", async || Ok(stage.count(stored).await? >= 10_000)).await?;
     let waiting =
-        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%merge_leads%'
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%import_leads%'
                       and datname = current_database()";
     eventually("imports wait", async || Ok(stage.count(waiting).await? == 2)).await?;
 

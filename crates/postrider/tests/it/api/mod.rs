@@ -57,7 +57,7 @@ pub struct Tenant {
 impl Stage {
     pub async fn new() -> anyhow::Result<Self> {
         // Tests ask faster than people do.
-        Self::with("[api]\nrate_per_second = 0\n").await
+        Self::with("[api]\nrate_per_second = 0\ninvalid_keys_per_second = 0\n").await
     }
 
     /// With more configuration.

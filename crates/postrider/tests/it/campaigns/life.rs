@@ -102,6 +102,35 @@ async fn who_unsubscribed_is_not_addressed_under_another_name_either() -> anyhow
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_exceeds_its_limits_for_one_lead_fails_that_item_only() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let sim = Sim::start(&[])?;
+    let stage = Stage::with_sim(&world, &sim, 5).await?;
+    let other = Stage::with_sim(&world, &sim, 5).await?;
+    let mut worker = worker(&world, "")?;
+    let content = serde_json::json!({
+        "subject": "Hello",
+        "text": "{{ (''%'' ~ (99999999999999 if n == 3 else 5) ~ ''s'')|format(name) }}",
+    });
+    let run = stage.deploy_content("hostile", &content).await?;
+    let after = other.deploy_one("harmless", "email").await?;
+    assert_eq!(stage.ended(run).await?, "partial");
+    assert_eq!(stage.items(run).await?, [("failed".to_owned(), 1), ("sent".to_owned(), 4)].into());
+    let error = format!(
+        "select recipient || ' ' || error from execution.channel_outbox where run_id = '{run}' and status = 'failed'"
+    );
+    assert_eq!(
+        stage.ask(&error).await?,
+        "all3@example.com the text cannot be filled in: it exceeds its limits: `format` has a width or precision above 100"
+    );
+    assert_eq!(other.ended(after).await?, "completed");
+    assert_eq!(other.items(after).await?, [("sent".to_owned(), 5)].into());
+    worker.process.signal("TERM")?;
+    assert!(worker.process.wait()?.success());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_jobs_share_few_turns_at_one_account() -> anyhow::Result<()> {
     let world = World::new().await?;
     let sim = Sim::start(&["--fault", "latency=1", "--latency-ms", "20"])?;

@@ -111,13 +111,24 @@ impl Stage {
         name: &str,
         phases: &[(&str, &str, Option<&str>, &str)],
     ) -> anyhow::Result<Uuid> {
+        let content = |channel: &str| match channel {
+            "email" => json!({ "subject": "Hello {{ name }}", "text": "You are number {{ n }}." }),
+            "voice" => json!({ "script": "Hello {{ name }}" }),
+            _ => json!({ "text": "Hello everybody" }),
+        };
+        self.campaign_with(name, phases, content).await
+    }
+
+    /// The same with other content, which doubles its single quotes.
+    async fn campaign_with(
+        &self,
+        name: &str,
+        phases: &[(&str, &str, Option<&str>, &str)],
+        content: impl Fn(&str) -> Value,
+    ) -> anyhow::Result<Uuid> {
         let mut described = Vec::new();
         for (phase, channel, list, account) in phases {
-            let content = match *channel {
-                "email" => json!({ "subject": "Hello {{ name }}", "text": "You are number {{ n }}." }),
-                "voice" => json!({ "script": "Hello {{ name }}" }),
-                _ => json!({ "text": "Hello everybody" }),
-            };
+            let content = content(channel);
             let asset = self
                 .ask(&format!(
                     "select id::text from execution.create_asset(gen_random_uuid(), '{}', '{name} {phase}', '{channel}', '{content}', 'a test')",
@@ -150,6 +161,13 @@ impl Stage {
     pub async fn deploy_one(&self, name: &str, channel: &str) -> anyhow::Result<Uuid> {
         let list = (channel != "social").then_some("all");
         let campaign = self.campaign(name, &[("only", channel, list, "sim")]).await?;
+        self.deploy(campaign, "only").await
+    }
+
+    /// Deploys one phase that mails this content to the list `all` through the account `sim`. The content doubles its single quotes.
+    pub async fn deploy_content(&self, name: &str, content: &Value) -> anyhow::Result<Uuid> {
+        let phases = [("only", "email", Some("all"), "sim")];
+        let campaign = self.campaign_with(name, &phases, |_| content.clone()).await?;
         self.deploy(campaign, "only").await
     }
 

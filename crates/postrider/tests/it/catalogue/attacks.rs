@@ -5,14 +5,14 @@ use uuid::Uuid;
 
 use super::visibility::{ROLES, Tenant, tenant_tables};
 use crate::{
-    sql::{execute, number, refusal, texts},
-    world::World,
+    sql::{acting_as, execute, number, refusal, texts},
+    world::{World, signature},
 };
 
 /// Runs an attack in the tenant's context, and rolls back what it did.
 async fn attempt(client: &PgPool, tenant: Uuid, attack: &str) -> anyhow::Result<crate::sql::Refusal> {
     let mut transaction = client.begin().await?;
-    execute(&mut *transaction, format!("set local app.current_tenant_id = '{tenant}'")).await?;
+    execute(&mut *transaction, acting_as(tenant)).await?;
     refusal(execute(&mut *transaction, attack).await).map_err(|error| error.context(attack.to_owned()))
 }
 
@@ -22,7 +22,7 @@ async fn every_table_refuses_every_way_to_write_to_it_or_around_its_guards() -> 
     let admin = world.client("postgres").await?;
     let own = Tenant::create(&admin, "own").await?.id;
     let ours = "select oid::regclass::text from pg_class where relkind in ('r', 'p') \
-                   and relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs')";
+                   and relnamespace::regnamespace::text in ('postrider', 'tenancy', 'events', 'm10_recovery', 'execution', 'channels', 'jobs')";
     for role in ROLES {
         let client = world.client(role).await?;
         for table in texts(&admin, ours).await? {
@@ -207,6 +207,9 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
                 "select execution.merge_leads(gen_random_uuid(), '{workspace}', 'n', gen_random_uuid())::text"
             ),
             format!(
+                "select execution.import_leads(gen_random_uuid(), '{workspace}', 'n', gen_random_uuid())::text"
+            ),
+            format!(
                 "select execution.create_campaign(gen_random_uuid(), '{workspace}', 'n', true, '[{{}}]', 'me')::text"
             ),
             format!("select execution.deploy_campaign('{campaign}')::text"),
@@ -266,7 +269,7 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
     };
     let answer = async |call: &str| -> anyhow::Result<String> {
         let mut transaction = app.begin().await?;
-        execute(&mut *transaction, format!("set local app.current_tenant_id = '{}'", own.id)).await?;
+        execute(&mut *transaction, acting_as(own.id)).await?;
         match texts(&mut *transaction, call).await {
             Ok(answer) => {
                 transaction.commit().await?;
@@ -312,6 +315,7 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             "unknown",
             "unknown",
             "false",
+            "23503",
             "23503",
             "23503",
             "23503",
@@ -365,7 +369,7 @@ async fn no_role_can_call_a_function_that_it_was_not_given() -> anyhow::Result<(
                            (select string_agg('null::' || format_type(type, null), ', ' order by at) \
                               from unnest(proargtypes) with ordinality as argument (type, at))) \
                from pg_proc \
-              where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs') \
+              where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'events', 'm10_recovery', 'execution', 'channels', 'jobs') \
                 and prorettype <> 'trigger'::regtype and not has_function_privilege('{role}', oid, 'execute')"
         );
         for call in texts(&admin, foreign).await? {
@@ -444,9 +448,11 @@ async fn objects_in_the_callers_temporary_schema_do_not_come_between_a_function_
              create function pg_temp.current_tenant_id() returns uuid language sql as 'select ''{other}''::uuid';
              create function pg_temp.pg_has_role(name, text, text) returns boolean language sql as 'select true';
              set search_path = pg_temp, m10_recovery, tenancy, pg_catalog;
-             set app.current_tenant_id = '{own}'",
+             set app.current_tenant_id = '{own}';
+             set app.tenant_signature = '{signature}'",
             other = other.id,
-            own = own.id
+            own = own.id,
+            signature = signature(own.id),
         );
         execute(&mut *client, shadows).await?;
 
@@ -484,10 +490,12 @@ async fn leaky_functions_errors_and_row_counts_tell_nothing_of_other_tenants() -
         &mut *client,
         format!(
             "set app.current_tenant_id = '{}';
+             set app.tenant_signature = '{}';
              create temp table leaked (seen uuid);
              create function pg_temp.leak(uuid) returns boolean language plpgsql cost 0.0000001 as
              $$ begin insert into leaked values ($1); return true; end $$",
-            own.id
+            own.id,
+            signature(own.id)
         ),
     )
     .await?;

@@ -2,6 +2,7 @@
 //! forgets a rule fails here. Each rule is broken once, too, and both this test and `doctor` must notice.
 
 mod attacks;
+mod context;
 mod rights;
 mod visibility;
 
@@ -302,6 +303,17 @@ async fn doctor_notices_a_dropped_guard_a_changed_body_and_a_role_too_powerful()
         ("alter role postrider_worker bypassrls", "roles"),
         ("alter role postrider_owner login", "roles"),
         ("grant postrider_owner to postrider_read", "roles"),
+        ("grant postrider_worker to postrider_app", "roles"),
+        ("grant postrider_app to postrider_publish", "roles"),
+        ("grant pg_read_all_data to postrider_read", "roles"),
+        ("alter role postrider_publish createrole", "roles"),
+        ("grant select on tenancy.tenants to postrider_publish", "drift"),
+        ("grant execute on function tenancy.authenticate_api_key to postrider_publish", "drift"),
+        ("grant select on tenancy.context_keys to postrider_worker", "signed tenants"),
+        ("grant select (key) on tenancy.context_keys to public", "signed tenants"),
+        ("grant execute on function tenancy.context_key to postrider_app", "signed tenants"),
+        ("grant execute on function tenancy.rotate_context_key to postrider_worker", "signed tenants"),
+        ("delete from tenancy.context_keys", "signed tenants"),
     ] {
         // Roles belong to the cluster: no other test sees what is never committed.
         let mut transaction = admin.begin().await?;
@@ -311,5 +323,45 @@ async fn doctor_notices_a_dropped_guard_a_changed_body_and_a_role_too_powerful()
         assert_eq!(found.verdict, Verdict::Failure, "`{breach}`: {found:?}");
         transaction.rollback().await?;
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_warns_of_logins_that_can_do_more_than_publish_and_of_what_everybody_may() -> anyhow::Result<()>
+{
+    let world = World::new().await?;
+    let admin = world.client("postgres").await?;
+    let warned = async |change: &str, check: &str| -> anyhow::Result<Finding> {
+        let mut transaction = admin.begin().await?;
+        execute(&mut *transaction, change).await?;
+        let findings = doctor::examine(&mut transaction).await?;
+        transaction.rollback().await?;
+        Ok(findings.into_iter().find(|finding| finding.check == check).unwrap())
+    };
+    let name = format!("shop_{}", uuid::Uuid::now_v7().simple());
+    let both = format!("create role {name} login in role postrider_publish, postrider_app");
+    let found = warned(&both, "logins").await?;
+    assert_eq!(found.verdict, Verdict::Warning);
+    assert!(
+        found.found.contains(&format!("{name} is a member of postrider_publish and of postrider_app")),
+        "{found:?}"
+    );
+    let begins = format!("create role {name} login; alter role {name} set app.current_tenant = 'x'");
+    let found = warned(&begins, "logins").await?;
+    assert!(
+        found.found.contains(&format!("sessions of {name} begin with app.current_tenant=x")),
+        "{found:?}"
+    );
+    // Logins of other tests may be found beside it: roles belong to the cluster.
+    let found = warned(&format!("create role {name} login in role postrider_publish"), "logins").await?;
+    assert!(!found.found.contains(&format!("{name} is a member")), "{found:?}");
+
+    let found = warned("", "public rights").await?;
+    assert_eq!(found.verdict, Verdict::Warning);
+    assert!(found.found.contains("temporary tables") && found.found.contains("large objects"), "{found:?}");
+    let advice = found.advice.unwrap();
+    let statements: Vec<&str> = advice.split('`').skip(1).step_by(2).collect();
+    let found = warned(&statements.join("; "), "public rights").await?;
+    assert_eq!(found.verdict, Verdict::Ok, "{found:?}");
     Ok(())
 }

@@ -6,8 +6,8 @@ use crate::{sql::texts, world::World};
 async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()> {
     let admin = World::new().await?.client("postgres").await?;
     let granted = "select oid::regprocedure || ': ' || string_agg(right(role, -10), ' ' order by role) \
-          from pg_proc, unnest(array['postrider_app', 'postrider_worker', 'postrider_read']) as role \
-         where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs') \
+          from pg_proc, unnest(array['postrider_app', 'postrider_worker', 'postrider_read', 'postrider_publish']) as role \
+         where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'events', 'm10_recovery', 'execution', 'channels', 'jobs') \
            and has_function_privilege(role, oid, 'execute') \
          group by oid order by oid::regprocedure::text collate \"C\"";
     assert_eq!(
@@ -33,6 +33,9 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "channels.retry_message(uuid,text): app",
             "channels.settle_replies(text,uuid[],integer[],text[],text[],text[],interval[],boolean[]): worker",
             "channels.unlink_sender(uuid,text): app",
+            "events.claim_events(bigint,text,integer): worker",
+            "events.complete_events(bigint,text,bigint[],text[]): worker",
+            "events.register_sinks(jsonb,text): worker",
             "execution.await_reservations(uuid,text): app",
             "execution.begin_outbox_items(text,uuid[],integer[],integer[],integer[],uuid[],text[],bytea[],text[],text[]): worker",
             "execution.begin_windows(text,uuid[],integer[],integer[],integer[],uuid[],text[],bytea[],text[],text[]): worker",
@@ -49,7 +52,9 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "execution.finalize_outbox_items(text,uuid[],text[],text[],text[]): worker",
             "execution.heartbeat_jobs(text,uuid[],integer[]): worker",
             "execution.hold_account(text,uuid,integer,boolean,double precision,text): worker",
+            "execution.import_leads(uuid,uuid,text,uuid): app",
             "execution.key_time(timestamp with time zone): app read worker",
+            "execution.launch_evidence(uuid): app read worker",
             "execution.measure_circuits(): worker",
             "execution.measure_jobs(): worker",
             "execution.merge_leads(uuid,uuid,text,uuid): app",
@@ -130,23 +135,35 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "m10_recovery.note_deliveries(text,bigint[],text[]): worker",
             "m10_recovery.outbox_backlog(integer): worker",
             "m10_recovery.prune_outbox(timestamp with time zone,bigint,integer): worker",
-            "m10_recovery.publish_outbox(text,text,text,jsonb): app worker",
+            "m10_recovery.publish_outbox(text,text,text,jsonb): app publish worker",
             "m10_recovery.release_outbox_events(text,bigint[],bigint[]): worker",
             "m10_recovery.retry_outbox_event(bigint,text): app",
             "tenancy.account_of_callback(uuid): app",
             "tenancy.authenticate_api_key(bytea): app",
             "tenancy.begin_request(text,bytea): app",
+            "tenancy.confirm_process(uuid,integer): worker",
+            "tenancy.context_key(): worker",
             "tenancy.create_api_key(uuid,text,text,text,bytea,timestamp with time zone,text): app",
             "tenancy.create_provider_account(uuid,uuid,text,text,jsonb,bytea,text): app",
             "tenancy.current_tenant_id(): app read worker",
+            "tenancy.enrol(text): worker",
             "tenancy.finish_request(text,smallint,text,text): app",
             "tenancy.limit_provider_account(uuid,jsonb,text): app",
+            "tenancy.mark_process(uuid,uuid,text,integer,boolean): worker",
+            "tenancy.master_key_check(): app worker",
             "tenancy.may_act_for(uuid): app read worker",
+            "tenancy.named_tenant_id(): app read worker",
             "tenancy.prune_requests(integer): worker",
+            "tenancy.read_installation(uuid,uuid,uuid[]): worker",
+            "tenancy.register_master_key(bytea): worker",
             "tenancy.remove_provider_account(uuid,text): app",
             "tenancy.required_tenant_id(): app read worker",
             "tenancy.revoke_api_key(uuid,text): app",
             "tenancy.rotate_provider_account(uuid,bytea,text): app",
+            "tenancy.sealed_keys(): worker",
+            "tenancy.sealing_key_check(): app",
+            "tenancy.suspect(uuid,text): worker",
+            "tenancy.verified_tenant_id(uuid): app read worker",
         ]
     );
     Ok(())
@@ -157,11 +174,11 @@ async fn each_role_may_read_these_tables_and_not_the_secrets() -> anyhow::Result
     let admin = World::new().await?.client("postgres").await?;
     // A table that is read in part is listed with the columns that stay hidden.
     let granted = "select class.oid::regclass || ': ' || string_agg(right(role, -10) || coalesce(' without ' || hidden, ''), ', ' order by role) \
-          from pg_class as class, unnest(array['postrider_app', 'postrider_worker', 'postrider_read']) as role, \
+          from pg_class as class, unnest(array['postrider_app', 'postrider_worker', 'postrider_read', 'postrider_publish']) as role, \
                lateral (select string_agg(attname, ' ' order by attnum) as hidden from pg_attribute \
                          where attrelid = class.oid and attnum > 0 and not attisdropped \
                            and not has_column_privilege(role, class.oid, attnum, 'select')) as columns \
-         where relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs') and relkind in ('r', 'v') \
+         where relnamespace::regnamespace::text in ('postrider', 'tenancy', 'events', 'm10_recovery', 'execution', 'channels', 'jobs') and relkind in ('r', 'v') \
            and has_any_column_privilege(role, class.oid, 'select') \
          group by class.oid order by class.oid::regclass::text collate \"C\"";
     assert_eq!(
@@ -171,6 +188,7 @@ async fn each_role_may_read_these_tables_and_not_the_secrets() -> anyhow::Result
             "channels.channel_links: app, read, worker",
             "channels.channel_messages: app, read, worker",
             "channels.channel_outbox: app, read, worker",
+            "events.sink_sets: read, worker",
             "execution.account_states: app, read, worker",
             "execution.assets: app, read, worker",
             "execution.campaign_audit_log: app, read, worker",

@@ -5,8 +5,8 @@ use uuid::Uuid;
 
 use super::query;
 use crate::{
-    sql::{execute, refusal, tenant, texts},
-    world::World,
+    sql::{acting_as, execute, refusal, tenant, texts},
+    world::{World, signature},
 };
 
 pub const ROLES: [&str; 3] = ["postrider_app", "postrider_worker", "postrider_read"];
@@ -212,6 +212,7 @@ async fn each_role_sees_the_rows_of_the_tenant_in_its_context_and_no_others() ->
     let [one, two] = two_tenants(&admin).await?;
     let set = |name: &str, value: &str| format!("set local {name} = '{value}';");
     let (one_id, two_id) = (one.id.to_string(), two.id.to_string());
+    let stranger = Uuid::now_v7();
     let by_id = |id: &str| set("app.current_tenant_id", id);
     let by_alias = |id: &str| set("app.current_tenant", id);
     let contexts: [(String, Option<&str>); 10] = [
@@ -224,7 +225,7 @@ async fn each_role_sees_the_rows_of_the_tenant_in_its_context_and_no_others() ->
         (by_id("") + &by_alias(&two_id), Some(&two_id)),
         (by_id(&two_id) + &by_alias(""), Some(&two_id)),
         (by_id("") + &by_alias(""), None),
-        (by_id(&Uuid::now_v7().to_string()), None),
+        (by_id(&stranger.to_string()), None),
     ];
 
     for role in ROLES {
@@ -236,6 +237,10 @@ async fn each_role_sees_the_rows_of_the_tenant_in_its_context_and_no_others() ->
             for (context, visible) in &contexts {
                 let mut transaction = client.begin().await?;
                 execute(&mut *transaction, context).await?;
+                // What the server signs is the one tenant that the settings name.
+                let signed = visible.map_or(stranger, |visible| visible.parse().unwrap());
+                let sign = format!("set local app.tenant_signature = '{}'", signature(signed));
+                execute(&mut *transaction, sign).await?;
                 let seen = texts(&mut *transaction, &rows).await;
                 if readable {
                     assert_eq!(seen?, Vec::from_iter(*visible), "{role} reads {table} after `{context}`");
@@ -264,6 +269,10 @@ async fn there_is_no_tenant_unless_one_is_named_and_both_names_agree() -> anyhow
             .bind(alias)
             .execute(&mut *transaction)
             .await?;
+        if !expected.is_empty() {
+            let sign = format!("set local app.tenant_signature = '{}'", signature(expected.parse()?));
+            execute(&mut *transaction, sign).await?;
+        }
         assert_eq!(texts(&mut *transaction, unset).await?, [expected], "{id:?} {alias:?}");
         let required = texts(&mut *transaction, "select tenancy.required_tenant_id()::text").await;
         if expected.is_empty() {
@@ -297,8 +306,7 @@ async fn a_prepared_statement_follows_the_tenant_of_each_transaction() -> anyhow
         execute(&mut *client, format!("set plan_cache_mode = {mode}")).await?;
         for _ in 0..4 {
             for tenant in [&one, &two] {
-                execute(&mut *client, format!("begin; set local app.current_tenant_id = '{}'", tenant.id))
-                    .await?;
+                execute(&mut *client, format!("begin; {}", acting_as(tenant.id))).await?;
                 let seen = sqlx::raw_sql("execute look").fetch_all(&mut *client).await?;
                 let seen: Vec<String> = seen.iter().map(|row| sqlx::Row::get(row, 0)).collect();
                 assert_eq!(seen, [tenant.event.to_string()], "{mode}");

@@ -58,6 +58,10 @@ async fn what_the_vendor_took_is_sent_once_under_the_vendors_name() -> anyhow::R
         let calls =
             dispatcher.metric("postrider_reply_attempts_total", &[&provider, "outcome=\"delivered\""])?;
         assert_eq!((sent, calls), (Some(1.0), Some(1.0)), "{vendor:?}");
+        for latency in ["postrider_reply_commit_to_call_seconds_count", "postrider_reply_call_seconds_count"]
+        {
+            assert_eq!(dispatcher.metric(latency, &[&provider])?, Some(1.0), "{vendor:?}: {latency}");
+        }
     }
     dispatcher.stop()
 }
@@ -328,16 +332,26 @@ async fn a_wrong_secret_is_tried_again_and_the_right_one_is_used_at_once() -> an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dispatcher_with_another_master_key_spends_nobodys_attempts() -> anyhow::Result<()> {
+async fn a_dispatcher_that_cannot_open_the_secret_spends_no_attempts() -> anyhow::Result<()> {
     let (sim, bots) = stage(&[]).await?;
-    let other = ("POSTRIDER_MASTER_KEY", "bm90IHRoZSBrZXkgb2YgdGhlIG90aGVycywgYnV0IDM=");
-    let stranger = Serving::with(&bots.world, "dispatcher", &[other])?;
+    let stranger = Serving::start(&bots.world, "dispatcher", SOON)?;
+    // As if the secret had been sealed under another key.
+    let accounts = "tenancy.provider_accounts";
+    let spoiled = format!(
+        "create table kept as select id, sealed_secret from {accounts};
+         update {accounts} set sealed_secret = '\\x00', updated_at = now()"
+    );
+    execute(&bots.admin, spoiled).await?;
     let reply = bots.reply(Vendor::Telegram, 1).await?;
     let is_back = |row: &Row| row.claims > 0 && row.status == "pending";
     let row = bots.until(reply, "it was given back", is_back).await?;
     assert_eq!((row.attempt_count, row.is_in_doubt), (0, false), "{row:?}");
     assert!(row.last_error.is_some(), "{row:?}");
     stranger.stop()?;
+    let restored = format!(
+        "update {accounts} as account set sealed_secret = kept.sealed_secret from kept where kept.id = account.id"
+    );
+    execute(&bots.admin, restored).await?;
     bots.make_due().await?;
     let right = Serving::start(&bots.world, "dispatcher", SOON)?;
     bots.ends(reply, "sent").await?;

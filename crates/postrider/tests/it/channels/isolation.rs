@@ -3,7 +3,10 @@
 use uuid::Uuid;
 
 use super::rows::{Bot, Rows, acting_for, claim, receive};
-use crate::sql::{execute, refusal, texts};
+use crate::{
+    sql::{execute, refusal, texts},
+    world::signature,
+};
 
 const TABLES: [&str; 4] = ["channel_outbox", "channel_messages", "channel_links", "channel_executors"];
 
@@ -44,6 +47,10 @@ async fn the_outbox_and_all_of_chat_show_a_tenant_its_own_rows_and_nobody_s_with
                 for (name, value) in settings {
                     execute(&mut *transaction, format!("set local {name} = '{value}'")).await?;
                 }
+                // What the server signs is the one tenant that the settings name.
+                let signed = visible.map_or(Uuid::nil(), |visible| visible.parse().unwrap());
+                let sign = format!("set local app.tenant_signature = '{}'", signature(signed));
+                execute(&mut *transaction, sign).await?;
                 for sql in [
                     format!("select tenant_id::text from channels.{table}"),
                     format!(

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
 use super::rows::{Bot, Claimed, Room, Rows, SENT, UNKNOWN, claim, finish, receive, settle};
-use crate::sql::{execute, number, texts};
+use crate::sql::{acting_as, execute, number, texts};
 
 /// What this session has counted so far: whole tables read, and rows fetched through indexes.
 async fn counted(client: &mut PgConnection) -> Result<(Vec<String>, i64), sqlx::Error> {
@@ -41,8 +41,7 @@ impl Life<'_> {
     /// The whole life, as the app and the worker.
     async fn live(&mut self, due_of_others: i32) -> anyhow::Result<()> {
         let bot = self.bot;
-        execute(&mut *self.client, format!("begin; set local app.current_tenant_id = '{}'", bot.tenant))
-            .await?;
+        execute(&mut *self.client, format!("begin; {}", acting_as(bot.tenant))).await?;
         let mut before = counted(&mut *self.client).await?;
 
         self.begin("postrider_app").await?;

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
 use crate::{
-    sql::{execute, tenant, texts},
+    sql::{acting_as, execute, tenant, texts},
     world::World,
 };
 
@@ -283,7 +283,7 @@ impl Bot {
 /// A transaction of this client in the tenant's context.
 pub async fn acting_for(client: &PgPool, bot: Bot) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
     let mut transaction = client.begin().await?;
-    execute(&mut *transaction, format!("set local app.current_tenant_id = '{}'", bot.tenant)).await?;
+    execute(&mut *transaction, acting_as(bot.tenant)).await?;
     Ok(transaction)
 }
 

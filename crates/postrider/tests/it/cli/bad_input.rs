@@ -122,12 +122,35 @@ async fn retrying_and_closing_several_events_is_all_or_nothing() -> anyhow::Resu
 }
 
 #[tokio::test]
+async fn rotating_refuses_a_secret_that_adding_refuses() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    world.stdout(&["tenants", "create", "acme"])?;
+    let add = ["accounts", "add", "hook", "--tenant", "acme", "--provider", "webhook"];
+    let add = [&add[..], &["--settings", r#"{"url": "https://a.example"}"#]].concat();
+    let rotate = ["accounts", "rotate", "hook", "--tenant", "acme"];
+    let refused = world.postrider_with_secret(&add, "canary")?;
+    let says = refused.stderr.trim().trim_start_matches("error: ").to_owned();
+    assert!(says.contains("the secret "), "{says}");
+    succeeded(world.postrider_with_secret(&add, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?)?;
+    let before = world.json(&["accounts", "list", "--tenant", "acme"])?;
+    assert_refused(&world.postrider_with_secret(&rotate, "canary")?, &says);
+    assert_refused(
+        &world.postrider_with_secret(&[&rotate[..], &["--no-secret"]].concat(), "")?,
+        "the account cannot work as it is set up: the secret ",
+    );
+    assert_eq!(world.json(&["accounts", "list", "--tenant", "acme"])?, before);
+    succeeded(world.postrider_with_secret(&rotate, "whsec_AfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSx")?)?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn bad_secrets_settings_and_master_keys_are_refused_and_write_nothing() -> anyhow::Result<()> {
     let world = World::new().await?;
     world.stdout(&["tenants", "create", "acme"])?;
     let add = |more: &[&'static str]| [&["accounts", "add", "sms", "--tenant", "acme"][..], more].concat();
     let known = ["--provider", "sim", "--settings", r#"{"url": "https://a.example"}"#];
     let long = "x".repeat(64 * 1024 + 1);
+    let long_url = format!(r#"{{"url": "https://a.example/{}"}}"#, "x".repeat(2048));
     let before = world.rows().await?;
     for (args, input, says) in [
         (add(&known), "", "the secret is empty; pipe it in, name a file"),
@@ -146,6 +169,21 @@ async fn bad_secrets_settings_and_master_keys_are_refused_and_write_nothing() ->
         ),
         (add(&["--provider", "Sim!"]), "canary", "there is no provider `Sim!`; this version knows "),
         (add(&["--provider", "fax"]), "canary", "there is no provider `fax`; this version knows "),
+        (
+            add(&["--provider", "sendgrid"]),
+            "",
+            "there is no provider `sendgrid`; this version knows bluesky, mastodon, resend, ",
+        ),
+        (
+            add(&["--provider", "webhook", "--settings", r#"{"url": "https://a.example/\r\nx"}"#]),
+            "canary",
+            "`url` holds a line break or another control character; remove it",
+        ),
+        (
+            [&add(&["--provider", "webhook", "--settings"])[..], &[long_url.as_str()]].concat(),
+            "canary",
+            "`url` is longer than 2048 bytes",
+        ),
         (add(&["--provider", "sim", "--limits", "{rate: 1}"]), "canary", "--limits is not JSON"),
         (
             add(&["--provider", "sim", "--limits", r#"{"rate": 1}"#]),
@@ -176,7 +214,7 @@ async fn bad_secrets_settings_and_master_keys_are_refused_and_write_nothing() ->
     }
 
     for (key, says) in [
-        (None, "none is set; make one with `head -c 32 /dev/urandom | base64`"),
+        (None, "none is set; make one with `postrider master-key generate`"),
         (Some(""), "the master key must be 32 bytes in base64"),
         (Some("canary-canary"), "the master key must be 32 bytes in base64"),
         (Some("Y2FuYXJ5"), "the master key must be 32 bytes in base64"),
@@ -212,7 +250,7 @@ async fn a_wrong_database_url_says_what_is_wrong_with_it_and_hides_its_password(
     for (url, says) in [
         (
             "canary",
-            "the given URL is not a Postgres URL; one looks like postgres://user:password@host:5432/database",
+            "the given URL is not a Postgres URL; correct --database-url, as in postgres://user:password@host:5432/database",
         ),
         ("mysql://u:canary@127.0.0.1:3306/shop", "the given URL is not a Postgres URL"),
         ("postgres://u:canary@127.0.0.1:port/shop", "the given URL is not a Postgres URL"),
@@ -222,7 +260,7 @@ async fn a_wrong_database_url_says_what_is_wrong_with_it_and_hides_its_password(
         ("postgres:///shop?host=/nonexistent&password=canary", "(database `shop` at /nonexistent)"),
         (
             &format!("{nowhere}&password=canary"),
-            "create it with `createdb`, or correct the name in database.url",
+            "create it with `createdb`, or correct the name in --database-url",
         ),
         (&world.url("canar_y"), "role \"canar_y\" does not exist"),
     ] {
@@ -277,5 +315,78 @@ async fn every_command_on_a_schema_of_another_version_is_refused_with_the_reason
         "serve",
     ]);
     assert_refused(&run(command.args(["--listen", "127.0.0.1:0"]))?, "it was migrated by a newer one");
+    Ok(())
+}
+
+#[test]
+fn commands_with_a_cluster_of_their_own_refuse_a_database() -> anyhow::Result<()> {
+    for (command, says) in [
+        ("demo", "the demo makes its own private cluster and removes it at its end"),
+        ("bench", "the benchmark makes its own private cluster and removes it at its end"),
+        ("sim", "the sim uses no database"),
+    ] {
+        for flag in [["--database-url", "postgres://db.example.com/shop"], ["--data-dir", "/nonexistent"]] {
+            let refused = run(postrider().args(flag).arg(command))?;
+            assert_refused(&refused, &format!("{} does not belong here: {says}", flag[0]));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_missing_choice_names_every_alternative() -> anyhow::Result<()> {
+    for (args, alternatives) in [
+        (&["channels", "executor", "set"][..], ["--echo", "--url <URL>"]),
+        (&["jobs", "monitor"], ["--notify <ACCOUNT[:TO]>", "--tell-nobody"]),
+    ] {
+        let misused = run(postrider().args(args))?;
+        for alternative in alternatives {
+            assert_misused(&misused, alternative);
+        }
+    }
+    for (args, says) in [
+        (
+            &["channels", "executor", "set", "--echo", "--url", "https://example.com"][..],
+            "cannot be used with",
+        ),
+        (&["jobs", "monitor", "--tell-nobody", "--notify", "mailer:a@example.com"], "cannot be used with"),
+    ] {
+        assert_misused(&run(postrider().args(args))?, says);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_reached_is_blamed_on_the_setting_that_names_it() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let right = [
+        ("url", world.url("postrider_worker")),
+        ("admin_url", world.admin_url()),
+        ("app_url", world.url("postrider_app")),
+        ("listen_url", world.url("postrider_worker")),
+    ];
+    let serve = &["serve", "--listen", "127.0.0.1:0", "--roles", "api,relay"][..];
+    for (wrong, command) in [
+        ("admin_url", &["tenants", "list"][..]),
+        ("admin_url", &["doctor"]),
+        ("admin_url", &["migrate"]),
+        ("app_url", serve),
+        ("listen_url", serve),
+        ("url", serve),
+    ] {
+        for (url, advice) in [
+            (world.url("somebody"), "check user and password in"),
+            ("postgres://u@127.0.0.1:1/shop".to_owned(), "host and port in"),
+            ("nonsense".to_owned(), "correct"),
+        ] {
+            let mut command_line = postrider();
+            command_line.args(command).env("POSTRIDER_MASTER_KEY", MASTER_KEY);
+            for (setting, right) in &right {
+                let value = if *setting == wrong { &url } else { right };
+                command_line.env(format!("POSTRIDER_DATABASE__{}", setting.to_uppercase()), value);
+            }
+            assert_refused(&run(&mut command_line)?, &format!("{advice} database.{wrong}"));
+        }
+    }
     Ok(())
 }

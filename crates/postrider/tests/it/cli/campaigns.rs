@@ -39,7 +39,7 @@ async fn a_campaign_is_created_deployed_done_and_verified() -> anyhow::Result<()
         "no phase of `spring` was started; `postrider campaign deploy spring --tenant acme` starts one",
     );
     let early = stage.run(&["campaign", "verify", "spring"])?;
-    assert_eq!((early.code, early.stdout.as_str()), (1, ""));
+    assert_eq!((early.code, early.stdout.as_str()), (5, ""));
     assert!(early.stderr.contains("phase `mail` was not deployed"), "{}", early.stderr);
 
     let deployed = succeeded(stage.run(&["campaign", "deploy", "spring", "--job-size", "2"])?)?;
@@ -77,30 +77,33 @@ async fn a_campaign_is_created_deployed_done_and_verified() -> anyhow::Result<()
     mail email failed run_[id] partial 3/3 2 1 0 0
     ");
     let run_id = deployed.stdout.trim();
-    let verified = succeeded(stage.run(&["campaign", "verify", "spring"])?)?;
+    let verified = stage.run(&["campaign", "verify", "spring"])?;
+    assert_eq!(verified.code, 3);
     assert_snapshot!(redacted(&verified.stdout), @r"
-    spring, phase mail, run_[id]: launched
+    spring, phase mail, run_[id]: 2 sent, 1 failed, 0 skipped, 0 in doubt, 0 missing of 3; launched
     ✓ the run has ended partial
-    ✓ every intended item has an end 3 intended: 2 sent, 1 failed
+    ✓ every intended item has an end 3 of 3
     ✓ a second call is impossible one row per key, which never goes and never reopens
+    based on: database [database] of cluster [cluster], from which no process has sent
     ");
-    let watched = succeeded(stage.run(&["campaign", "watch", "spring"])?)?;
-    assert_eq!(watched.stdout, "");
-    assert_snapshot!(watched.stderr, @r"
+    let watched = stage.run(&["campaign", "watch", "spring"])?;
+    assert_eq!((watched.code, watched.stdout.as_str()), (3, ""));
+    assert_snapshot!(redacted(&watched.stderr), @r"
     mail: failed, 100 %
-    mail: launched, 1 of 3 failed
+    mail: launched, 1 of 3 failed; `postrider trace run_[id]` says why
     ");
-    let watched = succeeded(stage.run(&["campaign", "watch", run_id])?)?;
-    assert_eq!(watched.stdout, "");
-    assert_snapshot!(watched.stderr, @r"
+    let watched = stage.run(&["campaign", "watch", run_id])?;
+    assert_eq!((watched.code, watched.stdout.as_str()), (3, ""));
+    assert_snapshot!(redacted(&watched.stderr), @r"
     mail: 3/3 done, 2 sent, 1 failed, 0 skipped, 0 in doubt; partial
-    mail: launched, 1 of 3 failed
+    mail: launched, 1 of 3 failed; `postrider trace run_[id]` says why
     ");
     for run_id in [run_id, &format!("run_{run_id}")] {
-        assert_eq!(stage.stdout(&["campaign", "verify", run_id])?, verified.stdout);
-        assert_eq!(succeeded(stage.run(&["campaign", "watch", run_id])?)?.stderr, watched.stderr);
+        assert_eq!(stage.run(&["campaign", "verify", run_id])?.stdout, verified.stdout);
+        assert_eq!(stage.run(&["campaign", "watch", run_id])?.stderr, watched.stderr);
     }
-    let certificate = stage.json(&["campaign", "verify", "spring", "--phase", "mail"])?;
+    let certificate = stage.run(&["campaign", "verify", "spring", "--phase", "mail", "--json"])?;
+    let certificate: Value = serde_json::from_str(&certificate.stdout)?;
     assert_eq!(certificate["launched"], json!(true));
     assert_eq!(certificate["certificates"][0]["run_id"], json!(run_id));
     assert_refused(
@@ -162,7 +165,7 @@ async fn deploying_can_watch_at_once_and_still_prints_nothing_but_the_run() -> a
 }
 
 #[tokio::test]
-async fn a_run_that_ends_in_doubt_or_failed_is_told_and_ends_with_exit_code_1() -> anyhow::Result<()> {
+async fn a_run_that_ends_in_doubt_or_failed_is_reported_with_its_exit_code() -> anyhow::Result<()> {
     let stage = Stage::new(2).await?;
     stage.deploy_spring(500).await?;
     let worker = stage.worker("hand").await?;
@@ -175,18 +178,19 @@ async fn a_run_that_ends_in_doubt_or_failed_is_told_and_ends_with_exit_code_1() 
     worker.wear_out().await?;
 
     let watched = stage.run(&["campaign", "watch", "spring"])?;
-    assert_eq!((watched.code, watched.stdout.as_str()), (1, ""));
+    assert_eq!((watched.code, watched.stdout.as_str()), (5, ""));
     assert_snapshot!(watched.stderr, @r"
     mail: failed, 50 %
     mail: not launched, 1 in doubt; `postrider in-doubt list` shows them
     ");
     let verified = stage.run(&["campaign", "verify", "spring"])?;
-    assert_eq!(verified.code, 1);
+    assert_eq!(verified.code, 5);
     assert_snapshot!(redacted(&verified.stdout), @r"
-    spring, phase mail, run_[id]: not launched
+    spring, phase mail, run_[id]: 1 sent, 0 failed, 0 skipped, 1 in doubt, 0 missing of 2; not launched
     ✓ the run has ended partial
-    ✗ every intended item has an end 2 intended: 1 sent, 1 in doubt
+    ✗ every intended item has an end 1 of 2
     ✓ a second call is impossible one row per key, which never goes and never reopens
+    based on: database [database] of cluster [cluster], from which no process has sent
     ");
     // Settled after its job is dead: the item is counted all the same.
     let item = items[1].to_string();
@@ -201,7 +205,7 @@ async fn a_run_that_ends_in_doubt_or_failed_is_told_and_ends_with_exit_code_1() 
     all_failed.deploy_spring(500).await?;
     all_failed.worker("hand").await?.finish_one("failed", "550 no").await?;
     let watched = all_failed.run(&["campaign", "watch", "spring"])?;
-    assert_eq!(watched.code, 1);
+    assert_eq!(watched.code, 4);
     assert!(watched.stderr.contains("mail: every item failed; `postrider trace run_"), "{}", watched.stderr);
     Ok(())
 }
@@ -211,12 +215,13 @@ async fn a_run_that_no_worker_has_ended_is_not_launched() -> anyhow::Result<()> 
     let stage = Stage::new(2).await?;
     let run_id = stage.deploy_spring(500).await?.to_string();
     let verified = stage.run(&["campaign", "verify", &run_id])?;
-    assert_eq!(verified.code, 1);
+    assert_eq!(verified.code, 5);
     assert_snapshot!(redacted(&verified.stdout), @r"
-    spring, phase mail, run_[id]: not launched
+    spring, phase mail, run_[id]: 0 sent, 0 failed, 0 skipped, 0 in doubt, 2 missing of 2; not launched
     ✗ the run has ended queued
-    ✗ every intended item has an end 2 intended: 2 missing
+    ✗ every intended item has an end 0 of 2
     ✓ a second call is impossible one row per key, which never goes and never reopens
+    based on: database [database] of cluster [cluster], from which no process has sent
     ");
     stage
         .world
@@ -224,6 +229,142 @@ async fn a_run_that_no_worker_has_ended_is_not_launched() -> anyhow::Result<()> 
         .await?;
     let verified = stage.run(&["campaign", "verify", &run_id])?;
     assert!(verified.stdout.contains("✗ a second call is impossible"), "{}", verified.stdout);
+    Ok(())
+}
+
+/// A campaign of three people with one job each.
+async fn three_jobs() -> anyhow::Result<(Stage, super::stage::Worker)> {
+    let stage = Stage::new(3).await?;
+    stage.deploy_spring(1).await?;
+    let worker = stage.worker("hand").await?;
+    Ok((stage, worker))
+}
+
+#[tokio::test]
+async fn verification_leads_with_the_counts_and_its_exit_code_tells_failures_apart() -> anyhow::Result<()> {
+    let cases = [
+        (
+            ["sent", "sent", "sent"],
+            "3 sent, 0 failed, 0 skipped, 0 in doubt, 0 missing of 3; launched",
+            0,
+            "launched",
+        ),
+        (
+            ["sent", "failed", "sent"],
+            "2 sent, 1 failed, 0 skipped, 0 in doubt, 0 missing of 3; launched",
+            3,
+            "some_failed",
+        ),
+        (
+            ["failed", "failed", "failed"],
+            "0 sent, 3 failed, 0 skipped, 0 in doubt, 0 missing of 3; launched",
+            4,
+            "all_failed",
+        ),
+        (
+            ["failed", "sent", ""],
+            "1 sent, 1 failed, 0 skipped, 0 in doubt, 1 missing of 3; not launched",
+            5,
+            "not_launched",
+        ),
+    ];
+    for (statuses, counts, code, verdict) in cases {
+        let (stage, worker) = three_jobs().await?;
+        for status in statuses.into_iter().filter(|status| !status.is_empty()) {
+            worker.finish_one(status, "x").await?;
+        }
+        let verified = stage.run(&["campaign", "verify", "spring"])?;
+        assert_eq!(verified.code, code, "{statuses:?}: {}{}", verified.stdout, verified.stderr);
+        let first = redacted(verified.stdout.lines().next().unwrap_or_default());
+        assert_eq!(first, format!("spring, phase mail, run_[id]: {counts}"));
+        let json = stage.run(&["campaign", "verify", "spring", "--json"])?;
+        assert_eq!(json.code, code);
+        let json: Value = serde_json::from_str(&json.stdout)?;
+        assert_eq!((&json["verdict"], &json["phases"][0]["verdict"]), (&json!(verdict), &json!(verdict)));
+        // The certificate's conditions do not ask whether items failed.
+        assert_eq!(json["launched"], json!(code != 5));
+        if code != 5 {
+            assert_eq!(stage.run(&["campaign", "watch", "spring"])?.code, code, "{statuses:?}");
+        }
+    }
+    let unknown = Stage::new(1).await?.run(&["campaign", "verify", "winter"])?;
+    assert_eq!(unknown.code, 1, "a command that fails has a code of its own");
+    let help = run(crate::world::postrider().args(["campaign", "verify", "--help"]))?.stdout;
+    for line in [
+        "0  launched",
+        "3  launched, and some items failed",
+        "4  launched, and every item",
+        "5  not launched",
+    ] {
+        assert!(help.contains(line), "{line} is not in: {help}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_retry_has_sent_no_longer_counts_as_failed() -> anyhow::Result<()> {
+    let (stage, worker) = three_jobs().await?;
+    for status in ["failed", "failed", "sent"] {
+        worker.finish_one(status, "x").await?;
+    }
+    stage.stdout(&["campaign", "retry", "spring"])?;
+    let job = worker.claim().await?;
+    let items = worker.reserve(&job, 2).await?;
+    worker.settle(&[(items[0], "sent", "m"), (items[1], "failed", "550 no")]).await?;
+    worker.complete(&job).await?;
+    assert_eq!(stage.run(&["campaign", "verify", "spring"])?.code, 3);
+    assert_eq!(stage.run(&["campaign", "watch", "spring"])?.code, 3);
+    stage.stdout(&["campaign", "retry", "spring"])?;
+    worker.finish_one("sent", "m").await?;
+    let verified = succeeded(stage.run(&["campaign", "verify", "spring"])?)?;
+    assert!(verified.stderr.contains("mail: 3 of 3 sent, in 3 runs"), "{}", verified.stderr);
+    let json = stage.json(&["campaign", "verify", "spring"])?;
+    assert_eq!(
+        (&json["phases"][0]["succeeded"], &json["phases"][0]["failed"], &json["phases"][0]["intended"]),
+        (&json!(3), &json!(0), &json!(3))
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn watching_says_what_a_phase_waits_for_and_until_when() -> anyhow::Result<()> {
+    let until = |line: &str| -> anyhow::Result<jiff::Timestamp> {
+        let text = line.split("until ").nth(1).and_then(|rest| rest.get(..20)).unwrap_or_default();
+        Ok(text.replace(' ', "T").parse()?)
+    };
+    for (why, sentence) in [
+        ("hours", "it is outside the sending hours"),
+        ("daily", "the account's calls for today are used up"),
+        ("rate", "the account's rate is used up"),
+        ("retry_after", "the provider asked to wait"),
+        ("circuit", "the provider fails, and its circuit is open"),
+    ] {
+        let stage = Stage::new(2).await?;
+        let run_id = stage.deploy_spring(1).await?.to_string();
+        let worker = stage.worker("hand").await?;
+        let job = worker.claim().await?;
+        worker.put_off(&job, why, 7200.0).await?;
+        let (began, two_hours) = (jiff::Timestamp::now(), jiff::SignedDuration::from_hours(2));
+        for what in ["spring", &run_id] {
+            let watching = Process::start(&mut stage.command(&["campaign", "watch", what]))?;
+            let line = watching.wait_for_line(&format!("Z: {sentence}"))?;
+            assert!(line.starts_with("mail: ") && line.contains("2 jobs wait until "), "{line}");
+            let off = until(&line)?.duration_since(began + two_hours);
+            assert!(off.abs() < jiff::SignedDuration::from_secs(120), "{line}");
+        }
+    }
+
+    let stage = Stage::new(1).await?;
+    let scheduled = SPRING.replace("content.text", "scheduled_for = 2130-03-01T09:00:00+01:00\ncontent.text");
+    succeeded(stage.create(&scheduled)?)?;
+    let run_id = stage.stdout(&["campaign", "deploy", "spring"])?;
+    for what in ["spring", run_id.trim()] {
+        let watching = Process::start(&mut stage.command(&["campaign", "watch", what]))?;
+        watching.wait_for_line("it begins at 2130-03-01 08:00:00Z, as scheduled")?;
+    }
+    stage.stdout(&["campaign", "pause", "spring"])?;
+    let watching = Process::start(&mut stage.command(&["campaign", "watch", "spring"]))?;
+    watching.wait_for_line("mail: paused, 0 %; `postrider campaign resume` lets it go on")?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     assert_misused, assert_refused,
-    stage::{Stage, redacted},
+    stage::{SPRING, Stage, redacted},
     succeeded,
 };
 
@@ -215,5 +215,29 @@ async fn bad_resolutions_are_refused_and_write_nothing() -> anyhow::Result<()> {
     }
     assert_misused(&stage.run(&["in-doubt", "list", "--limit", "0"])?, "0 is not in 1..=10000");
     assert_eq!(stage.world.dump().await?, before);
+    Ok(())
+}
+
+#[tokio::test]
+async fn json_and_the_table_agree_on_who_settles_a_doubt() -> anyhow::Result<()> {
+    for (provider, shown, settled_by, is_for_person) in
+        [("sim", "a look-up", "look_up", false), ("smtp", "a person", "person", true)]
+    {
+        let stage = Stage::new(1).await?;
+        stage.add_account("post", provider).await?;
+        succeeded(stage.create(&SPRING.replace("\"mailer\"", "\"post\""))?)?;
+        stage.stdout(&["campaign", "deploy", "spring"])?;
+        let worker = stage.worker("hand").await?;
+        let job = worker.claim().await?;
+        let items = worker.reserve(&job, 1).await?;
+        worker.settle(&[(items[0], "in_doubt", "no answer")]).await?;
+        assert!(stage.stdout(&["in-doubt", "list"])?.contains(shown));
+        let listed = &stage.json(&["in-doubt", "list"])?[0];
+        assert_eq!(
+            (&listed["settled_by"], &listed["is_for_person"]),
+            (&json!(settled_by), &json!(is_for_person)),
+            "{provider}"
+        );
+    }
     Ok(())
 }

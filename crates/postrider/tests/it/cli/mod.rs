@@ -10,8 +10,10 @@ mod import;
 mod in_doubt;
 mod jobs;
 mod phases;
+mod scripts;
 mod secrets;
 mod stage;
+mod terminals;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -20,10 +22,7 @@ use anyhow::Context;
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
-use crate::world::{Output, World, postrider, run_with_input};
-
-/// 32 bytes in base64.
-const MASTER_KEY: &str = "bWFzdGVyIGtleSBvZiB0aGUgdGVzdHMsIDMyIGJ5dGU=";
+use crate::world::{MASTER_KEY, Output, World, postrider, run_with_input};
 
 impl World {
     /// A command that must succeed; what it wrote to stdout.

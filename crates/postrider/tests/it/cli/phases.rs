@@ -7,6 +7,7 @@ use super::{
     stage::{SPRING, Stage},
     succeeded,
 };
+use crate::terminal::Terminal;
 
 const TWO_CHECKS: &str = "name = 'checks'\nauto_advance = false\n\
                           [[phase]]\nphase = 'dns'\nkind = 'external'\n\
@@ -58,6 +59,58 @@ async fn a_delivery_is_started_paused_resumed_and_rerun() -> anyhow::Result<()> 
         "phase `mail`: the phase is paused, not failed as expected",
     );
     assert_eq!(succeeded(stage.run(&["campaign", "resume", "spring"])?)?.stdout, "in_progress\n");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rerun_that_sends_second_messages_needs_a_yes() -> anyhow::Result<()> {
+    let stage = Stage::new(3).await?;
+    let run_id = stage.deploy_spring(500).await?;
+    stage.worker("hand").await?.finish_one("sent", "m").await?;
+    let rerun = ["campaign", "rerun", "spring"];
+
+    // Without a terminal nobody can answer, and nothing is sent.
+    let before = stage.world.rows().await?;
+    for more in [&[][..], &["--json"]] {
+        let refused = stage.run(&[&rerun, more].concat())?;
+        assert_refused(&refused, "3 people get this message a second time, or may");
+        assert!(refused.stderr.contains("nothing was sent; add --yes"), "{}", refused.stderr);
+    }
+    // On a terminal, everything but yes is no.
+    for answer in ["", "n", "what?"] {
+        let mut terminal = Terminal::start(&mut stage.command(&rerun), 100)?;
+        terminal.wait_for("3 people get this message a second time, or may")?;
+        terminal.wait_for("[y/N]")?;
+        terminal.type_line(answer)?;
+        let (code, shown) = terminal.finish()?;
+        assert_eq!(code, 1, "{shown}");
+        assert!(shown.contains("nothing was sent"), "{shown}");
+    }
+    assert_eq!(stage.world.rows().await?, before);
+
+    let mut terminal = Terminal::start(&mut stage.command(&rerun), 100)?;
+    terminal.wait_for("[y/N]")?;
+    terminal.type_line("y")?;
+    let (code, shown) = terminal.finish()?;
+    assert_eq!(code, 0, "{shown}");
+    assert!(shown.contains("3 of 3 items go to people who got this message before, or may have"), "{shown}");
+
+    stage.worker("hand").await?.finish_one("sent", "m").await?;
+    let again = stage.json(&["campaign", "rerun", "spring", "--yes"])?;
+    assert_eq!((&again["changed"], &again["second_messages"]), (&json!(true), &json!(3)));
+    assert_ne!(again["run_id"], json!(run_id));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rerun_without_second_messages_asks_nothing() -> anyhow::Result<()> {
+    let stage = Stage::new(1).await?;
+    succeeded(stage.create(TWO_CHECKS)?)?;
+    for control in ["start", "complete"] {
+        succeeded(stage.run(&["campaign", control, "checks", "--phase", "dns"])?)?;
+    }
+    let rerun = stage.json(&["campaign", "rerun", "checks", "--phase", "dns"])?;
+    assert_eq!((&rerun["changed"], &rerun["status"]), (&json!(true), &json!("in_progress")));
     Ok(())
 }
 

@@ -110,6 +110,7 @@ impl Stage {
         let mut command = postrider();
         command
             .env("USER", "ada")
+            .env("POSTRIDER_JOBS__SQL_SCHEMAS", r#"["public"]"#)
             .args(["--database-url", &self.world.admin_url()])
             .args(args)
             .args(["--tenant", "acme"]);
@@ -236,6 +237,19 @@ impl Worker {
             .await?)
     }
 
+    /// Hands a job and its whole run back for a while, because of a limit of the account.
+    pub async fn put_off(&self, job: &Held, why: &str, seconds: f64) -> anyhow::Result<()> {
+        sqlx::query("select execution.put_off_job($1, $2, $3, make_interval(secs => $4), $5, $5, true)")
+            .bind(job.id)
+            .bind(self.name)
+            .bind(job.attempts)
+            .bind(seconds)
+            .bind(why)
+            .execute(&self.client)
+            .await?;
+        Ok(())
+    }
+
     /// Does a whole job, and everything in it becomes this.
     pub async fn finish_one(&self, status: &str, more: &str) -> anyhow::Result<String> {
         let job = self.claim().await?;
@@ -255,6 +269,9 @@ impl Worker {
 pub fn redacted(output: &str) -> String {
     let is_key = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_id = |text: &str| Uuid::parse_str(text).is_ok();
+    let is_database =
+        |text: &str| text.strip_prefix("test_").is_some_and(|rest| rest.len() == 32 && is_key(rest));
+    let is_cluster = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let is_time = |text: &str| {
         text.split(':').count() == 3
             && text.bytes().all(|byte| byte.is_ascii_digit() || b":Z".contains(&byte))
@@ -264,6 +281,8 @@ pub fn redacted(output: &str) -> String {
         match () {
             () if begins(64, &is_key) => Some((64, "[key]")),
             () if begins(36, &is_id) => Some((36, "[id]")),
+            () if begins(37, &is_database) => Some((37, "[database]")),
+            () if begins(19, &is_cluster) => Some((19, "[cluster]")),
             () if begins(9, &is_time) => Some((9, "[time]")),
             () => None,
         }

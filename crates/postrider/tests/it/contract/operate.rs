@@ -5,14 +5,14 @@ use uuid::Uuid;
 
 use super::{claim, complete, insert, publish};
 use crate::{
-    sql::{execute, number, refusal, tenant, texts},
+    sql::{acting_as, execute, number, refusal, tenant, texts},
     world::World,
 };
 
 /// Calls a function for a tenant, as the API does.
 async fn call_as(app: &PgPool, tenant: Uuid, call: &str) -> Result<String, sqlx::Error> {
     let mut transaction = app.begin().await?;
-    execute(&mut *transaction, format!("set local app.current_tenant_id = '{tenant}'")).await?;
+    execute(&mut *transaction, acting_as(tenant)).await?;
     let answer =
         sqlx::query_scalar(AssertSqlSafe(format!("select {call}"))).fetch_one(&mut *transaction).await?;
     transaction.commit().await?;
@@ -221,13 +221,13 @@ async fn asking_for_another_tenants_event_does_not_hold_it_up() -> anyhow::Resul
     let (owner, _) = tenant(&admin, "owner").await?;
     let (other, _) = tenant(&admin, "other").await?;
     let mut publishing = app.begin().await?;
-    execute(&mut *publishing, format!("set local app.current_tenant_id = '{owner}'")).await?;
+    execute(&mut *publishing, acting_as(owner)).await?;
     let id = publish(&mut *publishing, "42").await?;
     publishing.commit().await?;
 
     for call in ["close_outbox_event($1, 'other', 'mine')", "retry_outbox_event($1, 'other')"] {
         let mut asking = app.begin().await?;
-        execute(&mut *asking, format!("set local app.current_tenant_id = '{other}'")).await?;
+        execute(&mut *asking, acting_as(other)).await?;
         let sql = format!("select m10_recovery.{call}");
         let answer: String = sqlx::query_scalar(AssertSqlSafe(sql)).bind(id).fetch_one(&mut *asking).await?;
         assert_eq!(answer, "unknown");

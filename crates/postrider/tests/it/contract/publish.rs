@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{claim, publish};
 use crate::{
-    sql::{execute, number, refusal, tenant},
+    sql::{acting_as, execute, number, refusal, tenant},
     world::World,
 };
 
@@ -43,7 +43,7 @@ async fn an_event_is_written_as_given_ready_at_once_and_for_the_tenant_of_the_co
     let payload = json!({ "text": "\"quotes\", \\, ü, 🚚", "deep": [1, [2.5, null]], "": false });
 
     let mut transaction = app.begin().await?;
-    execute(&mut *transaction, format!("set local app.current_tenant_id = '{own}'")).await?;
+    execute(&mut *transaction, acting_as(own)).await?;
     let id: i64 = sqlx::query_scalar("select m10_recovery.publish_outbox($1, $2, $3, $4)")
         .bind("ordér")
         .bind("42 'x' \"y\"")

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Stage, Tenant};
-use crate::sql::{Refusal, execute, refusal, texts};
+use crate::sql::{Refusal, acting_as, execute, refusal, texts};
 
 /// The refusal of a campaign of these phases, which must leave nothing behind.
 async fn refused(stage: &Stage, phases: &Value) -> anyhow::Result<Refusal> {
@@ -199,7 +199,7 @@ async fn versions_of_an_asset_count_without_gaps_and_the_same_words_make_no_new_
         let sql = create(&format!(r#"{{"b": {at}}}"#));
         tasks.spawn(async move {
             let mut transaction = app.begin().await?;
-            execute(&mut *transaction, format!("set local app.current_tenant_id = '{}'", own.id)).await?;
+            execute(&mut *transaction, acting_as(own.id)).await?;
             execute(&mut *transaction, sql).await?;
             transaction.commit().await
         });

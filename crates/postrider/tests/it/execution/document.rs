@@ -5,7 +5,7 @@ use sqlx::Row;
 use uuid::Uuid;
 
 use super::{Stage, Windows, claim, complete, finalize, reserve_all, row};
-use crate::sql::{execute, number, refusal, texts};
+use crate::sql::{acting_as, execute, number, refusal, texts};
 
 /// Inserts an item as the superuser.
 async fn insert(stage: &Stage, columns: &str, values: &str) -> Result<(), sqlx::Error> {
@@ -193,10 +193,7 @@ ORDER BY cr.created_at DESC, jq.created_at, co.created_at;";
     let trace = TRACE.replace("CAMPAIGN_UUID", &campaign);
     for role in ["postrider_app", "postrider_worker", "postrider_read"] {
         let mut transaction = stage.world.client(role).await?.begin().await?;
-        let context = format!(
-            "set local search_path = execution; set local app.current_tenant_id = '{}'",
-            stage.own.id
-        );
+        let context = format!("set local search_path = execution; {}", acting_as(stage.own.id));
         execute(&mut *transaction, context).await?;
         let before = row(&mut *transaction, &trace).await?;
         assert_eq!(before.get::<Option<Uuid>, _>("outbox_id"), None, "{role}");

@@ -79,6 +79,7 @@ async fn without_the_wall_against_duplicates_nothing_is_launched() -> anyhow::Re
         "drop trigger channel_outbox_reservations_are_facts on execution.channel_outbox",
         "drop trigger channel_outbox_is_never_removed_from on execution.channel_outbox",
         "drop trigger channel_outbox_is_never_emptied on execution.channel_outbox",
+        "drop trigger channel_outbox_waits_for_adoption on execution.channel_outbox",
         "alter table execution.channel_outbox disable trigger channel_outbox_ends_are_final",
         "alter table execution.channel_outbox disable trigger user",
     ] {

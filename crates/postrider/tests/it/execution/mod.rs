@@ -30,7 +30,7 @@ use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Postgres, Transaction, postgres::P
 use uuid::Uuid;
 
 use crate::{
-    sql::{execute, number, tenant, texts},
+    sql::{acting_as, execute, number, tenant, texts},
     world::World,
 };
 
@@ -65,7 +65,7 @@ impl Stage {
     /// A transaction of the app in the tenant's context.
     pub async fn acting_for(&self, tenant: Tenant) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
         let mut transaction = self.app.begin().await?;
-        execute(&mut *transaction, format!("set local app.current_tenant_id = '{}'", tenant.id)).await?;
+        execute(&mut *transaction, acting_as(tenant.id)).await?;
         Ok(transaction)
     }
 

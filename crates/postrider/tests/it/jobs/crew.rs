@@ -18,8 +18,10 @@ pub fn soon(max_retries: u32) -> Value {
 }
 
 /// Part of a configuration: how jobs are run. They are looked for often, because what a test makes by SQL is hinted by nobody.
+/// Functions of the schema `shop` may be run, unless `more` says which.
 pub fn jobs(more: &str) -> String {
-    format!("[outbound]\nallow_private = true\n[jobs]\npoll_interval_ms = 25\n{more}\n")
+    let schemas = if more.contains("sql_schemas") { "" } else { "sql_schemas = ['shop']\n" };
+    format!("[outbound]\nallow_private = true\n[jobs]\npoll_interval_ms = 25\n{schemas}{more}\n")
 }
 
 /// A tenant on a database.

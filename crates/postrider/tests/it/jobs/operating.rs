@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::stage::{Claimed, End, NOTHING, Room, Stage, acting_for, claim, ends};
 use crate::{
-    sql::{execute, number, refusal, texts},
+    sql::{acting_as, execute, number, refusal, tenant, texts},
     world::PATIENCE,
 };
 
@@ -249,13 +249,24 @@ async fn a_letter_is_resolved_once_with_a_note_by_its_own_tenant() -> anyhow::Re
 async fn which_runs_have_ended_is_told_and_nothing_more_of_them() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let all @ [.., dead, done, given_up] = one_of_each(&stage).await?;
-    let mut ended: Vec<Uuid> = sqlx::query_scalar("select * from jobs.which_ended($1)")
-        .bind(all.iter().copied().chain([Uuid::now_v7()]).collect::<Vec<_>>())
-        .fetch_all(&stage.app)
-        .await?;
-    ended.sort_unstable();
-    let mut expected = [dead, done, given_up];
+    let other = tenant(&stage.admin, "stranger").await?.0;
+    let mut expected = vec![dead, done, given_up];
     expected.sort_unstable();
-    assert_eq!(ended, expected);
+    // The tenant itself and the server, which waits for runs of all tenants; not another tenant, and nobody without a context.
+    for (context, expected) in [
+        (acting_as(stage.own), expected.clone()),
+        (acting_as(Uuid::nil()), expected),
+        (acting_as(other), vec![]),
+        (String::new(), vec![]),
+    ] {
+        let mut transaction = stage.app.begin().await?;
+        execute(&mut *transaction, &context).await?;
+        let mut ended: Vec<Uuid> = sqlx::query_scalar("select * from jobs.which_ended($1)")
+            .bind(all.iter().copied().chain([Uuid::now_v7()]).collect::<Vec<_>>())
+            .fetch_all(&mut *transaction)
+            .await?;
+        ended.sort_unstable();
+        assert_eq!(ended, expected, "{context}");
+    }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use sqlx::{PgConnection, types::Uuid};
 
 use super::stage::{Claimed, End, Room, Stage, acquire, claim, ends};
-use crate::sql::{execute, number};
+use crate::sql::{acting_as, execute, number};
 
 /// Fails when the step read whole tables, or many more rows than it needs.
 async fn frugal<T>(
@@ -26,7 +26,7 @@ async fn frugal<T>(
 
 /// The whole life of a run, and of one that fails for good; it leaves no trace.
 async fn live(stage: &Stage, client: &mut PgConnection) -> anyhow::Result<()> {
-    execute(&mut *client, format!("begin; set local app.current_tenant_id = '{}'", stage.own)).await?;
+    execute(&mut *client, format!("begin; {}", acting_as(stage.own))).await?;
     let told = async |client: &mut PgConnection, force: bool| -> anyhow::Result<(String, Option<Uuid>)> {
         let step = if force { "forcing" } else { "invoking" };
         frugal(client, "app", step, async |client| acquire(client, "f", None, force).await).await

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::Context;
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use postrider_engine::{Hints, Scheduler, SchedulerSettings};
+use postrider_engine::{Health, Hints, Scheduler, SchedulerSettings};
 use postrider_model::{job::Target, lock_key::Grain};
 use postrider_store::{
     job_runs::{ENDS_CHANNEL, HINT_CHANNEL},
@@ -213,6 +213,7 @@ async fn whatever_is_due_of_one_tenant_fires_at_the_first_look() -> anyhow::Resu
             misfire_grace: Duration::from_secs(120),
             dependency_patience: Duration::from_secs(3600),
         },
+        health: Health::new("scheduler"),
     };
     let firing = tokio::spawn(scheduler.run(shutdown.clone()));
     eventually(

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Postgres, Transaction, postgres::P
 use uuid::Uuid;
 
 use crate::{
-    sql::{self, execute, tenant, texts},
+    sql::{self, acting_as, execute, tenant, texts},
     world::World,
 };
 
@@ -229,7 +229,7 @@ pub async fn acting_for(
     tenant: Uuid,
 ) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
     let mut transaction = client.begin().await?;
-    execute(&mut *transaction, format!("set local app.current_tenant_id = '{tenant}'")).await?;
+    execute(&mut *transaction, acting_as(tenant)).await?;
     Ok(transaction)
 }
 

@@ -3,16 +3,13 @@
 use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
 use postrider_store::migrate::{self, MIGRATIONS, Migration};
-use sqlx::PgPool;
+use sqlx::{Connection, PgPool};
 use tokio::task::JoinHandle;
 
 use crate::{
-    sql::{execute, number, texts},
+    sql::{execute, number, refusal, texts},
     world::{PATIENCE, World, eventually},
 };
-
-/// The same as in `postrider_store::migrate`.
-const LOCK_KEY: i64 = 0x706f_7374_7269_6465;
 
 type Running = JoinHandle<Result<Vec<&'static Migration>, postrider_store::StoreError>>;
 
@@ -61,13 +58,36 @@ async fn a_migration_comes_again_while_another_one_takes_long() -> anyhow::Resul
     let world = one_step_behind().await?;
     let admin = world.client("postgres").await?;
     let mut other = admin.begin().await?;
-    execute(&mut *other, format!("select pg_advisory_xact_lock({LOCK_KEY})")).await?;
+    execute(&mut *other, "lock table postrider.migrations in share row exclusive mode").await?;
 
-    let running = start_and_see_it_wait(&world, &admin, "advisory", 2).await?;
+    let running = start_and_see_it_wait(&world, &admin, "relation", 2).await?;
     assert_eq!(number(&admin, "select count(*) from m10_recovery.outbox").await?, 0);
     other.rollback().await?;
 
     assert_eq!(running.await??.len(), 1);
+    Ok(())
+}
+
+/// A login of another role takes every lock that it can take and that a migration might use for itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_login_but_the_owners_can_hold_the_migration_lock() -> anyhow::Result<()> {
+    let world = one_step_behind().await?;
+    for role in ["postrider_app", "postrider_worker", "postrider_read"] {
+        let mut login = sqlx::PgConnection::connect(&world.url(role)).await?;
+        for mode in
+            ["share update exclusive", "share", "share row exclusive", "exclusive", "access exclusive"]
+        {
+            let lock = format!("begin; lock table postrider.migrations in {mode} mode");
+            let refused = refusal(execute(&mut login, lock).await)?;
+            assert_eq!(refused.code, "42501", "{role}, {mode}: {refused:?}");
+            execute(&mut login, "rollback").await?;
+        }
+    }
+    let mut login = sqlx::PgConnection::connect(&world.url("postrider_app")).await?;
+    execute(&mut login, format!("select pg_advisory_lock({})", 0x706f_7374_7269_6465_i64)).await?;
+    execute(&mut login, "begin; lock table postrider.migrations in access share mode").await?;
+
+    assert_eq!(migrate::run(&world.admin_url()).await?.len(), 1);
     Ok(())
 }
 

@@ -106,20 +106,20 @@ async fn a_login_that_migrates_two_databases_at_once_succeeds_in_both() -> anyho
 }
 
 /// A cluster of its own, because the roles must not be there yet. It ends with the test.
-struct OwnCluster {
+pub(super) struct OwnCluster {
     cluster: Option<Cluster>,
     data_dir: PathBuf,
 }
 
 impl OwnCluster {
-    fn start() -> anyhow::Result<Self> {
+    pub(super) fn start() -> anyhow::Result<Self> {
         let data_dir =
             std::env::temp_dir().join(format!("postrider-test-own-{}", uuid::Uuid::now_v7().simple()));
         let options = Options { data_dir: data_dir.clone(), ..Options::default() };
         Ok(Self { cluster: Some(Cluster::start_or_adopt(&options)?), data_dir })
     }
 
-    fn url(&self, user: &str, database: &str) -> String {
+    pub(super) fn url(&self, user: &str, database: &str) -> String {
         self.cluster.as_ref().unwrap().url(user, database)
     }
 }
@@ -149,7 +149,13 @@ async fn on_a_new_cluster_the_roles_are_made_without_a_superuser_and_serving_nee
                    from pg_roles where rolname ~ '^postrider' order by rolname";
     assert_eq!(
         texts(&admin, roles).await?,
-        ["postrider_app t f", "postrider_owner f f", "postrider_read t f", "postrider_worker t f"]
+        [
+            "postrider_app t f",
+            "postrider_owner f f",
+            "postrider_publish f f",
+            "postrider_read t f",
+            "postrider_worker t f"
+        ]
     );
     for database in ["one", "two"] {
         let mut worker = PgConnection::connect(&own.url("postrider_worker", database)).await?;

@@ -1,5 +1,6 @@
 //! Bringing the schema forward: by whom, once, beside others, and never onto a schema that is not ours.
 
+mod conflicts;
 mod dump;
 mod locks;
 mod logins;

@@ -317,6 +317,7 @@ async fn an_account_with_another_secret_is_not_asked_about_the_calls_of_the_old_
     // Another person's token: the provider does not know the key there.
     let mut rotate = postrider();
     rotate.env("POSTRIDER_MASTER_KEY", MASTER_KEY).args(["--database-url", &scene.world.admin_url()]);
+    rotate.env("POSTRIDER_OUTBOUND__ALLOW_PRIVATE", "true");
     rotate.args(["accounts", "rotate", "mastodon", "--tenant", "scene"]);
     let rotated = run_with_input(&mut rotate, "another-token")?;
     assert_eq!(rotated.code, 0, "{}", rotated.stderr);

@@ -1,9 +1,12 @@
 //! `postrider serve` on a database that somebody else runs.
 
+mod connections;
 mod draining;
+mod metrics;
 mod outage;
 mod refusals;
 mod routes;
+mod starving;
 mod unread;
 
 use crate::world::{World, postrider, run};

@@ -2,7 +2,7 @@
 
 use crate::http::{get, get_with_key, request};
 use crate::postgres::Postgres;
-use crate::world::{Server, Sim, eventually, postrider, run};
+use crate::world::{MASTER_KEY, Server, Sim, eventually, postrider, run};
 
 const SECRET: &str = "whsec_dGhlIGRhdGFiYXNlIGdvZXMgYW5kIGNvbWVzIGJhY2sgYWdhaW4=";
 
@@ -20,7 +20,7 @@ async fn a_server_survives_a_restart_of_its_database() -> anyhow::Result<()> {
     std::fs::write(
         config.path(),
         format!(
-            "[database]\nurl = '{worker}'\napp_url = '{app}'\n[http]\nlisten = '127.0.0.1:0'\n[log]\nformat = 'json'\n{}",
+            "master_key = '{MASTER_KEY}'\n[database]\nurl = '{worker}'\napp_url = '{app}'\n[http]\nlisten = '127.0.0.1:0'\n[log]\nformat = 'json'\n{}",
             sim.sink("shop", SECRET)
         ),
     )?;

@@ -4,33 +4,39 @@ use std::net::TcpListener;
 
 use sqlx::AssertSqlSafe;
 
-use crate::world::{Output, Process, World, postrider, run};
+use crate::world::{MASTER_KEY, Output, Process, World, postrider, run};
 
 fn serve(url: &str) -> anyhow::Result<Output> {
-    run(postrider().args(["--database-url", url, "serve", "--listen", "127.0.0.1:0"]))
+    run(postrider().env("POSTRIDER_MASTER_KEY", MASTER_KEY).args([
+        "--database-url",
+        url,
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+    ]))
 }
 
-fn assert_refused(output: &Output, says: &str) {
+pub(super) fn assert_refused(output: &Output, says: &str) {
     assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{}", output.stderr);
     assert!(output.stderr.starts_with("error: ") && output.stderr.lines().count() == 1, "{}", output.stderr);
     assert!(output.stderr.contains(says), "`{says}` is not in: {}", output.stderr);
 }
 
 /// A login that is gone with its test.
-struct Login {
-    admin: sqlx::PgPool,
-    name: String,
+pub(super) struct Login {
+    pub(super) admin: sqlx::PgPool,
+    pub(super) name: String,
 }
 
 impl Login {
-    async fn create(world: &World, rights: &str) -> anyhow::Result<Self> {
+    pub(super) async fn create(world: &World, rights: &str) -> anyhow::Result<Self> {
         let (admin, name) =
             (world.client("postgres").await?, format!("login_{}", uuid::Uuid::now_v7().simple()));
         sqlx::raw_sql(AssertSqlSafe(format!("create role {name} login {rights}"))).execute(&admin).await?;
         Ok(Self { admin, name })
     }
 
-    async fn drop(self) -> anyhow::Result<()> {
+    pub(super) async fn drop(self) -> anyhow::Result<()> {
         sqlx::raw_sql(AssertSqlSafe(format!("drop role {}", self.name))).execute(&self.admin).await?;
         Ok(())
     }
@@ -59,6 +65,7 @@ async fn a_powerful_login_is_refused_for_requests_and_for_the_loops_alike() -> a
     let world = World::new().await?;
     for key in ["APP_URL", "URL"] {
         let mut command = postrider();
+        command.env("POSTRIDER_MASTER_KEY", MASTER_KEY);
         for (name, role) in [("APP_URL", "postrider_app"), ("URL", "postrider_worker")] {
             let role = if name == key { "postgres" } else { role };
             command.env(format!("POSTRIDER_DATABASE__{name}"), world.url(role));
@@ -72,7 +79,7 @@ async fn a_powerful_login_is_refused_for_requests_and_for_the_loops_alike() -> a
 async fn the_login_that_the_refusal_suggests_can_serve() -> anyhow::Result<()> {
     let world = World::new().await?;
     let login = Login::create(&world, "password 'x' in role postrider_app, postrider_worker").await?;
-    let process = Process::start(postrider().args([
+    let process = Process::start(postrider().env("POSTRIDER_MASTER_KEY", MASTER_KEY).args([
         "--database-url",
         &world.url(&login.name),
         "serve",
@@ -147,13 +154,28 @@ async fn a_login_that_lacks_what_a_part_of_the_server_needs_is_refused() -> anyh
     let world = World::new().await?;
     for (rights, says) in [
         ("in role postrider_worker", "is not a member of postrider_app, which HTTP needs"),
-        ("in role postrider_app", "is not a member of postrider_worker, which the relay needs"),
+        ("in role postrider_app", "is not a member of postrider_worker, which the campaign worker needs"),
     ] {
         let login = Login::create(&world, rights).await?;
         let output = serve(&world.url(&login.name))?;
         login.drop().await?;
         assert_refused(&output, says);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_api_that_cannot_sign_tenants_is_refused() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let login = Login::create(&world, "in role postrider_app").await?;
+    let url = world.url(&login.name);
+    let args = ["--database-url", &url, "serve", "--listen", "127.0.0.1:0", "--roles", "api"];
+    let output = run(postrider().env("POSTRIDER_MASTER_KEY", MASTER_KEY).args(args))?;
+    login.drop().await?;
+    assert_refused(
+        &output,
+        "is not a member of postrider_worker, which the API with a login of postrider_app alone",
+    );
     Ok(())
 }
 

@@ -119,13 +119,21 @@ async fn a_key_that_is_revoked_expired_altered_or_missing_does_not_let_in() -> a
         [&key[..key.len() - 1], &key.to_uppercase(), &key[3..], "", "pr_", &format!("{key}{key}"), "pr_é"]
     {
         let answer = who(wrong)?;
-        assert_problem(&answer, 401, "send an API key: `Authorization: Bearer pr_…`")?;
+        assert_problem(&answer, 401, "the text after `Bearer` is not an API key")?;
         assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
     }
     let basic = [("authorization", &*format!("Basic {key}"))];
-    assert_problem(&request(&server.http_url, "GET", "/api/v2/whoami", &basic)?, 401, "send an API key")?;
-    assert_problem(&get(&server.http_url, "/api/v2/whoami")?, 401, "send an API key")?;
-    assert_problem(&get(&server.http_url, &format!("/api/v2/whoami?key={key}"))?, 401, "send an API key")?;
+    assert_problem(
+        &request(&server.http_url, "GET", "/api/v2/whoami", &basic)?,
+        401,
+        "does not begin with `Bearer`",
+    )?;
+    assert_problem(
+        &get(&server.http_url, "/api/v2/whoami")?,
+        401,
+        "the request has no API key; send `Authorization: Bearer pr_…`",
+    )?;
+    assert_problem(&get(&server.http_url, &format!("/api/v2/whoami?key={key}"))?, 401, "has no API key")?;
     // Only who got in was recorded.
     let used: i64 = sqlx::query_scalar(
         "select count(*) from tenancy.api_keys where last_used_at is not null and name <> 'revoked'",

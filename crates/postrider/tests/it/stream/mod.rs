@@ -16,7 +16,7 @@ use uuid::Uuid;
 use self::client::{Message, Reading};
 use crate::{
     api::{self, Tenant},
-    sql::{execute, number, texts},
+    sql::{acting_as, execute, number, texts},
 };
 
 /// A server with a campaign whose only phase another service does, so that each of its controls is one event.
@@ -34,7 +34,9 @@ impl Stage {
 
     /// With more settings of `[api]`, and what follows it.
     async fn with(more: &str) -> anyhow::Result<Self> {
-        let api = api::Stage::with(&format!("[api]\nrate_per_second = 0\n{more}\n")).await?;
+        let api =
+            api::Stage::with(&format!("[api]\nrate_per_second = 0\ninvalid_keys_per_second = 0\n{more}\n"))
+                .await?;
         let app = api.world.client("postrider_app").await?;
         let campaign = campaign(&app, &api.acme, "spring").await?;
         Ok(Self { api, app, campaign })
@@ -154,10 +156,7 @@ async fn acting_for(
     tenant: &Tenant,
 ) -> anyhow::Result<sqlx::Transaction<'static, sqlx::Postgres>> {
     let mut transaction = app.begin().await?;
-    sqlx::query("select set_config('app.current_tenant_id', $1, true)")
-        .bind(tenant.id.0.to_string())
-        .execute(&mut *transaction)
-        .await?;
+    execute(&mut *transaction, acting_as(tenant.id.0)).await?;
     Ok(transaction)
 }
 

@@ -69,7 +69,7 @@ async fn a_person_sees_each_state_and_how_it_ended() -> anyhow::Result<()> {
     watching.wait_for_line("only: paused, 0 %")?;
     stage.control("resume").await?;
     stage.control("fail").await?;
-    assert_eq!(watching.wait()?.code(), Some(1));
+    assert_eq!(watching.wait()?.code(), Some(4));
     watching.wait_for_line("only: failed, 0 %")?;
     Ok(())
 }

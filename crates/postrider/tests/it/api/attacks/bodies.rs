@@ -1,6 +1,7 @@
 //! Bodies that nobody in their right mind sends, to every operation.
 
 use anyhow::Context;
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use super::{Call, Duel, Operation, Reply, Sent, Things};
 
@@ -159,5 +160,64 @@ async fn what_takes_no_json_minds_no_body() -> anyhow::Result<()> {
         }
         duel.unchanged(&before, &operation.to_string()).await?;
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nul_character_in_a_query_a_cursor_or_a_path_is_refused_before_the_database_sees_it()
+-> anyhow::Result<()> {
+    let duel = Duel::new().await?;
+    let owner = &duel.attacker;
+    let before = duel.census().await?;
+    // As lists of this server encode them: a name, a name and an id, a time and an id.
+    let id = crate::api::material::UNKNOWN;
+    let keys = [
+        serde_json::json!("a\0b"),
+        serde_json::json!(["a\0b", id]),
+        serde_json::json!([id, "a\0b"]),
+        serde_json::json!(["2026-03-01T10:00:00Z", "a\0b"]),
+        serde_json::json!({ "a\0b": 1 }),
+    ];
+    let cursors: Vec<String> = keys.iter().map(|key| URL_SAFE_NO_PAD.encode(key.to_string())).collect();
+    let ask = |operation: &Operation, path: &str| {
+        let call = Call::new(&duel.stage.server.http_url, &operation.method, path);
+        let call = match operation.attack.sent {
+            Sent::Nothing => call,
+            Sent::Json(body) => call.json(&body(owner)),
+            Sent::Csv => call.bytes("text/csv", owner.csv().as_bytes()),
+            Sent::Bytes(bytes) => call.bytes("application/octet-stream", bytes),
+        };
+        match operation.role() {
+            Some(role) => call.key(owner.secret(role)).send(),
+            None => call.send(),
+        }
+    };
+    let (mut lists, mut paths) = (0, 0);
+    for operation in &duel.operations {
+        let path = operation.concrete(owner, owner.named(operation.attack.names));
+        let (bare, _) = path.split_once('?').unwrap_or((&path, ""));
+        // Callbacks and webhooks are read by their provider's rules.
+        for name in operation.parameters("query").filter(|_| operation.role().is_some()) {
+            let what = format!("NUL in `{name}`");
+            answered(operation, &what, &ask(operation, &format!("{bare}?{name}=a%00b"))?, 400)?;
+        }
+        for cursor in cursors.iter().filter(|_| operation.is_list()) {
+            let reply = ask(operation, &format!("{bare}?cursor={cursor}"))?;
+            answered(operation, "NUL in a cursor", &reply, 400)?;
+            assert_eq!(reply.field(400)?, "cursor", "{operation}: {}", reply.text());
+            lists += 1;
+        }
+        let places: Vec<&str> = operation.path.split('/').collect();
+        for (at, _) in places.iter().enumerate().filter(|(_, part)| part.starts_with('{')) {
+            let mut parts: Vec<&str> = path.split('/').collect();
+            parts[at] = "a%00b";
+            let query = operation.attack.query;
+            let reply = ask(operation, &format!("{}{query}", parts.join("/").trim_end_matches(query)))?;
+            answered(operation, &format!("NUL in {}", places[at]), &reply, 404)?;
+            paths += 1;
+        }
+        duel.unchanged(&before, &operation.to_string()).await?;
+    }
+    assert!(lists > 50 && paths > 30, "{lists} cursors and {paths} paths were tried");
     Ok(())
 }

@@ -99,7 +99,10 @@ async fn the_secret_of_an_http_function_is_shown_once_when_it_was_made_here() ->
 
 #[tokio::test]
 async fn a_function_that_makes_no_sense_is_refused_with_its_field() -> anyhow::Result<()> {
-    let stage = Stage::new().await?;
+    let stage = Stage::with(
+        "[api]\nrate_per_second = 0\ninvalid_keys_per_second = 0\n[jobs]\nsql_schemas = ['app']\n",
+    )
+    .await?;
     execute(
         &stage.admin,
         "create schema app;
@@ -127,6 +130,7 @@ async fn a_function_that_makes_no_sense_is_refused_with_its_field() -> anyhow::R
         (sql("app.gone"), 422, "target", "there is no function app.gone(jsonb) in the database"),
         (sql("app.closed"), 422, "target", "the worker may not call app.closed; run: grant"),
         (sql("jobs.cancel_run"), 422, "target", "cannot be run as jobs"),
+        (sql("public.open"), 422, "target", "jobs.sql_schemas names only app; add `public` to it"),
         (
             json!({ "target": { "builtin": "nope" } }),
             422,

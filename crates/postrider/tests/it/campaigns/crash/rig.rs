@@ -23,7 +23,7 @@ use crate::{
     campaigns::stage::Stage,
     postgres::Postgres,
     sql::{execute, number, tenant, texts},
-    world::{MASTER_KEY, Process, postrider, run},
+    world::{MASTER_KEY, Process, postrider, run, signing_pool},
 };
 
 /// Items of one run. Small jobs, so that a blow hits many of them at different points.
@@ -84,7 +84,12 @@ impl Rig {
     async fn stage(&self, name: &str) -> anyhow::Result<Stage> {
         let (tenant, workspace) = tenant(&self.admin, name).await?;
         let stage = Stage { admin: self.admin.clone(), tenant, workspace };
-        let app = pool::connect(&self.postgres.url("postrider_app"), pool::Settings::default()).await?;
+        let app = signing_pool(
+            &self.postgres.url("postrider_app"),
+            &self.postgres.url("postgres"),
+            pool::Settings::default(),
+        )
+        .await?;
         let accounts: BTreeSet<&str> = self.routes.iter().map(|(_, account)| *account).collect();
         for account in accounts {
             let (settings, secret) = self.account(account)?;
@@ -217,7 +222,7 @@ impl Rig {
     /// Ends one connection of a worker, and says whether there was one.
     pub async fn cut(&self, dice: &mut Dice) -> anyhow::Result<bool> {
         let sql = "select pid::text from pg_stat_activity
-                    where application_name = 'postrider' and usename = 'postrider_worker' order by pid";
+                    where application_name like 'postrider%' and usename = 'postrider_worker' order by pid";
         let pids = texts(&self.admin, sql).await?;
         if pids.is_empty() {
             return Ok(false);

@@ -51,7 +51,7 @@ async fn the_chain_that_watches_is_set_up_once_however_often_it_is_asked_for() -
     for (args, says) in [
         (&["--notify", "nobody:x"][..], "--notify: there is no account `nobody`; `postrider accounts list`"),
         (&["--notify", "mailer"], "--notify: say to whom `mailer` sends, as in --notify mailer:ops@"),
-        (&["--notify", "mailer:"], "nobody is named after the colon of `mailer:`"),
+        (&["--notify", "mailer:"], "no recipient after the colon in `mailer:`; use ACCOUNT:RECIPIENT"),
         (&["--notify", "ops", "calls:+491"], "the account `calls` can be told nothing"),
     ] {
         assert_refused(&monitor(args)?, says);

@@ -55,7 +55,7 @@ async fn what_makes_no_sense_is_refused_and_writes_nothing() -> anyhow::Result<(
         ),
         (
             &["function", "put", "f", "--http", "https://example.com"],
-            "none is set; make one with `head -c 32 /dev/urandom",
+            "none is set; make one with `postrider master-key generate`",
         ),
         (
             &["function", "put", "f", "--http", "https://example.com", "--secret-env", "USER"],

@@ -17,7 +17,7 @@ use crate::{sql, world::Server};
 #[tokio::test]
 async fn a_function_is_invoked_and_what_fails_is_mended_and_run_again() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
-    let _server = Server::start(&stage.world, "scheduler", "")?;
+    let _server = Server::start(&stage.world, "scheduler", "[jobs]\nsql_schemas = ['public']\n")?;
     let noop = ["invoke", "noop", "--input", r#"{"a": [1, "ü"]}"#];
     let done = succeeded(stage.jobs(&noop)?)?;
     assert_eq!(serde_json::from_str::<Value>(&done.stdout)?, json!({ "a": [1, "ü"] }));

@@ -10,7 +10,7 @@ use super::super::{
     stage::{Stage, redacted},
     succeeded,
 };
-use crate::sql;
+use crate::{sql, world::Server};
 
 #[tokio::test]
 async fn schedules_are_added_shown_switched_and_removed() -> anyhow::Result<()> {
@@ -102,6 +102,20 @@ async fn schedules_are_added_shown_switched_and_removed() -> anyhow::Result<()> 
     Ok(())
 }
 
+#[tokio::test]
+async fn the_log_of_a_firing_names_the_next_time_and_not_how_rust_prints_it() -> anyhow::Result<()> {
+    let stage = Stage::new(0).await?;
+    stage.put_daily()?;
+    succeeded(stage.jobs(&["schedule", "add", "daily", "--cron", "@daily"])?)?;
+    sql::execute(&stage.admin, "update jobs.schedules set next_fire_at = now() - interval '1 second'")
+        .await?;
+    let server = Server::start(&stage.world, "scheduler", "")?;
+    let line: Value = serde_json::from_str(&server.process.wait_for_line("a schedule fired")?)?;
+    let next: jiff::Timestamp = line["next"].as_str().unwrap_or_default().parse()?;
+    assert!(next > jiff::Timestamp::now(), "{line}");
+    Ok(())
+}
+
 #[test]
 fn a_preview_shows_every_civil_time_once_and_opens_nothing() -> anyhow::Result<()> {
     let preview = |more: &[&str]| {
@@ -134,6 +148,21 @@ fn a_preview_shows_every_civil_time_once_and_opens_nothing() -> anyhow::Result<(
         hourly["warning"].as_str().is_some_and(|words| words.contains("lie in one grain (hour)")),
         "{hourly}"
     );
+    // A smaller grain is advised only if it keeps all firings apart.
+    for (cron, grain, advice) in [
+        (
+            "* * * * *",
+            "hour",
+            "; no grain is small enough to keep them apart; fire at most every five minutes",
+        ),
+        ("* * * * *", "5min", "; no grain is small enough to keep them apart"),
+        ("*/30 * * * *", "hour", "; --grain 5min keeps them apart"),
+        ("*/10 * * * *", "day", "; --grain 5min keeps them apart"),
+        ("0 * * * *", "day", "; --grain hour keeps them apart"),
+    ] {
+        let warned = preview(&["--cron", cron, "--grain", grain, "--after", "2026-01-01T00:00:00Z"])?;
+        assert!(succeeded(warned)?.stderr.contains(advice), "{cron} {grain}: {advice}");
+    }
     for (args, says) in [
         (&["--cron", "* * * *"][..], "`* * * *` is not a cron expression"),
         (&["--cron", "0 0 2 * * *"], "is not a cron expression"),

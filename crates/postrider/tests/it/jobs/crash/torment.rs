@@ -38,7 +38,8 @@ const SETTINGS: &str = "[outbound]
                         poll_interval_ms = 100
                         lease_seconds = 2
                         concurrency = 8
-                        sql_concurrency = 3\n";
+                        sql_concurrency = 3
+                        sql_schemas = ['work']\n";
 
 /// What is not over.
 const OPEN: &str = "select count(*) from jobs.job_runs where status = 'running' or retry_at is not null";

@@ -83,6 +83,7 @@ impl Running {
             lease: Duration::from_secs(30),
             poll_interval: Duration::from_millis(20),
             sql_concurrency: 1,
+            sql_tenant_concurrency: 2,
             sql_schemas: Vec::new(),
         };
         let ((wake, wakeups), (cancel, cancels)) = (watch::channel(()), watch::channel(()));

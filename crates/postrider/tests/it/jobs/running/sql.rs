@@ -123,18 +123,16 @@ async fn what_a_sql_function_did_and_that_its_run_is_completed_are_one() -> anyh
         ("shop.secret", "grant execute on function shop.secret"),
         ("shop.absent", "there is no function shop.absent(jsonb)"),
         ("shop.many", "there is no function shop.many(jsonb)"),
-        ("elsewhere.works", "see jobs.sql_schemas"),
+        ("elsewhere.works", "jobs.sql_schemas names only shop, jobs, "),
     ] {
         let name = target.replace('.', "-");
-        if !target.starts_with("elsewhere") {
-            let put = crew.call(
-                &server,
-                "PUT",
-                &format!("/functions/{name}"),
-                &json!({ "target": { "sql": target } }),
-            )?;
-            assert!(put.problem(422)?.to_string().contains(says), "{}", put.text());
-        }
+        let put = crew.call(
+            &server,
+            "PUT",
+            &format!("/functions/{name}"),
+            &json!({ "target": { "sql": target } }),
+        )?;
+        assert!(put.problem(422)?.to_string().contains(says), "{}", put.text());
         crew.force_function(crew.tenant, &name, "sql", target, 1).await?;
         let run = crew.invoke(&server, &name, &Value::Null)?;
         crew.refused(run, &[says]).await?;
@@ -197,10 +195,61 @@ async fn a_function_leaves_nothing_in_the_connection_for_the_next() -> anyhow::R
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_sql_function_is_set_or_run_unless_its_schema_is_named() -> anyhow::Result<()> {
+    let crew = shop().await?;
+    let says = "jobs.sql_schemas names no schema; add `shop` to it";
+    let server = crew.serve("api,scheduler", "sql_schemas = []")?;
+    let target = json!({ "target": { "sql": "shop.count" } });
+    let put = crew.call(&server, "PUT", "/functions/count", &target)?;
+    assert!(put.problem(422)?.to_string().contains(says), "{}", put.text());
+    let put = ["jobs", "function", "put", "count", "--tenant", "acme", "--sql", "shop.count"];
+    let refused = crew.world.postrider(&put)?;
+    assert!(refused.code == 1 && refused.stderr.contains(says), "{}", refused.stderr);
+    // One that was set where it was allowed.
+    crew.force_function(crew.tenant, "count", "sql", "shop.count", 1).await?;
+    let run = crew.invoke(&server, "count", &json!({ "n": 1 }))?;
+    crew.refused(run, &[says]).await?;
+    assert_eq!(crew.done("count").await?, 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_sql_functions_of_one_tenant_do_not_keep_those_of_another_waiting() -> anyhow::Result<()> {
+    for (sql_concurrency, share, begun) in [(4, 2, 2), (4, 4, 3), (2, 2, 1)] {
+        let crew = shop().await?;
+        let stuck = "create function shop.stuck() returns jsonb language plpgsql as
+                         $$ begin perform pg_advisory_xact_lock(1); return null; end $$;";
+        execute(&crew.admin, stuck).await?;
+        let mut gate = sqlx::PgConnection::connect(&crew.world.admin_url()).await?;
+        execute(&mut gate, "select pg_advisory_lock(1)").await?;
+        let (slow, quick) = (crew.tenant, crew.another("quick").await?);
+        crew.force_function(slow, "stuck", "sql", "shop.stuck", 0).await?;
+        crew.force_function(quick, "count", "sql", "shop.count", 0).await?;
+        execute(&crew.admin, "update jobs.functions set timeout_seconds = 900").await?;
+        // More of them than there are places, and none of them ends.
+        for about in 0..12 {
+            crew.acquire(slow, "stuck", Some(&format!("{about:012x}"))).await?;
+        }
+        let settings = format!("sql_concurrency = {sql_concurrency}\nsql_tenant_concurrency = {share}");
+        let _server = crew.serve("scheduler", &settings)?;
+        let waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted
+                          and database = (select oid from pg_database where datname = current_database())";
+        eventually("the slow ones have their share", async || Ok(crew.count(waiting).await? == begun))
+            .await?;
+        let run = crew.acquire(quick, "count", None).await?;
+        assert_eq!(crew.ends(run, "completed").await?.claims, 1, "{settings}");
+        // What the slow tenant cannot begin here is left to other processes.
+        let held = "select count(*) from jobs.job_runs where locked_by is not null";
+        assert_eq!(crew.count(held).await?, begun, "{settings}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn long_sql_functions_leave_room_for_others_and_die_with_their_run() -> anyhow::Result<()> {
     let crew = shop().await?;
     // So many that every slot would be taken by those that wait for a connection.
-    let settings = "concurrency = 6\ntenant_concurrency = 6\nsql_concurrency = 2\nlease_seconds = 1";
+    let settings = "concurrency = 6\ntenant_concurrency = 6\nsql_concurrency = 3\nsql_tenant_concurrency = 2\nlease_seconds = 1";
     let server = crew.serve("api,scheduler", settings)?;
     let mut gate = sqlx::PgConnection::connect(&crew.world.admin_url()).await?;
     execute(&mut gate, "select pg_advisory_lock(1), pg_advisory_lock(2)").await?;

@@ -108,7 +108,8 @@ async fn an_end_outlives_a_restart_of_the_database() -> anyhow::Result<()> {
     let url = endpoint.at("held", Does::Holds);
     let put = crate::api::client::Call::new(&server.http_url, "PUT", "/api/v2/functions/held").key(key);
     put.json(&json!({ "target": { "http": url } })).send()?.expect(201)?;
-    let client = sqlx::PgPool::connect(&app).await?;
+    // The cluster has a key of its own, so the administrator names the tenant.
+    let client = sqlx::PgPool::connect(&admin_url).await?;
     let mut transaction = acting_for(&client, tenant).await?;
     let (_, id) = acquire(&mut *transaction, "held", None, false).await?;
     transaction.commit().await?;

@@ -1,12 +1,11 @@
-//! The documentation against the code.
+//! The statements of the documentation against the code.
 
+use anyhow::Context;
+use postrider_engine::meters::{Kind, METRICS, Metric};
 use postrider_model::event::{EventStep, TRANSITIONS};
 
+use super::read;
 use crate::world::{postrider, run};
-
-fn read(path: &str) -> anyhow::Result<String> {
-    Ok(std::fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR")))?)
-}
 
 #[test]
 fn the_diagram_of_an_event_is_the_model_s_table() -> anyhow::Result<()> {
@@ -34,7 +33,7 @@ fn step_name(step: EventStep) -> String {
 
 #[test]
 fn every_setting_is_in_the_operations_page_with_its_default() -> anyhow::Result<()> {
-    let printed = run(postrider().arg("--print-config"))?;
+    let printed = run(postrider().env_remove("POSTRIDER_WITNESS__DIR").arg("--print-config"))?;
     assert_eq!(printed.code, 0, "{}", printed.stderr);
     let page = read("docs/operations.md")?;
     let config: toml::Table = printed.stdout.parse()?;
@@ -53,34 +52,81 @@ fn every_setting_is_in_the_operations_page_with_its_default() -> anyhow::Result<
 }
 
 #[test]
-fn every_metric_that_is_counted_is_in_the_operations_page() -> anyhow::Result<()> {
+fn the_operations_page_has_one_row_for_each_metric_with_its_help_text() -> anyhow::Result<()> {
     let page = read("docs/operations.md")?;
-    let mut counted = 0;
-    let files = ["relay/mod.rs", "relay/lane.rs", "relay/complete.rs"];
-    let more = [
-        "campaigns/mod.rs",
-        "campaigns/job.rs",
-        "campaigns/route.rs",
-        "campaigns/failover.rs",
-        "campaigns/committer.rs",
-        "jobs/keep.rs",
-        "jobs/perform.rs",
-        "jobs/settle.rs",
-        "scheduler.rs",
-    ];
-    for file in files.into_iter().chain(more) {
-        for line in read(&format!("crates/postrider-engine/src/{file}"))?.lines() {
-            let Some(rest) = line.split("\"postrider_").nth(1) else { continue };
-            let name = format!("postrider_{}", rest.split('"').next().unwrap_or_default());
-            let short = name.replace("postrider_events", "…");
-            assert!(
-                page.contains(&name) || page.contains(&short),
-                "docs/operations.md does not explain {name}"
-            );
-            counted += 1;
+    let table = page.split("| metric | meaning | look when |").nth(1).unwrap_or_default();
+    let written: Vec<&str> =
+        table.lines().skip(2).take_while(|line| line.starts_with("| `postrider_")).collect();
+    let expected: Vec<String> = METRICS
+        .iter()
+        .map(|Metric { name, labels, help, .. }| {
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            format!("| `{name}{labels}` | {help} | ")
+        })
+        .collect();
+    for (at, row) in expected.iter().enumerate() {
+        let has = written.get(at).copied().unwrap_or("nothing");
+        assert!(
+            has.starts_with(row.trim_end()),
+            "docs/operations.md should have\n{row}…\nwhere it has\n{has}"
+        );
+    }
+    assert_eq!(written.len(), METRICS.len());
+    Ok(())
+}
+
+/// The names of metrics in the sources, each with the module that writes it: a folder or file of a crate's `src`.
+fn writers() -> anyhow::Result<Vec<(String, String)>> {
+    let crates = format!("{}/..", env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    for krate in ["postrider-store", "postrider-providers", "postrider-engine", "postrider-api", "postrider"]
+    {
+        let root = std::path::PathBuf::from(format!("{crates}/{krate}/src"));
+        let mut folders = vec![root.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder)? {
+                let path = entry?.path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let inside = path.strip_prefix(&root)?.to_string_lossy().into_owned();
+                if path.extension().is_none_or(|extension| extension != "rs") || inside == "meters.rs" {
+                    continue;
+                }
+                let module = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+                let text = std::fs::read_to_string(&path)?;
+                for part in ["metrics::counter!(", "metrics::gauge!(", "metrics::histogram!("] {
+                    for rest in text.split(part).skip(1) {
+                        let name =
+                            rest.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
+                        let name =
+                            name.with_context(|| format!("{inside}: {part} without a name in quotes"))?;
+                        found.push((name.to_owned(), format!("{krate}/{module}")));
+                    }
+                }
+            }
         }
     }
-    assert!(counted >= 12, "the metrics were not found where they were");
+    Ok(found)
+}
+
+#[test]
+fn no_metric_has_two_writers_and_each_one_that_is_written_is_in_the_table() -> anyhow::Result<()> {
+    let writers = writers()?;
+    for (name, module) in &writers {
+        assert!(METRICS.iter().any(|metric| metric.name == name), "METRICS does not have {name} ({module})");
+    }
+    for Metric { name, kind, .. } in METRICS {
+        let places: Vec<&str> =
+            writers.iter().filter(|(written, _)| written == name).map(|(_, module)| &**module).collect();
+        let mut modules = places.clone();
+        modules.sort_unstable();
+        modules.dedup();
+        assert_eq!(modules.len(), 1, "{name} is written by {modules:?}");
+        // A counter may be increased in several places of its module; of a gauge the last one would win.
+        assert!(*kind != Kind::Gauge || places.len() == 1, "{name} is set in {} places", places.len());
+    }
     Ok(())
 }
 
@@ -139,15 +185,20 @@ fn the_diagram_of_a_job_run_is_the_model_s_table() -> anyhow::Result<()> {
 }
 
 #[test]
-fn every_metric_of_the_alert_rules_is_in_the_operations_page() -> anyhow::Result<()> {
-    let (rules, page) = (read("docs/prometheus-alerts.yml")?, read("docs/operations.md")?);
+fn every_metric_of_the_alert_rules_exists() -> anyhow::Result<()> {
+    let rules = read("docs/prometheus-alerts.yml")?;
     let names: Vec<&str> = rules
         .split(|char: char| !(char.is_ascii_alphanumeric() || char == '_'))
         .filter(|word| word.starts_with("postrider_"))
         .collect();
     assert!(names.len() >= 10, "the rules name {} metrics", names.len());
     for name in names {
-        assert!(page.contains(name), "docs/operations.md does not explain {name}");
+        let known = METRICS.iter().any(|metric| {
+            let is_bucket =
+                matches!(metric.kind, Kind::Histogram(_)) && name == format!("{}_bucket", metric.name);
+            metric.name == name || is_bucket
+        });
+        assert!(known, "docs/prometheus-alerts.yml names {name}, which is no metric");
     }
     Ok(())
 }

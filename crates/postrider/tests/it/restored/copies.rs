@@ -1,0 +1,254 @@
+//! Copies of every kind: a dump, files, a base backup, a replica. Each is refused, adopted, and settles without a second call.
+
+use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
+use serde_json::Value;
+use sqlx::Connection;
+use uuid::Uuid;
+
+use super::{Site, WAITS, assert_called_once, calls, slow_sim, standing};
+use crate::{
+    campaigns::stage::Stage,
+    http::get,
+    postgres::Postgres,
+    sql::{execute, refusal},
+    world::{Server, Sim, eventually},
+};
+
+const PEOPLE: usize = 80;
+
+/// Waits until the provider has acted so often.
+async fn acted(sim: &Sim, times: usize) -> anyhow::Result<()> {
+    eventually("the provider has acted", async || Ok(calls(sim)?.len() >= times)).await
+}
+
+fn stop(server: &mut Server) -> anyhow::Result<()> {
+    server.process.signal("TERM")?;
+    assert!(server.process.wait()?.success(), "{}", server.process.lines().join("\n"));
+    Ok(())
+}
+
+/// Until it is adopted a copy serves reads, says what it is, certifies nothing, and refuses every reservation.
+async fn is_refused(site: &Site, stage: &Stage, server: &Server, run: Uuid) -> anyhow::Result<()> {
+    server.process.wait_for_line(WAITS)?;
+    eventually("the process serves reads, and says what waits", async || {
+        let ready = get(&server.http_url, "/readyz")?;
+        let waits = ready.json()?["sending_waits"].as_str().is_some_and(|waits| waits.starts_with(WAITS));
+        Ok(ready.status == 200 && waits)
+    })
+    .await?;
+    let (found, is_failure) = site.doctor()?;
+    assert!(is_failure && found.starts_with(WAITS), "{found}");
+    let certified = format!("select duplicates_are_impossible::text from execution.verify_launch('{run}')");
+    eventually("every process knows", async || Ok(stage.ask(&certified).await? == "false")).await?;
+    let verified = site.postrider(&["campaign", "verify", "--tenant", "acme", &run.to_string()])?;
+    assert_ne!(verified.code, 0);
+    assert!(verified.stdout.contains("which is a restored copy"), "{}", verified.stdout);
+    let insert = "insert into execution.channel_outbox (tenant_id, workspace_id, run_id, job_id, channel, provider, idempotency_key)
+                  select tenant_id, workspace_id, run_id, id, 'email', 'sim', 'k' from execution.job_queue limit 1";
+    let refused = refusal(execute(&stage.admin, insert).await)?;
+    assert!(refused.code == "PR002" && refused.message.starts_with(WAITS), "{refused:?}");
+    Ok(())
+}
+
+/// Adopts, and waits until everything is settled with evidence, by the process that has waited.
+async fn adopt_and_settle(
+    site: &Site,
+    stage: &Stage,
+    sim: &Sim,
+    run: Uuid,
+    people: usize,
+) -> anyhow::Result<Value> {
+    let (sent, _) = standing(stage, run).await?;
+    let adopted = site.json(&["adopt", "--yes"])?;
+    assert_eq!(adopted["adopted"], true);
+    assert_eq!(adopted["items_in_doubt"], people - sent, "everything unfinished is in doubt: {adopted}");
+    eventually("every item was settled", async || {
+        Ok(stage.items(run).await?.get("sent").copied() == Some(people))
+    })
+    .await?;
+    stage.ended(run).await?;
+    assert_called_once(sim, people)?;
+    let verified = site.json(&["campaign", "verify", "--tenant", "acme", &run.to_string()])?;
+    let certificate = &verified["certificates"][0];
+    assert_eq!(certificate["launched"], true, "{verified}");
+    assert_eq!(certificate["evidence"]["cause"], "adopted");
+    assert_eq!(certificate["evidence"]["items_adopted"], people - sent);
+    assert!(!site.doctor()?.1);
+    Ok(adopted)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dump_that_is_restored_elsewhere_sends_nothing_again() -> anyhow::Result<()> {
+    let (original, sim) = (Postgres::start().await?, slow_sim()?);
+    let site = Site::at(original.home())?;
+    let stage = site.stage(&sim, PEOPLE).await?;
+    let mut server = site.serve()?;
+    let run = stage.deploy_one("news", "email").await?;
+    acted(&sim, 15).await?;
+    let dump = original.home().join("dump");
+    let dumped =
+        original.program("pg_dump").args(["-Fc", "-d", &site.url("postgres"), "-f"]).arg(&dump).output()?;
+    assert!(dumped.status.success(), "{}", String::from_utf8_lossy(&dumped.stderr));
+    assert_eq!(stage.ended(run).await?, "completed");
+    assert_called_once(&sim, PEOPLE)?;
+    stop(&mut server)?;
+
+    // As operations.md says: the roles first, then the dump.
+    let other = Postgres::start().await?;
+    let copy = Site::at(other.home())?;
+    let roles =
+        original.program("pg_dumpall").args(["--roles-only", "-d", &site.url("postgres")]).output()?;
+    assert!(roles.status.success(), "{}", String::from_utf8_lossy(&roles.stderr));
+    let roles_file = original.home().join("roles.sql");
+    std::fs::write(&roles_file, roles.stdout)?;
+    other.program("psql").args(["-X", "-q", "-d", &copy.url("postgres"), "-f"]).arg(&roles_file).output()?;
+    let restored = other
+        .program("pg_restore")
+        .args(["--exit-on-error", "-d", &copy.url("postgres")])
+        .arg(&dump)
+        .output()?;
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    let copied = copy.same_stage(&stage).await?;
+    let (sent, unreserved) = standing(&copied, run).await?;
+    assert!(
+        sent < PEOPLE && unreserved > 0,
+        "the dump was not taken in the middle: {sent} sent, {unreserved} without a row"
+    );
+
+    let server = copy.serve()?;
+    is_refused(&copy, &copied, &server, run).await?;
+    adopt_and_settle(&copy, &copied, &sim, run, PEOPLE).await?;
+    server.process.wait_for_line("sending goes on")?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_older_than_the_witness_send_nothing_again() -> anyhow::Result<()> {
+    let (mut postgres, sim) = (Postgres::start().await?, slow_sim()?);
+    let site = Site::at(postgres.home())?;
+    let stage = site.stage(&sim, PEOPLE).await?;
+    let mut server = site.serve()?;
+    let run = stage.deploy_one("news", "email").await?;
+    acted(&sim, 15).await?;
+    postgres.crash()?;
+    postgres.copy_files()?;
+    postgres.start_again().await?;
+    eventually("everybody was called", async || Ok(calls(&sim)?.len() == PEOPLE)).await?;
+    stop(&mut server)?;
+
+    postgres.stop()?;
+    postgres.restore_files()?;
+    postgres.start_again().await?;
+    let stage = site.same_stage(&stage).await?;
+    assert!(standing(&stage, run).await?.0 < PEOPLE);
+    let server = site.serve()?;
+    is_refused(&site, &stage, &server, run).await?;
+    adopt_and_settle(&site, &stage, &sim, run, PEOPLE).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_to_a_point_in_time_sends_nothing_again_even_where_the_witness_is_lost()
+-> anyhow::Result<()> {
+    let (original, sim) = (Postgres::start().await?, slow_sim()?);
+    let site = Site::at(original.home())?;
+    let stage = site.stage(&sim, PEOPLE).await?;
+    let mut server = site.serve()?;
+    let run = stage.deploy_one("news", "email").await?;
+    acted(&sim, 15).await?;
+    let settings =
+        "restore_command = 'false'\nrecovery_target = 'immediate'\nrecovery_target_action = 'promote'\n";
+    let mut other = original.base_backup("recovery.signal", settings)?;
+    assert_eq!(stage.ended(run).await?, "completed");
+    stop(&mut server)?;
+    drop(original);
+
+    other.start_again().await?;
+    let mut copy = Site::at(other.home())?;
+    eventually("it is recovered", async || {
+        // While the server promotes itself it may refuse or end connections.
+        let Ok(mut admin) = sqlx::PgConnection::connect(&copy.url("postgres")).await else {
+            return Ok(false);
+        };
+        let recovers =
+            sqlx::query_scalar::<_, bool>("select pg_is_in_recovery()").fetch_one(&mut admin).await;
+        Ok(recovers.is_ok_and(|recovers| !recovers))
+    })
+    .await?;
+    let copied = copy.same_stage(&stage).await?;
+    assert!(standing(&copied, run).await?.0 < PEOPLE);
+    // On a new machine: the copy itself shows a process that has not confirmed.
+    let mut server = copy.serve()?;
+    server.process.wait_for_line("has not confirmed")?;
+    assert!(copy.doctor()?.1);
+    stop(&mut server)?;
+    // Where the witness is: it knows more than the copy.
+    copy.witness = site.witness;
+    let server = copy.serve()?;
+    is_refused(&copy, &copied, &server, run).await?;
+    adopt_and_settle(&copy, &copied, &sim, run, PEOPLE).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_promoted_while_behind_sends_nothing_again_from_a_process_that_lives_on()
+-> anyhow::Result<()> {
+    let (mut primary, sim) = (Postgres::start().await?, slow_sim()?);
+    let home = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir()?;
+    let socket = home.path().join("s");
+    std::os::unix::fs::symlink(primary.home(), &socket)?;
+    // The address stays, and the server behind it changes, as with a name that moves.
+    let site = Site::at(&socket)?;
+    let stage = site.stage(&sim, PEOPLE).await?;
+    let settings = format!("primary_conninfo = 'host={} user=postgres'\n", primary.home().display());
+    let mut replica = primary.base_backup("standby.signal", &settings)?;
+    replica.start_again().await?;
+    let server = site.serve()?;
+    let run = stage.deploy_one("news", "email").await?;
+    acted(&sim, 10).await?;
+    eventually("the replica has begun to follow", async || {
+        let of_replica = Site::at(replica.home())?.same_stage(&stage).await?;
+        Ok(standing(&of_replica, run).await.is_ok_and(|(sent, _)| sent > 0))
+    })
+    .await?;
+    replica.stop()?;
+    acted(&sim, 40).await?;
+    primary.crash()?;
+    stage.admin.close().await;
+
+    replica.start_again().await?;
+    replica.promote().await?;
+    std::fs::remove_file(&socket)?;
+    std::os::unix::fs::symlink(replica.home(), &socket)?;
+    let stage = site.same_stage(&stage).await?;
+    is_refused(&site, &stage, &server, run).await?;
+    // The replica does not know what was called after it stopped, and no process calls it again.
+    if let Err(error) = adopt_and_settle_what_was_called(&site, &stage, &sim, run).await {
+        anyhow::bail!("{error:#}; {:?}; {}", stage.items(run).await?, server.process.lines().join("\n"));
+    }
+    server.process.wait_for_line("sending goes on")?;
+    Ok(())
+}
+
+/// Of a run that had not ended at the original either: items that were called are `sent`, the others are `failed`, both by the
+/// provider's word, and no key is called twice.
+async fn adopt_and_settle_what_was_called(
+    site: &Site,
+    stage: &Stage,
+    sim: &Sim,
+    run: Uuid,
+) -> anyhow::Result<()> {
+    let adopted = site.json(&["adopt", "--yes"])?;
+    assert_eq!(adopted["adopted"], true);
+    eventually("every item was settled", async || {
+        let items = stage.items(run).await?;
+        let settled: usize = ["sent", "failed"].iter().filter_map(|state| items.get(*state)).sum();
+        Ok(settled == PEOPLE)
+    })
+    .await?;
+    let sent = stage.items(run).await?["sent"];
+    assert_called_once(sim, sent)?;
+    assert!((40..PEOPLE).contains(&sent), "{sent} were called");
+    Ok(())
+}
