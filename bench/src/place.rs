@@ -8,8 +8,9 @@ use std::{
 
 use anyhow::Context;
 use postrider_store::{
+    Pool, context,
     embedded::{Cluster, Options, SUPERUSER},
-    migrate,
+    migrate, pool,
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions};
 
@@ -163,6 +164,14 @@ impl<'a> Database<'a> {
     /// A connection that may do everything.
     pub(crate) async fn admin(&self) -> anyhow::Result<PgConnection> {
         connect(&self.url(SUPERUSER)).await
+    }
+
+    /// A pool as the API has it: of the role that serves requests, with the key that signs tenants.
+    pub(crate) async fn app_pool(&self, settings: pool::Settings) -> anyhow::Result<Pool> {
+        let mut admin = self.admin().await?;
+        let key = context::key(&mut admin).await?;
+        admin.close().await?;
+        Ok(pool::connect(&self.url("postrider_app"), settings).await?.signing_with(key).await?)
     }
 
     /// Puts events into a table, then cleans up and gathers statistics as autovacuum would in time.

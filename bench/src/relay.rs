@@ -81,7 +81,8 @@ async fn into_nothing(database: &Database<'_>, settings: RelaySettings, events: 
     };
     let wanted = usize::try_from(events)?;
     let begun = Instant::now();
-    let relay = tokio::spawn(Relay::new(pool.clone(), hints, vec![route], settings).run(shutdown.clone()));
+    let relay = Relay::new(pool.clone(), hints, vec![route], settings).await?;
+    let relay = tokio::spawn(relay.run(shutdown.clone()));
     let mut admin = database.admin().await?;
     while taken.load(Ordering::Relaxed) < wanted || waiting(&mut admin).await? {
         anyhow::ensure!(begun.elapsed() < PATIENCE, "the relay does not come to an end");

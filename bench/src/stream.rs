@@ -168,8 +168,7 @@ impl Stage {
         let campaign = Self::campaign(&mut transaction, workspace).await?;
         pool::commit(transaction).await?;
         admin.close().await;
-        let stage =
-            Self { url: database.url("postrider_app"), tenant, key: secret.expose().to_owned(), campaign };
+        let stage = Self { url: database.url("postgres"), tenant, key: secret.expose().to_owned(), campaign };
         let mut writer = stage.writer().await?;
         stage.write(&mut writer).await?;
         writer.close().await?;

@@ -16,7 +16,7 @@ use postrider_store::{
 use sqlx::{Connection, PgConnection};
 
 use super::null;
-use crate::place::{Database, connect};
+use crate::place::Database;
 
 const LIST: &str = "everybody";
 const ACCOUNT: &str = "nowhere";
@@ -115,9 +115,8 @@ impl Stage {
         database: &Database<'_>,
         name: &str,
     ) -> anyhow::Result<(RunId, Duration)> {
-        let mut app = connect(&database.url("postrider_app")).await?;
-        let mut transaction = app.begin().await?;
-        pool::act_as(&mut transaction, self.tenant).await?;
+        let app = database.app_pool(pool::Settings { connections_max: 1, ..Default::default() }).await?;
+        let mut transaction = pool::begin_as(&app, self.tenant).await?;
         let content =
             serde_json::json!({ "subject": "News for {{ first_name }}", "text": TEXT, "html": HTML });
         let (asset_id, _) =
@@ -139,12 +138,11 @@ impl Stage {
         transaction.commit().await?;
 
         let begun = Instant::now();
-        let mut transaction = app.begin().await?;
-        pool::act_as(&mut transaction, self.tenant).await?;
+        let mut transaction = pool::begin_as(&app, self.tenant).await?;
         let deployed = campaigns::deploy(&mut transaction, campaign, None, JOB_SIZE, ACTOR).await?;
         transaction.commit().await?;
         let took = begun.elapsed();
-        app.close().await?;
+        app.close().await;
         Ok((deployed.run_id, took))
     }
 }

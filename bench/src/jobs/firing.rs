@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use postrider_engine::{Hints, Scheduler, SchedulerSettings};
+use postrider_engine::{Health, Hints, Scheduler, SchedulerSettings};
 use postrider_model::lock_key::Grain;
 use postrider_store::{functions, job_runs, pool, tenants, wakeups};
 use sqlx::Connection;
@@ -41,7 +41,8 @@ pub(super) async fn measure(place: &Place, report: &mut Report) -> anyhow::Resul
     };
     let runs = Hints::new(job_runs::HINT_CHANNEL);
     let begun = Instant::now();
-    let firing = Scheduler { pool: worker.clone(), ends, runs, settings }.run(shutdown.clone());
+    let firing = Scheduler { pool: worker.clone(), ends, runs, settings, health: Health::new("scheduler") }
+        .run(shutdown.clone());
     let firing = tokio::spawn(firing);
     let fired = "select count(*) from jobs.schedule_firings where outcome = 'started'";
     while sqlx::query_scalar::<_, i64>(fired).fetch_one(&mut admin).await? < i64::from(SCHEDULES) {

@@ -72,6 +72,7 @@ fn settings() -> RunnerSettings {
         lease: Duration::from_secs(30),
         poll_interval: Duration::from_millis(500),
         sql_concurrency: 4,
+        sql_tenant_concurrency: 4,
         sql_schemas: Vec::new(),
     }
 }
@@ -94,8 +95,12 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) async fn set(database: &Database<'_>) -> anyhow::Result<Self> {
-        let connections = pool::Settings { connections_max: CONNECTIONS, acquire_timeout: PATIENCE };
-        let app = pool::connect(&database.url("postrider_app"), connections).await?;
+        let connections = pool::Settings {
+            connections_max: CONNECTIONS,
+            acquire_timeout: PATIENCE,
+            ..pool::Settings::default()
+        };
+        let app = database.app_pool(connections).await?;
         let worker = pool::connect(&database.url("postrider_worker"), connections).await?;
         let (shutdown, tasks) = (CancellationToken::new(), TaskTracker::new());
         let (url, answering) = null::listen(shutdown.clone()).await?;
