@@ -757,23 +757,28 @@ CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
+declare
+    v_ids bigint[];
 begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         raise exception 'the sinks of generation % are not the registered ones', coalesce(p_generation::text, 'null')
             using errcode = 'PR004',
                   hint = 'Run `postrider relay sinks` to see the registered ones.';
     end if;
+    -- Claim first, then read in a statement of its own. A single statement would claim events that were committed after its
+    -- snapshot, not find them when it reads the outbox, and keep them claimed without returning them.
+    v_ids := array(select claimed.id from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed);
     return query
-        select claimed.id,
-               claimed.aggregate_type,
-               claimed.aggregate_id,
-               claimed.event_type,
-               claimed.payload,
-               claimed.retry_count,
+        select event.id,
+               event.aggregate_type,
+               event.aggregate_id,
+               event.event_type,
+               event.payload,
+               event.retry_count,
                event.created_at,
-               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = claimed.id)
-          from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed
-          join m10_recovery.outbox as event on event.id = claimed.id;
+               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
+          from m10_recovery.outbox as event
+         where event.id = any (v_ids);
 end
 $$;
 

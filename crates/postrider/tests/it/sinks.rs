@@ -379,3 +379,46 @@ async fn two_relays_that_start_at_once_register_one_set() -> anyhow::Result<()> 
     }
     Ok(())
 }
+
+/// Two publishers commit one event at a time while a relay claims: some events are committed while a claim is being executed.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_claimed_event_is_returned_to_the_relay_that_claimed_it() -> anyhow::Result<()> {
+    const EVENTS: usize = 1000;
+    let world = World::new().await?;
+    let (admin, worker) = (world.client("postgres").await?, world.client("postrider_worker").await?);
+    register(&admin, &["a"]).await?;
+    let mut publishers = Vec::new();
+    for _ in 0..2 {
+        let app = world.client("postrider_app").await?;
+        publishers.push(tokio::spawn(async move {
+            for _ in 0..EVENTS {
+                publish(&app, "order.placed", 1).await?;
+            }
+            anyhow::Ok(())
+        }));
+    }
+
+    let mut returned = BTreeSet::new();
+    loop {
+        let is_last = publishers.iter().all(JoinHandle::is_finished);
+        let claimed: Vec<i64> = sqlx::query_scalar("select id from events.claim_events(1, 'the relay', 100)")
+            .fetch_all(&worker)
+            .await?;
+        let is_empty = claimed.is_empty();
+        returned.extend(claimed);
+        if is_last && is_empty {
+            break;
+        }
+    }
+    for publisher in publishers {
+        publisher.await??;
+    }
+    let claimed: Vec<i64> =
+        sqlx::query_scalar("select id from m10_recovery.outbox where claimed_by = 'the relay'")
+            .fetch_all(&admin)
+            .await?;
+    assert_eq!(claimed.len(), 2 * EVENTS);
+    let lost: Vec<&i64> = claimed.iter().filter(|id| !returned.contains(id)).collect();
+    assert!(lost.is_empty(), "{} events were claimed and not returned: {lost:?}", lost.len());
+    Ok(())
+}

@@ -152,7 +152,7 @@ fn start_cluster() -> anyhow::Result<Cluster> {
         Err(_) => std::process::id(),
     };
     let data_dir = run_dir();
-    let settings = [("max_connections", "400"), ("shared_buffers", "256MB"), ("max_wal_size", "4GB")];
+    let settings = [("max_connections", "400"), ("shared_buffers", "256MB"), ("max_wal_size", "4GB"), ("jit", "off"), ("autovacuum_naptime", "1h")];
     let cluster = Cluster::start_or_adopt(&Options {
         data_dir: data_dir.clone(),
         bin_dir: None,
@@ -432,7 +432,7 @@ impl Server {
 
 /// `postrider sim`: the outside world, with receipts of its own.
 pub struct Sim {
-    _process: Process,
+    process: Process,
     pub http_url: String,
     pub receipts: PathBuf,
     _home: tempfile::TempDir,
@@ -446,7 +446,17 @@ impl Sim {
         let line = process.wait_for_line("http_url")?;
         let http_url =
             serde_json::from_str::<Value>(&line)?["http_url"].as_str().context("no http_url")?.to_owned();
-        Ok(Self { _process: process, http_url, receipts, _home: home })
+        Ok(Self { process, http_url, receipts, _home: home })
+    }
+
+    /// Stops it in the middle of whatever it does: it acts on nothing and answers nothing until [`Self::thaw`].
+    pub fn freeze(&self) -> anyhow::Result<()> {
+        self.process.signal("STOP")
+    }
+
+    /// Lets it go on after [`Self::freeze`].
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        self.process.signal("CONT")
     }
 
     /// Every receipt so far, from its own file.

@@ -144,7 +144,12 @@ async fn standing(stage: &Stage, run: Uuid) -> anyhow::Result<(usize, usize)> {
     Ok((items.get("sent").copied().unwrap_or_default(), intended - rows))
 }
 
-/// A sim that takes its time, so that there is a middle.
+/// A sim that answers twenty calls at once and the next four after seconds, so that a test has the time to freeze it in the middle.
 fn slow_sim() -> anyhow::Result<Sim> {
-    Sim::start(&["--fault", "latency=1", "--latency-ms", "30"])
+    Sim::start(&[
+        "--rule",
+        r#"{"fault": "latency", "delay_ms": 10, "times": 20}"#,
+        "--rule",
+        r#"{"fault": "latency", "delay_ms": 4000, "times": 4}"#,
+    ])
 }
