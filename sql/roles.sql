@@ -48,15 +48,21 @@ comment on schema postrider is
     'Records of the migrator: applied files and the catalog that they lead to.';
 grant usage on schema postrider to postrider_app, postrider_worker, postrider_read;
 
-create table if not exists postrider.migrations (
-    version    integer     primary key,
-    name       text        not null,
+create table if not exists postrider.sources (
+    path       text        not null,
+    kind       text        not null,
+    version    integer,
     checksum   text        not null,
-    applied_at timestamptz not null default now()
+    release    text        not null,
+    applied_at timestamptz not null default now(),
+    constraint sources_kind_check check (kind in ('baseline', 'upgrade', 'replaceable')),
+    constraint sources_replaceable_has_no_version check ((kind = 'replaceable') = (version is null)),
+    primary key (path)
 );
-comment on table postrider.migrations is
-    'One row per applied migration step. The checksum shows whether a step was edited after it was applied. The '
-    'migrator locks this table, so that one migration runs at a time.';
+comment on table postrider.sources is
+    'One row per applied file of sql/: baseline files with the version of the baseline, upgrade steps with their number, and '
+    'replaceable files. The checksum shows whether the text changed since. The migrator locks this table, so that one '
+    'migration runs at a time.';
 
 create table if not exists postrider.catalogue (
     line text not null
@@ -65,4 +71,4 @@ comment on table postrider.catalogue is
     'The database catalog as the last migration left it, one line per object. `postrider doctor` compares it with the '
     'current catalog.';
 
-grant select on postrider.migrations, postrider.catalogue to postrider_app, postrider_worker, postrider_read;
+grant select on postrider.sources, postrider.catalogue to postrider_app, postrider_worker, postrider_read;

@@ -170,7 +170,7 @@ begin
         insert into execution.leads as lead
                (id, tenant_id, workspace_id, identity, external_id, email, phone, timezone, attributes,
                 suppressed_at, suppression_reason)
-        -- Ordered by identity, so that an import cannot deadlock with merge_leads.
+        -- Ordered by identity, so that two imports cannot deadlock.
         select people.lead_id, v_tenant_id, p_workspace_id, people.identity, people.external_id, people.email,
                people.phone, people.timezone, people.attributes,
                case when people.suppression_reason is not null then now() end, people.suppression_reason
@@ -219,81 +219,6 @@ comment on function execution.import_leads(uuid, uuid, text, uuid) is
     'lead was recognised by another identity.';
 revoke all on function execution.import_leads(uuid, uuid, text, uuid) from public;
 grant execute on function execution.import_leads(uuid, uuid, text, uuid) to postrider_app;
-
-create or replace function execution.merge_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid)
-returns table (list_id uuid, added bigint, updated bigint, repeated bigint)
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_list_id uuid;
-    v_lines bigint;
-    v_people bigint;
-    v_added bigint;
-begin
-    insert into execution.lead_lists (id, tenant_id, workspace_id, name)
-    values (p_list_id, v_tenant_id, p_workspace_id, p_list)
-    on conflict (tenant_id, workspace_id, name) do nothing;
-    select list.id
-      into strict v_list_id
-      from execution.lead_lists as list
-     where list.tenant_id = v_tenant_id
-       and list.workspace_id = p_workspace_id
-       and list.name = p_list;
-
-    with lines as (
-        delete from execution.lead_intake as intake
-         where intake.intake = p_intake
-     returning intake.*
-    ), people as (
-        -- The last line about a person counts, but no line revokes a suppression of another line. Ordered by
-        -- identity, so that two imports cannot deadlock.
-        select distinct on (lines.identity)
-               lines.lead_id, lines.identity, lines.external_id, lines.email, lines.phone, lines.timezone,
-               lines.attributes, max(lines.suppression_reason) over (partition by lines.identity) as suppression_reason
-          from lines
-         order by lines.identity, lines.line desc
-    ), merged as (
-        insert into execution.leads as lead
-               (id, tenant_id, workspace_id, identity, external_id, email, phone, timezone, attributes,
-                suppressed_at, suppression_reason)
-        select people.lead_id, v_tenant_id, p_workspace_id, people.identity, people.external_id, people.email,
-               people.phone, people.timezone, people.attributes,
-               case when people.suppression_reason is not null then now() end, people.suppression_reason
-          from people
-         order by people.identity
-            on conflict (tenant_id, workspace_id, identity) do update
-           set external_id = coalesce(excluded.external_id, lead.external_id),
-               email = coalesce(excluded.email, lead.email),
-               phone = coalesce(excluded.phone, lead.phone),
-               timezone = coalesce(excluded.timezone, lead.timezone),
-               attributes = lead.attributes || excluded.attributes,
-               suppressed_at = coalesce(lead.suppressed_at, excluded.suppressed_at),
-               suppression_reason = coalesce(lead.suppression_reason, excluded.suppression_reason),
-               updated_at = now()
-     returning lead.id, lead.xmax = 0 as is_new
-    ), members as (
-        insert into execution.lead_list_members (tenant_id, list_id, lead_id)
-        select v_tenant_id, v_list_id, merged.id
-          from merged
-            on conflict do nothing
-    )
-    select (select count(*) from lines),
-           count(*),
-           count(*) filter (where merged.is_new)
-      into v_lines, v_people, v_added
-      from merged;
-    return query select v_list_id, v_added, v_people - v_added, v_lines - v_people;
-end
-$$;
-comment on function execution.merge_leads(uuid, uuid, text, uuid) is
-    'Imports the lines of one intake into the tenant of the context and adds the leads to a list, which it creates if '
-    'missing. It recognises a lead by its identity alone; import_leads also recognises leads by other identities.';
-revoke all on function execution.merge_leads(uuid, uuid, text, uuid) from public;
-grant execute on function execution.merge_leads(uuid, uuid, text, uuid) to postrider_app;
 
 create or replace function execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text)
 returns boolean

@@ -35,7 +35,7 @@ begin
          where state.tenant_id = v_held.tenant_id
            and state.account_id = v_held.account_id;
     end if;
-    return extract(epoch from v_until - now());
+    return extract(epoch from v_until - now())::double precision;
 end
 $$;
 comment on function execution.open_circuit(text, uuid, integer, boolean, text) is

@@ -31,12 +31,9 @@ declare
     v_tenant uuid;
     v_share integer;
     v_found uuid[];
-    v_ids uuid[] := '{}';
+    v_ids uuid[] := '{}'::uuid[];
 begin
-    -- A caller that hangs here blocks others, so the server must end its transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     if coalesce(btrim(p_worker_id), '') = '' then
         raise exception 'a worker must name itself to claim jobs'
             using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
@@ -264,10 +261,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A caller that hangs here blocks others, so the server must end its transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     perform
        from execution.job_queue as job
       where job.id = p_job_id

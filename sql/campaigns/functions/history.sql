@@ -67,7 +67,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_removed bigint := 0;
+    v_removed bigint := 0::bigint;
     v_part bigint;
     v_campaign record;
 begin

@@ -7,10 +7,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    -- A caller that hangs here blocks others, so the server must end its transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     select job.tenant_id, case when p_failover then run.failover_account_id else run.provider_account_id end
       into tenant_id, account_id
       from execution.job_queue as job
@@ -58,7 +55,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-    c_ahead constant double precision := 1.0;
+    c_ahead constant double precision := 1.0::double precision;
     v_held record;
     v_state execution.account_states;
     v_limits jsonb;
@@ -121,7 +118,7 @@ begin
         v_state.used_today := 0;
     end if;
     if v_limits ->> 'daily' is not null and not p_again then
-        granted := least(granted, (v_limits ->> 'daily')::bigint - v_state.used_today);
+        granted := least(granted, (v_limits ->> 'daily')::bigint - v_state.used_today)::integer;
         if granted < 1 then
             return query
                 select 0, extract(epoch from (v_today + 1)::timestamp at time zone v_zone - v_now)::double precision, 'daily';
@@ -137,7 +134,7 @@ begin
                         when v_state.refilled_at is null then v_burst
                         else least(v_burst, v_state.tokens + v_rate * greatest(extract(epoch from v_now - v_state.refilled_at), 0))
                     end;
-        granted := least(granted, floor(v_tokens + v_rate * c_ahead));
+        granted := least(granted, floor(v_tokens + v_rate * c_ahead))::integer;
         if granted < 1 then
             granted := 0;
             wait_seconds := (1 - v_tokens) / v_rate - c_ahead;

@@ -85,7 +85,7 @@ begin
             null; -- the rollback to the savepoint released the lock
         end;
     end loop;
-    select coalesce(sum(progress.in_flight), 0)
+    select coalesce(sum(progress.in_flight), 0)::bigint
       into v_in_flight
       from execution.run_progress(array[v_run_id]) as progress;
     return v_in_flight;

@@ -6,8 +6,10 @@ language sql
 immutable
 parallel safe
 return case
-           when (p_trigger, p_from) in (('start', 'not_started'), ('resume', 'paused'), ('retry', 'failed'), ('rerun', 'completed'))
-               then 'in_progress'
+           when (p_trigger, p_from) = ('start', 'not_started') then 'in_progress'
+           when (p_trigger, p_from) = ('resume', 'paused') then 'in_progress'
+           when (p_trigger, p_from) = ('retry', 'failed') then 'in_progress'
+           when (p_trigger, p_from) = ('rerun', 'completed') then 'in_progress'
            when (p_trigger, p_from) = ('pause', 'in_progress') then 'paused'
            when (p_trigger, p_from) = ('complete', 'in_progress') then 'completed'
            when (p_trigger, p_from) = ('fail', 'in_progress') then 'failed'
@@ -114,16 +116,13 @@ declare
     v_sequence bigint;
     v_second bigint;
 begin
-    -- A caller that hangs here blocks others, so the server must end its transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     if v_goal is null then
         raise exception 'a phase is not controlled by `%`', coalesce(p_trigger, 'null')
             using errcode = 'invalid_parameter_value', hint = 'Use start, pause, resume, retry, rerun, complete or fail.';
     end if;
     if coalesce(btrim(p_actor), '') = '' then
-        raise exception 'somebody must be named who does this' using errcode = 'invalid_parameter_value';
+        raise exception 'p_actor must not be empty' using errcode = 'invalid_parameter_value';
     end if;
     -- Lock the campaign before its phase, as every function does. The counter is read under the lock.
     select campaign.sequence

@@ -60,9 +60,9 @@ declare
     v_campaign record;
     v_phase record;
 begin
-    -- A caller that hangs here blocks others, so the server must end its transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
+    perform tenancy.limit_idle_time();
+    if coalesce(btrim(p_actor), '') = '' then
+        raise exception 'p_actor must not be empty' using errcode = 'invalid_parameter_value';
     end if;
     if p_progress is null or p_progress not between 0 and 100 then
         raise exception 'progress is a percentage between 0 and 100' using errcode = 'invalid_parameter_value';
@@ -118,11 +118,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_due record;
-    v_tenant_ids uuid[] := '{}';
-    v_campaign_ids uuid[] := '{}';
-    v_phase_ids uuid[] := '{}';
-    v_run_ids uuid[] := '{}';
-    v_progress numeric[] := '{}';
+    v_tenant_ids uuid[] := '{}'::uuid[];
+    v_campaign_ids uuid[] := '{}'::uuid[];
+    v_phase_ids uuid[] := '{}'::uuid[];
+    v_run_ids uuid[] := '{}'::uuid[];
+    v_progress numeric[] := '{}'::numeric[];
     v_done numeric;
 begin
     for v_due in

@@ -43,7 +43,7 @@ declare
     v_end integer;
     v_paused uuid[];
     -- One entry per window: the values that its items share.
-    v_ends integer[] := '{}';
+    v_ends integer[] := '{}'::integer[];
     v_tenant_ids uuid[] := array_fill(null::uuid, array[cardinality(p_job_ids)]);
     v_workspace_ids uuid[] := v_tenant_ids;
     v_run_ids uuid[] := v_tenant_ids;
@@ -52,18 +52,13 @@ declare
     v_prefixes text[] := v_channels;
     v_suffixes text[] := v_channels;
     -- One entry per item: the number of its window; null if the window is lost or paused.
-    v_places integer[] := '{}';
+    v_places integer[] := '{}'::integer[];
     v_reasons text[] := p_reasons;
     v_inserted integer;
 begin
-    -- A caller that hangs here blocks others, so the server must end its transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     -- A reservation must survive a crash, whatever the settings of the login are.
-    if current_setting('synchronous_commit') in ('off', 'local') then
-        perform set_config('synchronous_commit', 'on', true);
-    end if;
+    perform tenancy.require_durable_commit();
     -- Each statement needs its own snapshot: otherwise a committed pause would go unseen.
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'items are reserved at the isolation level read committed, not %', current_setting('transaction_isolation')

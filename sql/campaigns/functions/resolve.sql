@@ -20,10 +20,7 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin
-    -- A caller that hangs here blocks others, so the server must end its transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     if coalesce(btrim(p_resolver_id), '') = '' then
         raise exception 'a resolver must name itself to claim doubts'
             using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
@@ -143,7 +140,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-    c_ahead constant double precision := 1.0;
+    c_ahead constant double precision := 1.0::double precision;
     v_account_id uuid;
     v_limits jsonb;
     v_state execution.account_states;
@@ -154,13 +151,9 @@ declare
     v_tokens double precision;
     v_today date;
 begin
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     -- repeated_at must survive a crash, whatever the settings of the login are: the next repeat relies on it.
-    if current_setting('synchronous_commit') in ('off', 'local') then
-        perform set_config('synchronous_commit', 'on', true);
-    end if;
+    perform tenancy.require_durable_commit();
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
     -- A paused phase starts no call, and repeats none.
     if exists (select
@@ -247,9 +240,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     -- Lock the job, then the item, then the doubt, as every function does.
     perform
        from execution.job_queue as job
@@ -282,9 +273,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
     update execution.doubts as doubt
        set held_by = null,

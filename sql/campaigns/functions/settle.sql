@@ -15,10 +15,7 @@ declare
     v_changed integer;
     v_doubted integer := 0;
 begin
-    -- A caller that hangs here blocks others, so the server must end its transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
        or cardinality(p_statuses) <> cardinality(p_outbox_ids)
     then
@@ -98,14 +95,9 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 begin
-    -- A caller that hangs here blocks others, so the server must end its transaction.
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '30s', true);
-    end if;
+    perform tenancy.limit_idle_time();
     -- A move must survive a crash, whatever the settings of the login are.
-    if current_setting('synchronous_commit') in ('off', 'local') then
-        perform set_config('synchronous_commit', 'on', true);
-    end if;
+    perform tenancy.require_durable_commit();
     return query
         with moving as (
             select item.id, run.failover_account_id

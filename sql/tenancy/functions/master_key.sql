@@ -139,7 +139,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_number bigint := 0;
+    v_number bigint := 0::bigint;
     v_one    record;
     v_set_at timestamptz;
 begin
