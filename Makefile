@@ -63,13 +63,13 @@ bench: ## Speed beside the raw SQL limit, on a cluster made for it
 	@cargo build --quiet --release -p postrider
 	@target/release/postrider bench
 
-sqlx: ## Make .sqlx anew after a query or a migration has changed
+sqlx: ## Make .sqlx anew after a query or a file of sql/ has changed
 	@scripts/setup
 	@scripts/sqlx update
 
-schema: ## Make migrations/schema.sql anew after a migration was added
+schema: ## Make sql/schema.sql anew after a file of sql/ has changed
 	@scripts/setup
-	UPDATE_SCHEMA=1 cargo test --quiet -p postrider --test it -- migrations::
+	UPDATE_SCHEMA=1 cargo test --quiet -p postrider --test it -- migrations::dump
 
 clean: ## Remove what was built
 	cargo clean

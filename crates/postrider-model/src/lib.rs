@@ -8,6 +8,7 @@
 //! | [`sink`] | what a destination of events must be able to do |
 //! | [`sink_set`] | the sinks of a relay, by which relays recognise that they deliver to the same destinations |
 //! | [`campaign`] | channels, and the states of phases, runs, jobs and items |
+//! | [`contract`] | the frozen contracts: tables, columns, functions and words that other programs rely on |
 //! | [`chat`] | messages that come in, the replies to them, their states and retries |
 //! | [`job`] | functions, their runs, and what is tried again when |
 //! | [`audience`] | leads: what a line of a file says about a person, and whether that can be so |
@@ -25,6 +26,7 @@
 pub mod audience;
 pub mod campaign;
 pub mod chat;
+pub mod contract;
 pub mod event;
 pub mod ids;
 pub mod job;

@@ -1,4 +1,4 @@
--- Roles of Postrider that have more rights than the migrations give them.
+-- Roles of Postrider that have more rights than sql/roles.sql gives them.
 select format('%s %s', role.rolname,
               case
                   when role.rolsuper then 'is a superuser'

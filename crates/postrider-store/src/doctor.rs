@@ -9,7 +9,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 
 use crate::{
-    StoreError, installation,
+    StoreError, contract, installation,
     master_key::{self, Standing},
     migrate,
     pool::SERVER_MAJOR_MIN,
@@ -119,6 +119,7 @@ pub async fn examine(connection: &mut PgConnection) -> Result<Vec<Finding>, Stor
     }
     findings.push(restored_copy(connection).await?);
     findings.push(drift(connection).await?);
+    findings.push(contracts(connection).await?);
     findings.push(signatures(connection).await?);
     findings.push(roles(connection).await?);
     findings.push(row_level_security(connection).await?);
@@ -282,7 +283,7 @@ async fn setting_of(connection: &mut PgConnection, name: &str) -> Result<String,
 
 async fn schema_version(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     match migrate::verify(connection).await {
-        Ok(()) => Ok(Finding::ok("schema", format!("{} migrations applied", migrate::MIGRATIONS.len()))),
+        Ok(()) => Ok(Finding::ok("schema", format!("{} files are applied", migrate::files()))),
         Err(StoreError::Unfit(why)) => match why.split_once("; ") {
             Some((found, advice)) => Ok(Finding::failure("schema", found, advice)),
             None => Ok(Finding::failure("schema", why, "run `postrider migrate`")),
@@ -330,13 +331,25 @@ async fn drift(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let gone = then.iter().filter(|line| !now.contains(line)).map(|line| format!("before: {line}"));
     let changes: Vec<String> = added.chain(gone).collect();
     if changes.is_empty() {
-        return Ok(Finding::ok("drift", format!("{} objects are as the migrations left them", now.len())));
+        return Ok(Finding::ok("drift", format!("{} objects are as the last migration left them", now.len())));
     }
     let shown: Vec<&str> = changes.iter().take(4).map(String::as_str).collect();
     Ok(Finding::failure(
         "drift",
-        format!("{} differences from what the migrations made: {}", changes.len(), shown.join(" | ")),
-        "undo the change; if it is wanted, make it a migration",
+        format!("{} differences from what the last migration made: {}", changes.len(), shown.join(" | ")),
+        "undo the change; if it is wanted, make it in sql/",
+    ))
+}
+
+/// Whether tables, columns, functions and words are those of the frozen contracts.
+async fn contracts(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let violations =
+        contract::violations(connection).await.map_err(StoreError::on("checking the contracts"))?;
+    Ok(listed(
+        "contracts",
+        &format!("frozen version {} holds", postrider_model::contract::VERSION),
+        &violations,
+        "undo the change; docs/contract.md has the list and the rule for changing it",
     ))
 }
 

@@ -1,4 +1,4 @@
-//! Every SQL call of Postrider, the migrations, and the private Postgres cluster.
+//! Every SQL call of Postrider, the migrator, and the private Postgres cluster.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -41,6 +41,7 @@ pub mod callbacks;
 pub mod campaigns;
 pub mod capacity;
 pub mod context;
+mod contract;
 pub mod crash;
 pub mod doctor;
 pub mod doubts;

@@ -33,7 +33,7 @@ use postrider_store::{
     embedded::{Alone, Cluster, Options, SUPERUSER},
     keys,
     master_key::{self, Standing},
-    migrate::{self, Migration},
+    migrate,
     pool, provision,
     tenants::{self, Tenant},
 };
@@ -225,8 +225,8 @@ impl Installation {
         self.private.is_some()
     }
 
-    /// Brings the schema forward, and says by which steps.
-    pub async fn migrate(&self) -> Result<Vec<&'static Migration>, StoreError> {
+    /// Brings the schema forward, and returns the paths of the applied files.
+    pub async fn migrate(&self) -> Result<Vec<String>, StoreError> {
         let Login { url, setting } = &self.urls.admin;
         migrate::run(url).await.map_err(|error| error.with_setting(setting))
     }

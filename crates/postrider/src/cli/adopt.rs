@@ -11,7 +11,7 @@ use postrider_model::{
 use postrider_store::{
     PgConnection, Pool,
     installation::{self, Adoption, Cause, Known, Observed, Unfinished},
-    jobs, migrate, pool, schedules,
+    jobs, pool, schedules,
 };
 use serde::Serialize;
 
@@ -182,9 +182,6 @@ async fn begin(pool: &Pool, observed: &Observed, cause: Cause, reason: &str) -> 
     let mut adoption = installation::begin_epoch(&mut transaction, cause, reason, &actor).await?;
     if cause == Cause::Adopted {
         adoption.firings_skipped += skip_due(&mut transaction).await?;
-    }
-    if !migrate::accept_restored_catalogue(&mut transaction).await? {
-        tell!("the schema differs from what the migrations made; `postrider doctor` says where");
     }
     pool::commit(transaction).await?;
     Ok(adoption)

@@ -10,7 +10,7 @@ use crate::{config::Config, installation::Installation};
 
 #[derive(Args)]
 pub struct MigrateArgs {
-    /// Print all migrations as one SQL script instead of running them
+    /// Print the schema of an empty database as one SQL script instead of migrating
     #[arg(long)]
     dump: bool,
     /// As JSON
@@ -27,14 +27,14 @@ pub async fn run(args: &MigrateArgs, config: &Config) -> anyhow::Result<ExitCode
     let installation = Installation::open(config).await?;
     let applied = installation.migrate().await;
     installation.close().await?;
-    let applied: Vec<&str> = applied?.iter().map(|step| step.path).collect();
+    let applied = applied?;
     if args.json {
-        output::json(&serde_json::json!({ "applied": applied, "steps": migrate::MIGRATIONS.len() }))?;
+        output::json(&serde_json::json!({ "applied": applied, "files": migrate::files() }))?;
         return Ok(ExitCode::SUCCESS);
     }
     for path in applied {
-        output::line(path)?;
+        output::line(&path)?;
     }
-    tell!("the schema is up to date: {} migrations", migrate::MIGRATIONS.len());
+    tell!("the schema is up to date: {} files", migrate::files());
     Ok(ExitCode::SUCCESS)
 }

@@ -204,9 +204,6 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
                 "select execution.create_asset(gen_random_uuid(), '{workspace}', 'n', 'email', '{{}}', 'me')::text"
             ),
             format!(
-                "select execution.merge_leads(gen_random_uuid(), '{workspace}', 'n', gen_random_uuid())::text"
-            ),
-            format!(
                 "select execution.import_leads(gen_random_uuid(), '{workspace}', 'n', gen_random_uuid())::text"
             ),
             format!(

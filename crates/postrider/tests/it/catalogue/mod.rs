@@ -184,7 +184,7 @@ const BREACHES: &[(&str, &str, &[&str])] = &[
     ("grant insert on m10_recovery.outbox to postrider_app", "nobody but the owner may write", &["drift", "grants"]),
     ("grant update on tenancy.tenants to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
     ("grant delete on m10_recovery.outbox_deliveries to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
-    ("grant truncate on postrider.migrations to postrider_read", "nobody but the owner may write", &["drift", "grants"]),
+    ("grant truncate on postrider.sources to postrider_read", "nobody but the owner may write", &["drift", "grants"]),
     ("grant update on tenancy.audit_log to public", "nobody but the owner may write", &["drift", "grants"]),
     ("grant update (retry_count) on m10_recovery.outbox to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
     ("grant insert (name) on tenancy.tenants to public", "nobody but the owner may write", &["drift", "grants"]),

@@ -289,7 +289,7 @@ async fn every_command_on_a_database_that_was_never_migrated_says_to_migrate_it(
     ] {
         assert_refused(
             &world.postrider(args)?,
-            "migrations behind this version of Postrider; run `postrider migrate`",
+            "the database has no schema of Postrider; run `postrider migrate`",
         );
     }
     Ok(())
@@ -300,7 +300,8 @@ async fn every_command_on_a_schema_of_another_version_is_refused_with_the_reason
     let world = World::new().await?;
     world
         .as_superuser(
-            "insert into postrider.migrations (version, name, checksum) values (999, 'jobs/0999_x.sql', '')",
+            "insert into postrider.sources (path, kind, version, checksum, release)
+             values ('upgrades/0999_x.sql', 'upgrade', 999, '', '0.1.0')",
         )
         .await?;
     let before = world.rows().await?;

@@ -91,13 +91,13 @@ async fn what_somebody_broke_by_hand_is_found_and_comes_with_advice() -> anyhow:
             "set search_path",
         ),
         (
-            "delete from postrider.migrations where version = (select max(version) from postrider.migrations)",
+            "delete from postrider.sources where path = 'jobs/functions/claim.sql'",
             "schema",
-            "1 migration behind",
+            "1 file behind",
             "postrider migrate",
         ),
         (
-            "update postrider.migrations set checksum = 'x' where version = 2",
+            "update postrider.sources set checksum = 'x' where path = 'jobs/tables.sql'",
             "schema",
             "is not the one",
             "run the version",

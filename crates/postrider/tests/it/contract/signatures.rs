@@ -1,6 +1,6 @@
 //! What the catalogue says about the three functions, and who notices when it says something else.
 
-use postrider_store::{doctor, migrate::MIGRATIONS};
+use postrider_store::{doctor, migrate::Tree};
 
 use crate::{
     sql::{execute, refusal, texts},
@@ -130,7 +130,7 @@ async fn a_second_signature_or_any_other_breach_is_noticed_by_the_migration_and_
 -> anyhow::Result<()> {
     let world = World::new().await?;
     let admin = world.client("postgres").await?;
-    let own_check = migrations_own_check();
+    let own_check = &*migrations_own_check();
     execute(&admin, own_check).await?;
     let listed = "select * from m10_recovery.contract_violations()";
     assert_eq!(texts(&admin, listed).await?, [""; 0]);
@@ -153,9 +153,9 @@ async fn a_second_signature_or_any_other_breach_is_noticed_by_the_migration_and_
 }
 
 /// The block with which the migration verifies itself.
-fn migrations_own_check() -> &'static str {
-    let step = MIGRATIONS.iter().find(|step| step.path == "m10_recovery/0003_outbox.sql").unwrap();
-    let begin = step.sql.find("\ndo $$").unwrap();
-    let length = step.sql[begin..].find("\n$$;").unwrap();
-    &step.sql[begin..begin + length + "\n$$;".len()]
+fn migrations_own_check() -> String {
+    let tree = Tree::current();
+    let sql = tree.file("events/functions/contract.sql").unwrap();
+    let begin = sql.rfind("\ndo $$").unwrap();
+    sql[begin..].to_owned()
 }

@@ -1,9 +1,9 @@
 //! A migration that meets schemas or roles of the same names changes nothing.
 
-use postrider_store::migrate;
+use postrider_store::migrate::{self, Tree};
 use sqlx::PgPool;
 
-use super::{all_steps, logins::OwnCluster, recorded};
+use super::{all_files, all_paths, logins::OwnCluster, recorded};
 use crate::{
     sql::{execute, number, texts},
     world::World,
@@ -28,6 +28,7 @@ async fn a_foreign_schema_of_any_of_our_names_stops_the_migration_before_it_chan
         &["m10_recovery"],
         &["execution"],
         &["jobs"],
+        &["events"],
         &["postrider"],
         &["channels", "jobs", "postrider"],
     ]
@@ -41,14 +42,14 @@ async fn a_foreign_schema_of_any_of_our_names_stops_the_migration_before_it_chan
             execute(
                 &admin,
                 format!(
-                    "create schema {name} authorization stranger; create table {name}.migrations (id int)"
+                    "create schema {name} authorization stranger; create table {name}.sources (id int)"
                 ),
             )
             .await?;
         }
         let before = texts(&admin, EVERYTHING).await?;
 
-        let error = migrate::run(&url).await.map(|steps| steps.len()).unwrap_err().to_string();
+        let error = migrate::run(&url).await.unwrap_err().to_string();
 
         for name in *names {
             assert!(error.contains(&format!("`{name}` (owned by stranger)")), "{error}");
@@ -66,42 +67,44 @@ async fn a_foreign_schema_of_any_of_our_names_stops_the_migration_before_it_chan
     }
 
     // Once the schemas are out of the way, it succeeds, and leaves them alone.
-    let url = own.url("postgres", "shop6");
+    let url = own.url("postgres", "shop7");
     let admin = PgPool::connect(&url).await?;
     for name in ["channels", "jobs", "postrider"] {
         execute(&admin, format!("alter schema {name} rename to shop_{name}")).await?;
     }
-    assert_eq!(migrate::run(&url).await?.len(), all_steps().len());
-    assert_eq!(recorded(&admin).await?, all_steps());
-    assert_eq!(number(&admin, "select count(*) from shop_channels.migrations").await?, 0);
+    assert_eq!(migrate::run(&url).await?, all_paths());
+    assert_eq!(recorded(&admin).await?, all_files());
+    assert_eq!(number(&admin, "select count(*) from shop_channels.sources").await?, 0);
     admin.close().await;
     maintenance.close().await;
     tokio::task::spawn_blocking(move || drop(own)).await?;
     Ok(())
 }
 
-/// Half an installation, as earlier versions left it: the next migration still changes nothing.
+/// A later release adds a schema whose name is taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_schema_beside_an_older_installation_stops_the_upgrade_before_its_first_step()
 -> anyhow::Result<()> {
-    let world = World::empty().await?;
+    let world = World::new().await?;
     let admin = world.client("postgres").await?;
-    let script = migrate::script();
-    let (before_tenth, _) = script.split_once("-- execution/0010").unwrap();
-    execute(&admin, before_tenth).await?;
-    execute(&admin, "create schema channels").await?;
+    execute(&admin, "create schema letters").await?;
     let before = recorded(&admin).await?;
+    let later = Tree::current()
+        .with_step("upgrades/0001_first.sql", "create table jobs.first ();\n")
+        .with_step("upgrades/0002_letters.sql", "create schema letters;\n");
 
-    let error = migrate::run(&world.admin_url()).await.map(|steps| steps.len()).unwrap_err().to_string();
+    let error = migrate::apply(&world.admin_url(), &later).await.unwrap_err().to_string();
 
     assert!(
-        error.contains("names that Postrider uses: `channels` (owned by postgres); nothing was"),
+        error.contains("names that Postrider uses: `letters` (owned by postgres); nothing was"),
         "{error}"
     );
     assert_eq!(recorded(&admin).await?, before);
-    execute(&admin, "alter schema channels rename to shop_channels").await?;
-    migrate::run(&world.admin_url()).await?;
-    assert_eq!(recorded(&admin).await?, all_steps());
+    execute(&admin, "alter schema letters rename to shop_letters").await?;
+    assert_eq!(
+        migrate::apply(&world.admin_url(), &later).await?,
+        ["upgrades/0001_first.sql", "upgrades/0002_letters.sql"]
+    );
     Ok(())
 }
 
@@ -124,7 +127,7 @@ async fn a_role_of_one_of_our_names_with_too_many_rights_stops_the_migration() -
         execute(&admin, make).await?;
         let before = texts(&admin, EVERYTHING).await?;
 
-        let error = migrate::run(&url).await.map(|steps| steps.len()).unwrap_err().to_string();
+        let error = migrate::run(&url).await.unwrap_err().to_string();
 
         assert!(
             error.contains(problem) && error.contains("nothing was changed; take the right away"),
@@ -136,7 +139,7 @@ async fn a_role_of_one_of_our_names_with_too_many_rights_stops_the_migration() -
     }
     // A role that has no more than ours is taken as it is.
     execute(&admin, "create role postrider_app login password 'x'").await?;
-    assert_eq!(migrate::run(&url).await?.len(), all_steps().len());
+    assert_eq!(migrate::run(&url).await?, all_paths());
     admin.close().await;
     tokio::task::spawn_blocking(move || drop(own)).await?;
     Ok(())

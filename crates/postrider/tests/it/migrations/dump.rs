@@ -1,4 +1,4 @@
-//! The steps as a script for psql, and the schema they lead to, as it is committed.
+//! The files as a script for psql, and the schema they lead to, as it is committed.
 
 use std::{
     fs::File,
@@ -10,7 +10,7 @@ use anyhow::Context;
 use postrider_store::doctor::{self, Verdict};
 use sqlx::PgPool;
 
-use super::{all_steps, recorded};
+use super::{all_files, recorded};
 use crate::{
     sql::{number, texts},
     world::{World, postrider, run},
@@ -78,7 +78,7 @@ async fn the_dumped_script_piped_to_psql_makes_the_same_database_as_migrate() ->
     assert!(psql.status.success(), "{}", String::from_utf8_lossy(&psql.stderr));
 
     assert_eq!(schema(&piped, &[]).await?, schema(&migrated, &[]).await?);
-    assert_eq!(recorded(&admin).await?, all_steps());
+    assert_eq!(recorded(&admin).await?, all_files());
     let catalogue = "select line from postrider.catalogue order by line collate \"C\"";
     let expected = texts(&migrated.client("postgres").await?, catalogue).await?;
     assert_eq!(texts(&admin, catalogue).await?, expected);
@@ -89,13 +89,13 @@ async fn the_dumped_script_piped_to_psql_makes_the_same_database_as_migrate() ->
 
 /// With UPDATE_SCHEMA set, the file is written anew instead.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_committed_schema_is_what_the_steps_lead_to() -> anyhow::Result<()> {
+async fn the_committed_schema_is_what_the_files_lead_to() -> anyhow::Result<()> {
     let world = World::new().await?;
     let major = major(&world.client("postgres").await?).await?;
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations/schema.sql");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sql/schema.sql");
     let made_by = |major: &str| format!("-- Made from the pg_dump of PostgreSQL {major}");
     let header = format!(
-        "-- All steps together: the schema as it is after `postrider migrate`. To read, not to run.\n{}; a test compares \
+        "-- The schema as it is after `postrider migrate`. To read, not to run.\n{}; a test compares \
          it. Refresh it with `make schema`.\n\n",
         made_by(&major.to_string())
     );
@@ -106,16 +106,16 @@ async fn the_committed_schema_is_what_the_steps_lead_to() -> anyhow::Result<()> 
     }
 
     let committed =
-        std::fs::read_to_string(&path).context("migrations/schema.sql is missing; run `make schema`")?;
+        std::fs::read_to_string(&path).context("sql/schema.sql is missing; run `make schema`")?;
     if !committed.contains(&format!("{};", made_by(&major.to_string()))) {
-        println!("skipped: migrations/schema.sql was made by another major than this server's, {major}");
+        println!("skipped: sql/schema.sql was made by another major than this server's, {major}");
         assert!(committed.contains(&made_by("")), "its header must say by which major it was made");
         return Ok(());
     }
     let first = committed.lines().zip(schema.lines()).find(|(committed, now)| committed != now);
     assert!(
         committed == schema,
-        "migrations/schema.sql is stale, run `make schema`; first difference: {first:?}"
+        "sql/schema.sql is stale, run `make schema`; first difference: {first:?}"
     );
     Ok(())
 }

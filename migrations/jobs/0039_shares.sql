@@ -1,3 +1,0 @@
--- Nothing: a tenant's share of the SQL functions is a setting of each process (`jobs.sql_tenant_concurrency`), which asks for no more than
--- that with `jobs.claim_runs`. The step keeps its number.
--- Safe beside running workers: it changes nothing.

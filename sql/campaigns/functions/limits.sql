@@ -1,0 +1,198 @@
+-- Rate limits, daily limits and requested waits of provider accounts.
+
+create or replace function execution.held_account(
+    p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, out tenant_id uuid, out account_id uuid)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    perform tenancy.limit_idle_time();
+    select job.tenant_id, case when p_failover then run.failover_account_id else run.provider_account_id end
+      into tenant_id, account_id
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+     where job.id = p_job_id
+       and job.status = 'locked'
+       and job.locked_by = p_worker_id
+       and job.attempts = p_attempt;
+    if not found or account_id is null then
+        raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
+                        coalesce(p_attempt::text, 'null')
+            using errcode = 'PR001',
+                  hint = 'A lock lasts five minutes without a heartbeat; it may have gone stale and been taken over.';
+    end if;
+    -- Check first: an insert alone would wait for a concurrent insert of the same row.
+    if not exists (select
+                     from execution.account_states as state
+                    where state.tenant_id = held_account.tenant_id
+                      and state.account_id = held_account.account_id)
+    then
+        insert into execution.account_states (tenant_id, account_id)
+        values (held_account.tenant_id, held_account.account_id)
+            on conflict do nothing;
+    end if;
+end
+$$;
+comment on function execution.held_account(text, uuid, integer, boolean) is
+    'Returns the account, or the failover account, of a job that the worker holds, and creates the state row of the '
+    'account. Raises PR001 if the worker does not hold the job.';
+revoke all on function execution.held_account(text, uuid, integer, boolean) from public;
+
+-- The limits of the account apply; `p_rate` is the provider's rate for an account without one. Tokens may be granted
+-- up to a second ahead: the caller waits, and need not ask again in the meantime.
+--
+-- `p_again` is for an item that is reserved already and provably was not sent. Its call is counted and waits for the
+-- rate; no other limit delays it.
+create or replace function execution.take_turns(
+    p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean default false,
+    p_rate double precision default null, p_again boolean default false)
+returns table (granted integer, wait_seconds double precision, why text)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    c_ahead constant double precision := 1.0::double precision;
+    v_held record;
+    v_state execution.account_states;
+    v_limits jsonb;
+    v_now timestamptz;
+    v_rate double precision;
+    v_burst double precision;
+    v_zone text;
+    v_today date;
+    v_tokens double precision;
+    v_is_probe boolean := false;
+begin
+    if p_wanted is null or p_wanted < 1 then
+        raise exception 'at least one turn must be wanted, not %', coalesce(p_wanted::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    select account.limits
+      into v_limits
+      from tenancy.provider_accounts as account
+     where account.tenant_id = v_held.tenant_id
+       and account.id = v_held.account_id;
+    select state.*
+      into strict v_state
+      from execution.account_states as state
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       for no key update;
+    -- After a crash of the server the token bucket may be slightly too full once. The calls of a day are counted
+    -- and must survive a crash.
+    if v_limits ->> 'daily' is null then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
+    -- Read the clock after the lock was granted: earlier callers have used up their tokens by then.
+    v_now := clock_timestamp();
+    granted := p_wanted;
+    wait_seconds := 0;
+
+    if not p_again then
+        if v_state.wait_until > v_now then
+            return query select 0, extract(epoch from v_state.wait_until - v_now)::double precision, 'retry_after';
+            return;
+        end if;
+        if v_state.circuit_open_until > v_now then
+            return query select 0, extract(epoch from v_state.circuit_open_until - v_now)::double precision, 'circuit';
+            return;
+        end if;
+        if v_state.circuit_open_until is not null then
+            if v_state.probe_until > v_now and v_state.probe_job_id <> p_job_id then
+                return query select 0, 0.5::double precision, 'circuit';
+                return;
+            end if;
+            v_is_probe := true;
+            granted := 1;
+        end if;
+    end if;
+
+    v_zone := coalesce(v_limits #>> '{hours,time_zone}', v_limits ->> 'time_zone', 'UTC');
+    v_today := (v_now at time zone v_zone)::date;
+    if v_today is distinct from v_state.day then
+        v_state.used_today := 0;
+    end if;
+    if v_limits ->> 'daily' is not null and not p_again then
+        granted := least(granted, (v_limits ->> 'daily')::bigint - v_state.used_today)::integer;
+        if granted < 1 then
+            return query
+                select 0, extract(epoch from (v_today + 1)::timestamp at time zone v_zone - v_now)::double precision, 'daily';
+            return;
+        end if;
+    end if;
+
+    v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
+    if v_rate is not null then
+        v_burst := greatest(coalesce((v_limits ->> 'burst')::double precision, v_rate / 5), 1);
+        v_tokens := case
+                        -- The bucket is full at the first call.
+                        when v_state.refilled_at is null then v_burst
+                        else least(v_burst, v_state.tokens + v_rate * greatest(extract(epoch from v_now - v_state.refilled_at), 0))
+                    end;
+        granted := least(granted, floor(v_tokens + v_rate * c_ahead))::integer;
+        if granted < 1 then
+            granted := 0;
+            wait_seconds := (1 - v_tokens) / v_rate - c_ahead;
+            why := 'rate';
+        else
+            wait_seconds := greatest((granted - v_tokens) / v_rate, 0);
+            why := case when wait_seconds > 0 then 'rate' end;
+        end if;
+        v_state.tokens := v_tokens - granted;
+        v_state.refilled_at := v_now;
+    end if;
+
+    update execution.account_states as state
+       set tokens = v_state.tokens,
+           refilled_at = v_state.refilled_at,
+           day = v_today,
+           used_today = v_state.used_today + granted,
+           probe_job_id = case when v_is_probe and granted > 0 then p_job_id else state.probe_job_id end,
+           probe_until = case when v_is_probe and granted > 0 then v_now + interval '2 minutes' else state.probe_until end
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id;
+    return next;
+end
+$$;
+comment on function execution.take_turns(text, uuid, integer, integer, boolean, double precision, boolean) is
+    'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait '
+    'before they are used; or 0, with the reason and the time until the next try. All times are those of the '
+    'database.';
+revoke all on function
+    execution.take_turns(text, uuid, integer, integer, boolean, double precision, boolean)
+    from public;
+grant execute on function
+    execution.take_turns(text, uuid, integer, integer, boolean, double precision, boolean)
+    to postrider_worker;
+
+create or replace function execution.hold_account(
+    p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    v_held record;
+begin
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    update execution.account_states as state
+       set wait_until = now() + least(p_seconds, 3600) * interval '1 second',
+           wait_reason = left(p_reason, 500)
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       and (state.wait_until is null or state.wait_until < now() + least(p_seconds, 3600) * interval '1 second');
+end
+$$;
+comment on function execution.hold_account(text, uuid, integer, boolean, double precision, text) is
+    'Records that the provider asked for no calls: every process waits for so long, at most one hour.';
+revoke all on function execution.hold_account(text, uuid, integer, boolean, double precision, text) from public;
+grant execute on function
+    execution.hold_account(text, uuid, integer, boolean, double precision, text)
+    to postrider_worker;

@@ -1,0 +1,179 @@
+-- The progress of runs, the launch certificate, and measurements for the metrics.
+
+-- An ended job has its counters in its own row, so only the items of the other jobs are counted: the cost depends on
+-- the work that is left. A dead job may leave items in doubt that are settled after its counters were written, so its
+-- items are counted until none is in doubt.
+--
+-- The planner does not know that most jobs are passed over, and would compile (jit) a plan for all of them.
+create or replace function execution.run_progress(p_run_ids uuid[])
+returns table (
+    run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint,
+    jobs_dead bigint, succeeded bigint, failed bigint, skipped bigint, in_doubt bigint, in_flight bigint)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+    select run.id,
+           run.intended,
+           jobs.*
+      from execution.campaign_runs as run
+           cross join lateral (
+               select count(*) filter (where job.status = 'queued'),
+                      count(*) filter (where job.status = 'locked'),
+                      count(*) filter (where job.status = 'failed'),
+                      count(*) filter (where job.status = 'completed'),
+                      count(*) filter (where job.status = 'dead'),
+                      coalesce(sum(case when done.is_done then job.succeeded else items.succeeded end), 0)::bigint,
+                      coalesce(sum(case when done.is_done then job.failed else items.failed end), 0)::bigint,
+                      coalesce(sum(case when done.is_done then job.skipped else items.skipped end), 0)::bigint,
+                      coalesce(sum(items.in_doubt), 0)::bigint,
+                      coalesce(sum(items.reserved - items.in_doubt), 0)::bigint
+                 from execution.job_queue as job
+                      cross join lateral (
+                          select case job.status
+                                     when 'completed' then true
+                                     when 'dead' then job.succeeded + job.failed + job.skipped = cardinality(job.item_ids)
+                                     else false
+                                 end as is_done) as done
+                      cross join lateral (
+                          select count(*) filter (where item.status in ('sent', 'called', 'posted')) as succeeded,
+                                 count(*) filter (where item.status = 'failed') as failed,
+                                 count(*) filter (where item.status = 'skipped') as skipped,
+                                 count(*) filter (where item.status = 'queued') as reserved,
+                                 count(execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts))
+                                     as in_doubt
+                            from execution.channel_outbox as item
+                           where item.job_id = job.id
+                             and not done.is_done) as items
+                where job.tenant_id = run.tenant_id
+                  and job.run_id = run.id) as jobs
+     where run.tenant_id = tenancy.required_tenant_id()
+       and run.id = any (p_run_ids)
+$$;
+comment on function execution.run_progress(uuid[]) is
+    'Counts the jobs and items of runs of the tenant by status.';
+revoke all on function execution.run_progress(uuid[]) from public;
+grant execute on function execution.run_progress(uuid[]) to postrider_app, postrider_worker, postrider_read;
+
+create or replace function execution.verify_launch(p_run_id uuid)
+returns table (
+    run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint,
+    in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean,
+    launched boolean)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+        raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
+    end if;
+    return query
+        with items as (
+            select count(*) filter (where item.status = 'sent') as sent,
+                   count(*) filter (where item.status = 'called') as called,
+                   count(*) filter (where item.status = 'posted') as posted,
+                   count(*) filter (where item.status = 'failed') as failed,
+                   count(*) filter (where item.status = 'skipped') as skipped,
+                   count(*) filter (where item.status = 'queued') as in_doubt,
+                   count(distinct item.recipient_id) as known
+              from execution.channel_outbox as item
+             where item.run_id = p_run_id
+        ), guarded as (
+            -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, and the
+            -- trigger that refuses reservations on a restored copy.
+            select count(*) = 6 and tenancy.sending_refusal() is null as holds
+              from (select from pg_constraint as wall
+                     where wall.conrelid = 'execution.channel_outbox'::regclass
+                       and wall.conname = 'channel_outbox_one_row_per_key'
+                       and pg_get_constraintdef(wall.oid) = 'UNIQUE (tenant_id, workspace_id, idempotency_key)'
+                     union all
+                    select from pg_trigger as wall
+                     where wall.tgrelid = 'execution.channel_outbox'::regclass
+                       and wall.tgname in ('channel_outbox_ends_are_final', 'channel_outbox_reservations_are_facts',
+                                           'channel_outbox_is_never_removed_from', 'channel_outbox_is_never_emptied',
+                                           'channel_outbox_waits_for_adoption')
+                       and wall.tgenabled in ('O', 'A')) as walls
+        )
+        select run.id,
+               run.status,
+               run.intended::bigint,
+               items.sent, items.called, items.posted, items.failed, items.skipped, items.in_doubt,
+               run.intended - items.known,
+               run.status in ('completed', 'partial', 'failed'),
+               items.in_doubt = 0 and run.intended = items.known,
+               guarded.holds,
+               run.status in ('completed', 'partial', 'failed') and items.in_doubt = 0 and run.intended = items.known
+               and guarded.holds
+          from execution.campaign_runs as run, items, guarded
+         where run.id = p_run_id;
+end
+$$;
+comment on function execution.verify_launch(uuid) is
+    'The launch certificate of a run: whether the run has ended, whether every intended item has ended, and whether a '
+    'second call is impossible, with the counts that show it. On a restored copy it does not certify that a second '
+    'call is impossible.';
+revoke all on function execution.verify_launch(uuid) from public;
+grant execute on function execution.verify_launch(uuid) to postrider_app, postrider_worker, postrider_read;
+
+create or replace function execution.launch_evidence(p_run_id uuid)
+returns table (
+    installation_id uuid, epoch integer, cause text, epoch_began_at timestamptz, system_identifier text, database_name text,
+    refusal text, last_mark_at timestamptz, items_adopted bigint)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+        raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
+    end if;
+    return query
+        select epoch.installation_id, epoch.number, epoch.cause, epoch.began_at, here.system_identifier, here.database_name,
+               tenancy.sending_refusal(),
+               (select max(known.marked_at) from tenancy.process_marks as known where known.epoch_id = epoch.id),
+               (select count(*)
+                  from execution.campaign_runs as run
+                       join execution.campaign_audit_log as line on line.tenant_id = run.tenant_id and line.run_id = run.id
+                 where run.id = p_run_id
+                   and line.action = 'item.adopted')
+          from tenancy.database_identity() as here
+               left join (select newest.* from tenancy.epochs as newest order by newest.number desc limit 1) as epoch on true;
+end
+$$;
+comment on function execution.launch_evidence(uuid) is
+    'Returns the basis of a run''s launch certificate: the installation and its epoch, the reason why a restored copy '
+    'certifies nothing, the time at which a process last compared the database with its witness, and the number of '
+    'items that an adoption put in doubt.';
+revoke all on function execution.launch_evidence(uuid) from public;
+grant execute on function execution.launch_evidence(uuid) to postrider_app, postrider_worker, postrider_read;
+
+create or replace function execution.measure_jobs()
+returns table (jobs_waiting bigint, jobs_locked bigint, oldest_lock_seconds double precision, items_in_doubt bigint,
+               oldest_doubt_seconds double precision)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select (select count(*) from execution.job_queue where status = 'queued'),
+           (select count(*) from execution.job_queue where status = 'locked'),
+           (select coalesce(extract(epoch from now() - min(locked_at)), 0) from execution.job_queue where status = 'locked'),
+           (select count(*) from execution.channel_outbox where in_doubt_since is not null),
+           (select coalesce(extract(epoch from now() - min(in_doubt_since)), 0)
+              from execution.channel_outbox
+             where in_doubt_since is not null)
+$$;
+comment on function execution.measure_jobs() is
+    'Counts queued jobs, locked jobs and items in doubt, with the age of the oldest, over all tenants, for the '
+    'metrics.';
+revoke all on function execution.measure_jobs() from public;
+grant execute on function execution.measure_jobs() to postrider_worker;

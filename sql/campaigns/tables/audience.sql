@@ -1,0 +1,123 @@
+-- The audience and the content of campaigns: leads, lists of leads, the staging table of imports, and assets.
+
+create table execution.leads (
+    id                 uuid        not null,
+    tenant_id          uuid        not null,
+    workspace_id       uuid        not null,
+    -- An import recognises a lead by its identity: the external id, else the e-mail address, else the phone number.
+    identity           text        not null,
+    external_id        text,
+    email              text,
+    phone              text,
+    timezone           text,
+    attributes         jsonb       not null default '{}',
+    suppressed_at      timestamptz,
+    suppression_reason text,
+    created_at         timestamptz not null default now(),
+    updated_at         timestamptz not null default now(),
+    primary key (tenant_id, id),
+    constraint leads_belong_to_a_workspace
+        foreign key (tenant_id, workspace_id) references tenancy.workspaces (tenant_id, id),
+    constraint leads_one_per_identity unique (tenant_id, workspace_id, identity),
+    constraint leads_identity_is_given check (identity <> '' and octet_length(identity) <= 400),
+    constraint leads_addresses_are_short
+        check (octet_length(email) <= 320 and octet_length(phone) <= 32 and octet_length(external_id) <= 255
+               and octet_length(timezone) <= 64),
+    constraint leads_addresses_fit_in_a_header
+        check (coalesce(email, '') || coalesce(phone, '') || coalesce(timezone, '') !~ '[[:cntrl:]]'),
+    constraint leads_attributes_are_a_small_object
+        check (jsonb_typeof(attributes) = 'object' and octet_length(attributes::text) <= 8192),
+    constraint leads_suppression_has_a_reason check ((suppressed_at is null) = (suppression_reason is null))
+);
+comment on table execution.leads is
+    'People whom campaigns address. A lead keeps its id and identity for ever; a suppressed lead gets no more '
+    'messages.';
+
+-- For reservations, which check every time whether a lead was suppressed since.
+create index leads_suppressed on execution.leads (tenant_id, id) where suppressed_at is not null;
+-- For jobs: a lead is skipped if any lead with the same address is suppressed. The address is the first column, so
+-- that the planner cannot mistake one of these indexes for the one above.
+create index leads_suppressed_by_email on execution.leads (lower(email), tenant_id, workspace_id)
+    where suppressed_at is not null;
+create index leads_suppressed_by_phone on execution.leads (phone, tenant_id, workspace_id)
+    where suppressed_at is not null;
+-- For searches by address. An external id is found by the lead's identity.
+create index leads_by_email on execution.leads (tenant_id, email, id) where email is not null;
+create index leads_by_phone on execution.leads (tenant_id, phone, id) where phone is not null;
+-- For imports, which look up every e-mail address of a file, whatever its case, and every phone number (index above).
+create index leads_by_lower_email on execution.leads (tenant_id, lower(email)) where email is not null;
+-- For imports: leads that were known by an address before an import named their external id.
+create index leads_by_later_external_id on execution.leads (tenant_id, external_id)
+    where external_id is not null and identity not like 'id:%';
+
+create table execution.lead_lists (
+    id           uuid        not null,
+    tenant_id    uuid        not null,
+    workspace_id uuid        not null,
+    name         text        not null,
+    created_at   timestamptz not null default now(),
+    primary key (tenant_id, id),
+    constraint lead_lists_belong_to_a_workspace
+        foreign key (tenant_id, workspace_id) references tenancy.workspaces (tenant_id, id),
+    constraint lead_lists_one_per_name unique (tenant_id, workspace_id, name),
+    constraint lead_lists_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255)
+);
+comment on table execution.lead_lists is
+    'Named lists of leads. A phase addresses one list.';
+
+create table execution.lead_list_members (
+    tenant_id uuid not null,
+    list_id   uuid not null,
+    lead_id   uuid not null,
+    primary key (tenant_id, list_id, lead_id),
+    constraint lead_list_members_have_a_list
+        foreign key (tenant_id, list_id) references execution.lead_lists (tenant_id, id),
+    constraint lead_list_members_are_leads
+        foreign key (tenant_id, lead_id) references execution.leads (tenant_id, id)
+);
+comment on table execution.lead_list_members is
+    'The leads of each list.';
+
+create unlogged table execution.lead_intake (
+    intake             uuid   not null,
+    line               bigint not null,
+    lead_id            uuid   not null,
+    identity           text   not null,
+    external_id        text,
+    email              text,
+    phone              text,
+    timezone           text,
+    attributes         jsonb  not null,
+    suppression_reason text
+);
+comment on table execution.lead_intake is
+    'Staging table of imports: COPY adds the lines of a file, and import_leads deletes them in the same transaction, '
+    'so no other transaction sees them. COPY cannot write to a table with row-level security, so this table has no '
+    'tenant; the app role may insert and may not read.';
+
+create index lead_intake_by_intake on execution.lead_intake (intake);
+
+create table execution.assets (
+    id           uuid        not null,
+    tenant_id    uuid        not null,
+    workspace_id uuid        not null,
+    name         text        not null,
+    version      integer     not null,
+    channel      text        not null,
+    content      jsonb       not null,
+    created_at   timestamptz not null default now(),
+    primary key (tenant_id, id),
+    constraint assets_belong_to_a_workspace
+        foreign key (tenant_id, workspace_id) references tenancy.workspaces (tenant_id, id),
+    constraint assets_one_per_version unique (tenant_id, workspace_id, name, version),
+    constraint assets_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
+    constraint assets_versions_count_from_one check (version >= 1),
+    constraint assets_channel_check check (channel in ('email', 'voice', 'social')),
+    constraint assets_content_is_a_small_object
+        check (jsonb_typeof(content) = 'object' and octet_length(content::text) <= 1048576)
+);
+comment on table execution.assets is
+    'Content in versions that never change, so that the content of every message can be read again.';
+
+-- For the list of assets, newest first, page by page.
+create index assets_by_age on execution.assets (tenant_id, created_at, id);

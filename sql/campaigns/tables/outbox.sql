@@ -1,0 +1,85 @@
+-- The outbox: one row per item and idempotency key, and the doubts and provider callbacks about items.
+
+-- Half of each page stays free and no index contains a column that a settlement changes, so that settling rewrites the
+-- row in place (HOT). Items in doubt are found by `in_doubt_since`, which an item that goes well never has.
+--
+-- `run_id` and `job_id` have no foreign keys: begin_windows takes them from a job that it has locked, and jobs and runs
+-- are never deleted.
+create table execution.channel_outbox (
+    id                  uuid        not null default gen_random_uuid(),
+    tenant_id           uuid        not null,
+    workspace_id        uuid        not null,
+    run_id              uuid        not null,
+    job_id              uuid        not null,
+    channel             text        not null,
+    provider            text        not null,
+    recipient_id        uuid,
+    recipient           text,
+    idempotency_key     text        not null,
+    status              text        not null default 'queued',
+    skipped             boolean     not null default false,
+    provider_message_id text,
+    error               text,
+    reserved_by         text,
+    attempt             integer,
+    message_hash        bytea,
+    created_at          timestamptz not null default now(),
+    finalized_at        timestamptz,
+    in_doubt_since      timestamptz,
+    -- The failover account, if the item was moved to it because the run's own account provably did not send it.
+    moved_to_account_id uuid,
+    primary key (id),
+    constraint channel_outbox_status_check
+        check (status in ('queued', 'sent', 'called', 'posted', 'failed', 'skipped')),
+    constraint channel_outbox_skipped_status_check check (skipped = false or status = 'skipped'),
+    constraint channel_outbox_only_queued_is_in_doubt check (in_doubt_since is null or status = 'queued'),
+    constraint channel_outbox_one_row_per_key unique (tenant_id, workspace_id, idempotency_key)
+) with (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.2,
+    autovacuum_analyze_scale_factor = 0.02,
+    autovacuum_vacuum_cost_delay = 1
+);
+comment on table execution.channel_outbox is
+    'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key '
+    'prevents a second call. A row is never deleted.';
+
+create index idx_channel_outbox_run_id on execution.channel_outbox (run_id);
+create index channel_outbox_by_job on execution.channel_outbox (job_id);
+create index channel_outbox_in_doubt on execution.channel_outbox (in_doubt_since) where in_doubt_since is not null;
+
+create table execution.doubts (
+    outbox_id     uuid        not null,
+    tenant_id     uuid        not null references tenancy.tenants (id),
+    account_id    uuid        not null,
+    provider      text        not null,
+    looks         integer     not null default 0,
+    next_look_at  timestamptz not null default now(),
+    held_by       text,
+    held_until    timestamptz,
+    repeated_at   timestamptz,
+    is_for_person boolean     not null default false,
+    note          text,
+    primary key (tenant_id, outbox_id)
+) with (fillfactor = 70);
+comment on table execution.doubts is
+    'One row per item in doubt, for as long as it is in doubt: the resolver that holds it, the time of the next look, '
+    'and the findings so far. looks counts the claims and is the fencing token of a claim.';
+
+create index doubts_due on execution.doubts (provider, next_look_at) where not is_for_person;
+
+create table execution.provider_callbacks (
+    tenant_id       uuid        not null references tenancy.tenants (id),
+    account_id      uuid        not null,
+    idempotency_key text        not null,
+    message_id      text        not null,
+    status          text        not null,
+    proves_action   boolean     not null,
+    received_at     timestamptz not null default now(),
+    primary key (tenant_id, account_id, idempotency_key, message_id, status),
+    constraint provider_callbacks_are_short
+        check (octet_length(idempotency_key) <= 64 and octet_length(message_id) <= 500 and octet_length(status) <= 64)
+);
+comment on table execution.provider_callbacks is
+    'Status callbacks of providers about their calls, each stored once. The rows are evidence and never change.';

@@ -1,0 +1,50 @@
+-- Runs: the executions of a phase.
+
+create table execution.campaign_runs (
+    id                  uuid        not null,
+    tenant_id           uuid        not null,
+    workspace_id        uuid        not null,
+    campaign_id         uuid        not null,
+    phase_id            uuid        not null,
+    channel             text        not null,
+    status              text        not null default 'queued',
+    asset_id            uuid        not null,
+    provider_account_id uuid        not null,
+    provider            text        not null,
+    scheduled_for       timestamptz,
+    quiet_time          interval    not null,
+    -- Third part of every item's idempotency key: the asset id, the version of the script, or the word social.
+    key_part            text        not null,
+    intended            integer     not null,
+    -- Number of leads of the list that were left out because an earlier lead has the same address.
+    same_address        integer     not null default 0,
+    correlation_id      uuid        not null,
+    created_at          timestamptz not null default now(),
+    started_at          timestamptz,
+    finished_at         timestamptz,
+    failover_account_id uuid,
+    -- Runs of a phase are numbered under the lock of the campaign, so the newest run does not depend on clocks.
+    number              integer     not null default 1,
+    -- A retry sends the items that failed since the last run of the whole audience.
+    cause               text        not null default 'start',
+    primary key (id),
+    constraint campaign_runs_one_per_tenant_and_id unique (tenant_id, id),
+    constraint campaign_runs_are_numbered unique (tenant_id, phase_id, number),
+    constraint campaign_runs_belong_to_a_phase
+        foreign key (tenant_id, phase_id) references execution.campaign_phases (tenant_id, id),
+    constraint campaign_runs_belong_to_a_campaign
+        foreign key (tenant_id, campaign_id) references execution.campaigns (tenant_id, id),
+    constraint campaign_runs_channel_check check (channel in ('email', 'voice', 'social')),
+    constraint campaign_runs_status_check
+        check (status in ('queued', 'running', 'completed', 'partial', 'failed')),
+    constraint campaign_runs_cause_check check (cause in ('start', 'retry', 'rerun')),
+    constraint campaign_runs_intend_something check (intended > 0)
+);
+comment on table execution.campaign_runs is
+    'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted.';
+
+create index campaign_runs_by_campaign on execution.campaign_runs (tenant_id, campaign_id, created_at);
+create index campaign_runs_by_phase on execution.campaign_runs (tenant_id, phase_id, created_at);
+create index campaign_runs_by_correlation on execution.campaign_runs (tenant_id, correlation_id);
+-- For the list of runs, newest first, page by page.
+create index campaign_runs_by_age on execution.campaign_runs (tenant_id, created_at, id);

@@ -1,0 +1,37 @@
+-- The two helpers that the other functions of schema jobs share, and the right to use the schema.
+-- Applied before tables.sql, because table defaults call jobs.new_id().
+
+grant usage on schema jobs to postrider_app, postrider_worker, postrider_read;
+
+create or replace function jobs.new_id()
+returns uuid
+language sql
+volatile
+parallel safe
+return encode(
+    set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+                            placing substring(
+                                int8send(floor(extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+                            from 1 for 6),
+                    52, 1),
+            53, 1),
+    'hex')::uuid;
+comment on function jobs.new_id() is
+    'Returns a new UUIDv7. Ids sort by creation time, like the ids that the Rust code makes.';
+revoke all on function jobs.new_id() from public;
+
+create or replace function jobs.keep_moving()
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '15s', true);
+    end if;
+end
+$$;
+comment on function jobs.keep_moving() is
+    'Limits idle time inside the current transaction to 15 seconds, unless the login has its own limit. Functions '
+    'that lock rows call it, so that a stalled client cannot block other clients.';
+revoke all on function jobs.keep_moving() from public;

@@ -1,0 +1,9995 @@
+-- The schema as it is after `postrider migrate`. To read, not to run.
+-- Made from the pg_dump of PostgreSQL 15; a test compares it. Refresh it with `make schema`.
+
+CREATE SCHEMA channels;
+
+COMMENT ON SCHEMA channels IS 'Chat: messages, links of senders, executors and replies.';
+
+CREATE SCHEMA events;
+
+COMMENT ON SCHEMA events IS 'Domain events: the sinks of the relay, and the functions that claim and complete events under them.';
+
+CREATE SCHEMA execution;
+
+COMMENT ON SCHEMA execution IS 'Campaigns: audience, phases, runs, send jobs, items and their idempotency keys.';
+
+CREATE SCHEMA jobs;
+
+COMMENT ON SCHEMA jobs IS 'Scheduled jobs: functions, schedules, job runs, dead letters, alerts and notifications.';
+
+CREATE SCHEMA m10_recovery;
+
+COMMENT ON SCHEMA m10_recovery IS 'Domain events: the outbox and the functions of the M10 contract.';
+
+CREATE SCHEMA postrider;
+
+COMMENT ON SCHEMA postrider IS 'Records of the migrator: applied files and the catalog that they lead to.';
+
+CREATE SCHEMA tenancy;
+
+COMMENT ON SCHEMA tenancy IS 'Tenants, workspaces, API keys, provider accounts, the audit log, answered requests, and the installation itself.';
+
+CREATE TABLE channels.channel_messages (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    provider text NOT NULL,
+    provider_message_id text NOT NULL,
+    sender_id text NOT NULL,
+    recipient_id text NOT NULL,
+    thread text,
+    text text NOT NULL,
+    status text DEFAULT 'accepted'::text NOT NULL,
+    user_id text,
+    role text,
+    reply jsonb,
+    last_error text,
+    correlation_id uuid NOT NULL,
+    deliveries integer DEFAULT 1 NOT NULL,
+    executions integer DEFAULT 0 NOT NULL,
+    is_executing boolean DEFAULT false NOT NULL,
+    leased_until timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_messages_executions_are_leased CHECK (((NOT is_executing) OR (leased_until IS NOT NULL))),
+    CONSTRAINT channel_messages_names_are_given CHECK (((btrim(provider_message_id) <> ''::text) AND (octet_length(provider_message_id) <= 512) AND (btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(recipient_id) <> ''::text) AND (octet_length(recipient_id) <= 255) AND (octet_length(thread) <= 512))),
+    CONSTRAINT channel_messages_only_failures_keep_a_reply CHECK (((reply IS NULL) OR (status = 'dispatch_failed'::text))),
+    CONSTRAINT channel_messages_only_open_ones_are_leased CHECK (((leased_until IS NULL) OR (status = ANY (ARRAY['accepted'::text, 'dispatch_failed'::text])))),
+    CONSTRAINT channel_messages_status_check CHECK ((status = ANY (ARRAY['accepted'::text, 'executed'::text, 'denied_unlinked'::text, 'denied_rbac'::text, 'denied_sentinel'::text, 'dispatch_failed'::text]))),
+    CONSTRAINT channel_messages_text_is_bounded CHECK ((octet_length(text) <= 65536))
+)
+WITH (fillfactor='70');
+
+ALTER TABLE ONLY channels.channel_messages FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE channels.channel_messages IS 'Messages that providers delivered, one row per provider message id. A message is executed if and only if its reply is in channels.channel_outbox. A reply that could not be enqueued is kept in `reply`.';
+
+CREATE FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) RETURNS TABLE(verdict text, execution integer, user_id text, role text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_link     channels.channel_links;
+    v_required text;
+    v_status   text;
+    v_reason   text;
+begin
+    select executor.required_role
+      into v_required
+      from channels.channel_executors as executor
+     where executor.tenant_id = p_message.tenant_id
+       and (executor.account_id = p_message.account_id or executor.account_id is null)
+     order by executor.account_id nulls last
+     limit 1;
+    if not found then
+        raise exception 'nothing executes the messages of this account'
+            using errcode = 'no_data_found',
+                  hint = 'Say what does: PUT /api/v2/channels/executors, or `postrider channels executor`.';
+    end if;
+    select link.*
+      into v_link
+      from channels.channel_links as link
+     where link.tenant_id = p_message.tenant_id
+       and link.account_id = p_message.account_id
+       and link.sender_id = p_message.sender_id;
+    if not found then
+        v_status := 'denied_unlinked';
+        v_reason := 'nobody is linked to this sender';
+    elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
+          < array_position(array['viewer', 'operator', 'admin'], v_required) then
+        v_status := 'denied_rbac';
+        v_reason := format('%s is %s, and it takes %s', v_link.user_id, v_link.role, v_required);
+    end if;
+    if v_status is not null then
+        update channels.channel_messages as message
+           set status = v_status,
+               user_id = v_link.user_id,
+               role = v_link.role,
+               last_error = v_reason,
+               is_executing = false,
+               leased_until = null,
+               updated_at = now()
+         where message.id = p_message.id;
+        return query select 'denied'::text, p_message.executions, v_link.user_id, v_link.role;
+        return;
+    end if;
+    return query
+        update channels.channel_messages as message
+           set executions = message.executions + 1,
+               is_executing = true,
+               leased_until = now() + p_lease,
+               user_id = v_link.user_id,
+               role = v_link.role,
+               updated_at = now()
+         where message.id = p_message.id
+        returning 'execute'::text, message.executions, message.user_id, message.role;
+end
+$$;
+
+COMMENT ON FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) IS 'Decides whether the sender may have the message executed, and if so leases the message to a new execution. Returns the verdict `execute` or `denied`.';
+
+CREATE FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) RETURNS TABLE(id uuid, tenant_id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_incremental_sort TO 'off'
+    AS $$
+declare
+    v_nobody  constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_tenant  uuid := coalesce(p_after_tenant, v_nobody);
+    v_account uuid := coalesce(p_after_account, v_nobody);
+    -- The claim goes around all accounts once.
+    v_is_second_round boolean := p_after_tenant is null;
+    v_room    integer;
+    v_left    integer := p_limit;
+    v_found   uuid[];
+    v_ids     uuid[] := '{}';
+begin
+    if coalesce(btrim(p_worker), '') = '' then
+        raise exception 'a dispatcher must name itself to claim replies' using errcode = 'invalid_parameter_value';
+    end if;
+    while v_left > 0 loop
+        select reply.tenant_id, reply.account_id
+          into v_tenant, v_account
+          from channels.channel_outbox as reply
+         where reply.status in ('pending', 'sending')
+           and (reply.tenant_id, reply.account_id) > (v_tenant, v_account)
+         order by reply.tenant_id, reply.account_id
+         limit 1;
+        if not found then
+            exit when v_is_second_round;
+            v_is_second_round := true;
+            v_tenant := v_nobody;
+            v_account := v_nobody;
+            continue;
+        end if;
+        exit when v_is_second_round and p_after_tenant is not null
+              and (v_tenant, v_account) > (p_after_tenant, p_after_account);
+        v_room := least(coalesce(p_rooms[array_position(p_accounts, v_account)], p_room), v_left);
+        continue when v_room < 1;
+        v_found := array(
+            select reply.id
+              from channels.channel_outbox as reply
+             where reply.status in ('pending', 'sending')
+               and reply.status = 'pending'
+               and reply.tenant_id = v_tenant
+               and reply.account_id = v_account
+               and reply.next_attempt_at <= now()
+             order by reply.next_attempt_at, reply.id
+             limit v_room
+               for update skip locked);
+        v_ids := v_ids || v_found;
+        v_left := v_left - cardinality(v_found);
+    end loop;
+    if v_ids = '{}' then
+        return;
+    end if;
+    return query
+        update channels.channel_outbox as reply
+           set status = 'sending',
+               locked_at = now(),
+               locked_by = p_worker,
+               claims = reply.claims + 1,
+               updated_at = now()
+         where reply.id = any (v_ids)
+        returning reply.id, reply.tenant_id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
+                  reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
+                  reply.provider_message_id, reply.correlation_id, reply.created_at,
+                  (select account.updated_at from tenancy.provider_accounts as account
+                    where account.tenant_id = reply.tenant_id and account.id = reply.account_id);
+end
+$$;
+
+COMMENT ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) IS 'Claims up to p_limit due replies, starting after the given account and going around once. Each account yields at most its entry in p_rooms, or p_room if it has none. Accounts are found one by one in the index, so one backlog does not slow down the claims of others.';
+
+CREATE FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) RETURNS TABLE(message_id uuid, tenant_id uuid, account_id uuid, provider text, sender_id text, recipient_id text, thread text, text text, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+declare
+    v_message channels.channel_messages;
+begin
+    for v_message in
+        select message.*
+          from channels.channel_messages as message
+         where message.leased_until < now()
+           and message.reply is null
+         order by message.leased_until
+         limit p_limit
+           for update skip locked
+    loop
+        if not exists (select from tenancy.provider_accounts as account
+                        where account.tenant_id = v_message.tenant_id and account.id = v_message.account_id) then
+            update channels.channel_messages as message
+               set status = 'dispatch_failed',
+                   last_error = 'its account was removed',
+                   is_executing = false,
+                   leased_until = null,
+                   updated_at = now()
+             where message.id = v_message.id;
+            continue;
+        end if;
+        -- A message of an account without an executor waits until there is one.
+        if not exists (select from channels.channel_executors as executor
+                        where executor.tenant_id = v_message.tenant_id
+                          and (executor.account_id = v_message.account_id or executor.account_id is null)) then
+            update channels.channel_messages as message
+               set is_executing = false,
+                   leased_until = now() + interval '1 minute'
+             where message.id = v_message.id;
+            continue;
+        end if;
+        return query
+            select v_message.id, v_message.tenant_id, v_message.account_id, v_message.provider, v_message.sender_id,
+                   v_message.recipient_id, v_message.thread, v_message.text, admitted.verdict, admitted.execution,
+                   admitted.user_id, admitted.role, v_message.correlation_id
+              from channels.admit_message(v_message, p_lease) as admitted;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) IS 'Takes up to p_limit messages whose execution lease has expired, because the process that executed them is gone. Returns the same verdicts as admit_message.';
+
+CREATE FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+begin
+    update channels.channel_messages as message
+       set status = 'denied_sentinel',
+           last_error = left(p_reason, 1000),
+           is_executing = false,
+           leased_until = null,
+           updated_at = now()
+     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+    return found;
+end
+$$;
+
+COMMENT ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) IS 'Ends a message that the sentinel refused. Returns false if this execution does not hold the message any more.';
+
+CREATE FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+declare
+    v_message channels.channel_messages;
+    v_count   integer := 0;
+begin
+    for v_message in
+        select message.*
+          from channels.channel_messages as message
+         where message.leased_until < now()
+           and message.reply is not null
+         order by message.leased_until
+         limit cardinality(p_reply_ids)
+           for update skip locked
+    loop
+        begin
+            perform channels.enqueue_reply(v_message, p_reply_ids[v_count + 1], v_message.reply, p_max_attempts);
+            v_count := v_count + 1;
+        exception when integrity_constraint_violation then
+            update channels.channel_messages as message
+               set last_error = left('its reply cannot be enqueued: ' || sqlerrm, 1000),
+                   leased_until = now() + interval '1 minute',
+                   updated_at = now()
+             where message.id = v_message.id;
+        end;
+    end loop;
+    return v_count;
+end
+$$;
+
+COMMENT ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) IS 'Puts kept replies into the outbox, at most one per given reply id, and returns their number. A reply that the outbox refuses waits a minute, so that it does not delay the others.';
+
+CREATE FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    insert into channels.channel_outbox
+           (id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, max_attempts, correlation_id)
+    values (p_reply_id, p_message.tenant_id, p_message.id, p_message.account_id, p_message.provider, p_message.recipient_id,
+            p_payload, p_max_attempts, p_message.correlation_id);
+    update channels.channel_messages
+       set status = 'executed',
+           reply = null,
+           last_error = null,
+           is_executing = false,
+           leased_until = null,
+           updated_at = now()
+     where id = p_message.id;
+end
+$$;
+
+COMMENT ON FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Puts a reply into the outbox and ends its message, in the transaction of the caller: both or neither.';
+
+CREATE FUNCTION channels.executor_of(p_account_id uuid) RETURNS TABLE(id uuid, kind text, url text, timeout_seconds integer, sealed_secret bytea, sentinel jsonb)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select executor.id, executor.kind, executor.url, executor.timeout_seconds, executor.sealed_secret, executor.sentinel
+      from channels.channel_executors as executor
+     where executor.tenant_id = tenancy.required_tenant_id()
+       and (executor.account_id = p_account_id or executor.account_id is null)
+     order by executor.account_id nulls last
+     limit 1
+$$;
+
+COMMENT ON FUNCTION channels.executor_of(p_account_id uuid) IS 'Returns the executor of an account of the current tenant. The secret is sealed; the executing process has the master key.';
+
+CREATE FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+begin
+    update channels.channel_messages as message
+       set status = 'dispatch_failed',
+           reply = p_reply,
+           last_error = left(p_error, 1000),
+           is_executing = false,
+           leased_until = case
+                              when p_reply is not null then now() + interval '1 minute'
+                              when p_execution < 5 then now() + interval '1 minute' * power(2, p_execution - 1)
+                          end,
+           updated_at = now()
+     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+    return found;
+end
+$$;
+
+COMMENT ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) IS 'Records that a message could not be executed, or that its reply could not be enqueued and is kept. A kept reply is retried every minute. An execution is retried after 1, 2, 4 and 8 minutes; after that only the provider or an operator can retry it.';
+
+CREATE FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+declare
+    v_message channels.channel_messages;
+begin
+    select * into v_message from channels.held_message(p_message_id, p_execution);
+    if not found then
+        return false;
+    end if;
+    perform channels.enqueue_reply(v_message, p_reply_id, p_payload, p_max_attempts);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Ends a message with its reply. Returns false and changes nothing if this execution does not hold the message any more.';
+
+CREATE FUNCTION channels.held_message(p_message_id uuid, p_execution integer) RETURNS SETOF channels.channel_messages
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select message.*
+      from channels.channel_messages as message
+     where message.tenant_id = tenancy.required_tenant_id()
+       and message.id = p_message_id
+       and message.executions = p_execution
+       and message.status in ('accepted', 'dispatch_failed')
+       for update
+$$;
+
+COMMENT ON FUNCTION channels.held_message(p_message_id uuid, p_execution integer) IS 'Returns and locks the message of the current tenant that this execution may still end. Returns no row if a newer execution has the message or the message has ended.';
+
+CREATE FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_id        uuid;
+begin
+    insert into channels.channel_links as link (id, tenant_id, account_id, sender_id, user_id, role)
+    values (p_id, v_tenant_id, p_account_id, p_sender_id, p_user_id, p_role)
+    on conflict on constraint channel_links_one_per_sender do update
+       set user_id = excluded.user_id,
+           role = excluded.role,
+           updated_at = now()
+    returning link.id into v_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'sender.linked', 'link:' || v_id, p_user_id || ' as ' || p_role);
+    return v_id;
+end
+$$;
+
+COMMENT ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) IS 'Sets the user and role of a sender at an account of the current tenant. Returns the id of the link.';
+
+CREATE FUNCTION channels.measure_replies() RETURNS TABLE(pending bigint, due bigint, over_a_minute bigint, over_ten_minutes bigint, over_an_hour bigint, oldest_seconds double precision, tried_before bigint, in_doubt bigint, sending bigint, dead bigint, unfinished_messages bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select count(*) filter (where reply.status = 'pending'),
+           count(*) filter (where reply.status = 'pending' and reply.next_attempt_at <= now()),
+           count(*) filter (where reply.created_at < now() - interval '1 minute'),
+           count(*) filter (where reply.created_at < now() - interval '10 minutes'),
+           count(*) filter (where reply.created_at < now() - interval '1 hour'),
+           coalesce(extract(epoch from now() - min(reply.created_at)), 0)::double precision,
+           count(*) filter (where reply.attempt_count > 0),
+           count(*) filter (where reply.in_doubt_since is not null),
+           count(*) filter (where reply.status = 'sending'),
+           (select count(*) from channels.channel_outbox as dead where dead.status = 'dead'),
+           (select count(*) from channels.channel_messages as message where message.leased_until is not null)
+      from channels.channel_outbox as reply
+     where reply.status in ('pending', 'sending')
+$$;
+
+COMMENT ON FUNCTION channels.measure_replies() IS 'Counts replies and unfinished messages over all tenants, for the metrics.';
+
+CREATE FUNCTION channels.prune_messages(p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+declare
+    v_removed bigint;
+begin
+    if p_older_than is null or p_older_than < interval '0' or p_limit is null or p_limit < 1 then
+        raise exception 'say how old a message must be, and how many to remove at most' using errcode = 'invalid_parameter_value';
+    end if;
+    -- Materialized: see requeue_replies.
+    with old as materialized (
+        select old.id
+          from channels.channel_messages as old
+         where old.created_at < now() - p_older_than
+           and old.status <> 'accepted'
+           and old.leased_until is null
+           and not exists (select from channels.channel_outbox as reply
+                            where reply.tenant_id = old.tenant_id
+                              and reply.channel_message_id = old.id
+                              and (reply.status in ('pending', 'sending') or reply.updated_at >= now() - p_older_than))
+         order by old.created_at
+         limit p_limit
+           for update skip locked
+    )
+    delete from channels.channel_messages as message
+     using old
+     where message.id = old.id;
+    get diagnostics v_removed = row_count;
+    return v_removed;
+end
+$$;
+
+COMMENT ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) IS 'Deletes up to p_limit ended messages that are older than p_older_than, with their replies. Messages with a reply that is not yet sent or dead stay.';
+
+CREATE FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    -- The row lock serializes two calls at once: the second one replaces the executor of the first.
+    perform from tenancy.tenants as tenant where tenant.id = v_tenant_id for no key update;
+    delete from channels.channel_executors as executor
+     where executor.tenant_id = v_tenant_id
+       and executor.account_id is not distinct from p_account_id;
+    insert into channels.channel_executors
+           (id, tenant_id, account_id, kind, url, timeout_seconds, sealed_secret, required_role, sentinel)
+    values (p_id, v_tenant_id, p_account_id, p_kind, p_url, p_timeout_seconds, p_sealed_secret, p_required_role, p_sentinel);
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'executor.set', 'executor:' || p_id, p_kind);
+end
+$$;
+
+COMMENT ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) IS 'Sets the executor of an account of the current tenant, or with a null account of all accounts without one of their own.';
+
+CREATE FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) RETURNS TABLE(message_id uuid, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_provider  text;
+    v_message   channels.channel_messages;
+begin
+    select account.provider
+      into v_provider
+      from tenancy.provider_accounts as account
+     where account.tenant_id = v_tenant_id
+       and account.id = p_account_id;
+    if not found then
+        raise exception 'there is no such account' using errcode = 'no_data_found';
+    end if;
+    -- One statement, so that Postgres finds an earlier delivery by the index of the constraint.
+    insert into channels.channel_messages as message
+           (id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id)
+    values (p_id, v_tenant_id, p_account_id, v_provider, p_provider_message_id, p_sender_id, p_recipient_id, p_thread, p_text,
+            p_correlation_id)
+    on conflict on constraint channel_messages_one_per_delivery do update
+       set deliveries = message.deliveries + 1
+    returning message.* into v_message;
+    if v_message.deliveries > 1 then
+        if v_message.status = 'dispatch_failed' and v_message.reply is not null then
+            perform channels.enqueue_reply(v_message, p_reply_id, v_message.reply, p_max_attempts);
+            return query select v_message.id, 'enqueued'::text, v_message.executions, v_message.user_id, v_message.role,
+                                v_message.correlation_id;
+            return;
+        end if;
+        if v_message.status not in ('accepted', 'dispatch_failed') or v_message.is_executing and v_message.leased_until > now() then
+            return query select v_message.id, 'duplicate'::text, v_message.executions, v_message.user_id, v_message.role,
+                                v_message.correlation_id;
+            return;
+        end if;
+    end if;
+    return query
+        select v_message.id, admitted.verdict, admitted.execution, admitted.user_id, admitted.role, v_message.correlation_id
+          from channels.admit_message(v_message, p_lease) as admitted;
+end
+$$;
+
+COMMENT ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) IS 'Records a message that a provider delivered, in the current tenant, and returns a verdict. `execute`: the caller executes it under this execution number until the lease ends. `denied`: the sender has no link or not the required role. `duplicate`: nothing to do. `enqueued`: the kept reply is in the outbox now.';
+
+CREATE FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) RETURNS integer
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select count(*)::integer
+      from (select from channels.channel_messages as message
+             where message.tenant_id = tenancy.required_tenant_id()
+               and message.account_id = p_account_id
+               and message.sender_id = p_sender_id
+               and message.created_at > now() - interval '1 minute'
+             limit 1000) as recent
+$$;
+
+COMMENT ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) IS 'Counts the messages of a sender of the current tenant in the last minute, up to a thousand.';
+
+CREATE FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer DEFAULT 1000) RETURNS TABLE(id uuid, channel_message_id uuid, correlation_id uuid, worker text)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+    -- Materialized: see requeue_replies.
+    with stale as materialized (
+        select stale.id, stale.locked_by
+          from channels.channel_outbox as stale
+         where stale.status = 'sending'
+           and stale.locked_at < now() - p_lock_timeout
+         order by stale.locked_at
+         limit p_limit
+           for update skip locked
+    )
+    update channels.channel_outbox as reply
+       set status = 'pending',
+           in_doubt_since = coalesce(reply.in_doubt_since, now()),
+           last_error = 'the dispatcher that was sending it went away',
+           next_attempt_at = now(),
+           locked_at = null,
+           locked_by = null,
+           updated_at = now()
+      from stale
+     where reply.id = stale.id
+    returning reply.id, reply.channel_message_id, reply.correlation_id, stale.locked_by
+$$;
+
+COMMENT ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) IS 'Releases replies whose lock is older than p_lock_timeout, because their dispatcher is gone. They become in doubt, because the attempt may have arrived.';
+
+CREATE FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update channels.channel_outbox as reply
+       set provider_message_id = case when p_proves_action then coalesce(reply.provider_message_id, left(p_provider_message_id, 512))
+                                      else reply.provider_message_id end,
+           -- Reports can arrive out of order.
+           delivery_status = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_status
+                                  else left(p_status, 64) end,
+           delivery_error = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_error
+                                 else left(p_error, 1000) end,
+           delivery_status_at = greatest(reply.delivery_status_at, coalesce(p_at, now())),
+           -- For a dead reply this is the time at which it became dead.
+           updated_at = case when reply.status = 'dead' then reply.updated_at else now() end
+     where reply.tenant_id = tenancy.required_tenant_id()
+       and reply.account_id = p_account_id
+       and reply.id = p_reply_id;
+    return found;
+end
+$$;
+
+COMMENT ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) IS 'Records a delivery report of a provider about a reply, in the current tenant. A report that proves the arrival keeps the reply from being sent again. Returns false if the account has no such reply.';
+
+CREATE FUNCTION channels.remove_executor(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    delete from channels.channel_executors as executor where executor.tenant_id = v_tenant_id and executor.id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'executor.removed', 'executor:' || p_id);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) IS 'Removes an executor. Messages that find no other executor are refused from then on. Returns false if the current tenant has no such executor.';
+
+CREATE FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) RETURNS SETOF uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    return query
+        -- Materialized, because a join could run this query again for each row and then find other rows each time.
+        with dead as materialized (
+            select dead.id
+              from channels.channel_outbox as dead
+             where dead.tenant_id = v_tenant_id
+               and dead.status = 'dead'
+               and (p_id is null or dead.id = p_id)
+               and (p_account_id is null or dead.account_id = p_account_id)
+               and (p_provider is null or dead.provider = p_provider)
+               and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
+               and (p_dead_before is null or dead.updated_at < p_dead_before)
+               and (p_dead_since is null or dead.updated_at >= p_dead_since)
+             order by dead.updated_at
+             limit p_limit
+               for update
+        ), requeued as (
+            update channels.channel_outbox as reply
+               set status = 'pending',
+                   attempt_count = 0,
+                   next_attempt_at = now(),
+                   updated_at = now()
+              from dead
+             where reply.id = dead.id
+               and reply.status = 'dead'
+            returning reply.id
+        ), noted as (
+            insert into tenancy.audit_log (tenant_id, actor, action, subject)
+            select v_tenant_id, p_actor, 'reply.requeued', 'reply:' || requeued.id
+              from requeued
+        )
+        select requeued.id from requeued;
+end
+$$;
+
+COMMENT ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) IS 'Makes dead replies of the current tenant pending again, with all their attempts: the one with p_id, or up to p_limit that match. A null filter matches everything. Each one is audited.';
+
+CREATE FUNCTION channels.require_reply() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if not exists (select from channels.channel_outbox as reply
+                    where reply.tenant_id = new.tenant_id and reply.channel_message_id = new.id) then
+        raise exception 'channels.channel_messages: a message is executed once its reply is in the outbox'
+            using errcode = 'check_violation', constraint = tg_name;
+    end if;
+    return new;
+end
+$$;
+
+COMMENT ON FUNCTION channels.require_reply() IS 'Trigger function: refuses the status `executed` for a message whose reply is not in channels.channel_outbox.';
+
+CREATE FUNCTION channels.retry_message(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update channels.channel_messages as message
+       set is_executing = false,
+           leased_until = now(),
+           updated_at = now()
+     where message.tenant_id = v_tenant_id
+       and message.id = p_id
+       and message.status = 'dispatch_failed'
+       and not (message.is_executing and message.leased_until > now());
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'message.retried', 'message:' || p_id);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION channels.retry_message(p_id uuid, p_actor text) IS 'Makes a failed message of the current tenant due now, for an operator. Returns false if the tenant has no such failed message or the message is being executed.';
+
+CREATE FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '10s'
+    AS $$
+begin
+    return query
+        with settled as (
+            update channels.channel_outbox as reply
+               set status = case
+                                when given.verdict = 'sent'
+                                  or given.verdict <> 'release' and reply.provider_message_id is not null then 'sent'
+                                when given.verdict = 'dead'
+                                  or given.verdict = 'retry' and reply.attempt_count + 1 >= reply.max_attempts then 'dead'
+                                else 'pending'
+                            end,
+                   attempt_count = reply.attempt_count + case when given.verdict in ('retry', 'dead') then 1 else 0 end,
+                   next_attempt_at = case when given.verdict in ('retry', 'release') then now() + given.pause
+                                          else reply.next_attempt_at end,
+                   last_error = case when given.verdict = 'sent' then reply.last_error
+                                     else coalesce(left(given.error, 1000), reply.last_error) end,
+                   in_doubt_since = case when given.verdict = 'sent'
+                                           or given.verdict <> 'release' and reply.provider_message_id is not null then null
+                                         when given.in_doubt then coalesce(reply.in_doubt_since, now())
+                                         else reply.in_doubt_since end,
+                   provider_message_id = coalesce(left(given.message_id, 512), reply.provider_message_id),
+                   sent_at = case when given.verdict = 'sent'
+                                    or given.verdict <> 'release' and reply.provider_message_id is not null then now() end,
+                   locked_at = null,
+                   locked_by = null,
+                   updated_at = now()
+              from unnest(p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
+                   as given (id, claim, verdict, message_id, error, pause, in_doubt)
+             -- A lock implies the status `sending`. A condition on the status would make Postgres search the index of
+             -- all pending and sending replies.
+             where reply.id = given.id
+               and reply.locked_by = p_worker
+               and reply.claims = given.claim
+               and given.verdict in ('sent', 'retry', 'dead', 'release')
+            returning reply.id, reply.status, reply.tenant_id, reply.last_error
+        ), noted as (
+            insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+            select settled.tenant_id, p_worker, 'reply.dead', 'reply:' || settled.id, settled.last_error
+              from settled
+             where settled.status = 'dead'
+        )
+        select settled.id, settled.status from settled;
+end
+$$;
+
+COMMENT ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) IS 'Records results under their claims and returns the new status of each reply; replies that are no longer held under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; `dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent.';
+
+CREATE FUNCTION channels.unlink_sender(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    delete from channels.channel_links as link where link.tenant_id = v_tenant_id and link.id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'sender.unlinked', 'link:' || p_id);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) IS 'Removes the link of a sender. Returns false if the current tenant has no such link.';
+
+CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_ids bigint[];
+begin
+    if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
+        raise exception 'the sinks of generation % are not the registered ones', coalesce(p_generation::text, 'null')
+            using errcode = 'PR004',
+                  hint = 'Run `postrider relay sinks` to see the registered ones.';
+    end if;
+    -- Claim first, then read in a statement of its own. A single statement would claim events that were committed after
+    -- its snapshot, not find them when it reads the outbox, and keep them claimed without returning them.
+    v_ids := array(select claimed.id from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed);
+    return query
+        select event.id,
+               event.aggregate_type,
+               event.aggregate_id,
+               event.event_type,
+               event.payload,
+               event.retry_count,
+               event.created_at,
+               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
+          from m10_recovery.outbox as event
+         where event.id = any (v_ids);
+end
+$$;
+
+COMMENT ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) IS 'Claims events for a relay that delivers to the sinks of this generation. For each event it also returns when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
+
+CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    lock table events.sink_sets in row share mode;
+    if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
+        return false;
+    end if;
+    perform m10_recovery.complete_outbox_events(p_processor_id, p_event_ids, p_errors);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes events like m10_recovery.complete_outbox_events, if the sinks of this generation are the registered ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay releases them.';
+
+CREATE TABLE events.sink_sets (
+    generation bigint NOT NULL,
+    sinks jsonb NOT NULL,
+    registered_at timestamp with time zone DEFAULT now() NOT NULL,
+    registered_by text NOT NULL,
+    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
+);
+
+COMMENT ON TABLE events.sink_sets IS 'Sets of sinks that relays deliver to; the one with the highest generation is registered. A sink has a name, a kind, a target that identifies its destination without its secrets, and the patterns of the events that it receives.';
+
+CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if not exists (select from events.sink_sets) then
+        -- If two relays start at once, the second one waits here and then sees the sinks of the first.
+        lock table events.sink_sets in exclusive mode;
+        insert into events.sink_sets (generation, sinks, registered_by)
+        select 1, p_sinks, p_actor
+         where not exists (select from events.sink_sets);
+    end if;
+    return query
+        select registered.*
+          from events.sink_sets as registered
+         order by registered.generation desc
+         limit 1;
+end
+$$;
+
+COMMENT ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) IS 'Registers the sinks if none are registered yet, and returns the registered ones.';
+
+CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_registered events.sink_sets;
+begin
+    lock table events.sink_sets in exclusive mode;
+    select registered.*
+      into v_registered
+      from events.sink_sets as registered
+     order by registered.generation desc
+     limit 1;
+    if v_registered.sinks is distinct from p_sinks then
+        insert into events.sink_sets (generation, sinks, registered_by)
+        values (coalesce(v_registered.generation, 0) + 1, p_sinks, p_actor)
+        returning * into v_registered;
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (null, p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
+    end if;
+    return next v_registered;
+end
+$$;
+
+COMMENT ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) IS 'Registers these sinks in place of the registered ones, and returns the registered ones. Completions under way commit first; complete_events refuses later ones under the old sinks.';
+
+CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    insert into execution.campaign_audit_log
+           (tenant_id, campaign_id, phase_id, run_id, job_id, outbox_id, actor, action, note)
+    values (p_tenant_id, p_campaign_id, p_phase_id, p_run_id, p_job_id, p_outbox_id, p_actor, p_action, p_note);
+end
+$$;
+
+COMMENT ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) IS 'Adds a line to the audit log of campaigns.';
+
+CREATE FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_run_id uuid;
+    v_job_id uuid;
+    v_in_flight bigint;
+begin
+    select run.id
+      into v_run_id
+      from execution.campaign_phases as phase
+           join execution.campaign_runs as run
+             on run.tenant_id = phase.tenant_id and run.phase_id = phase.id
+     where phase.tenant_id = v_tenant_id
+       and phase.campaign_id = p_campaign_id
+       and phase.phase = p_phase
+     order by run.number desc
+     limit 1;
+    -- Stop waiting for a worker that hangs inside its transaction. The caller can ask again.
+    perform set_config('lock_timeout', '10s', true);
+    -- Lock one job at a time and release it at once: holding several locks while waiting for another can deadlock.
+    for v_job_id in
+        select job.id
+          from execution.job_queue as job
+         where job.run_id = v_run_id
+           and job.status = 'locked'
+    loop
+        begin
+            perform from execution.job_queue as job where job.id = v_job_id for no key update;
+            raise sqlstate 'PR000';
+        exception when sqlstate 'PR000' then
+            null; -- the rollback to the savepoint released the lock
+        end;
+    end loop;
+    select coalesce(sum(progress.in_flight), 0)::bigint
+      into v_in_flight
+      from execution.run_progress(array[v_run_id]) as progress;
+    return v_in_flight;
+end
+$$;
+
+COMMENT ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) IS 'Waits until every transaction that began to reserve items of the phase before its pause has committed. Returns the number of calls in flight.';
+
+CREATE FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_begun record;
+    v_last integer := 0;
+begin
+    v_begun := execution.begin_windows(p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids, p_recipients,
+                                       p_message_hashes, p_verdicts, p_reasons);
+    for n in 1..cardinality(p_job_ids) loop
+        if v_begun.windows[n] <> 'open' then
+            return query select p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
+        else
+            return query
+                select p_job_ids[n], v_begun.outbox_ids[i], v_begun.item_ids[i], v_begun.idempotency_keys[i],
+                       coalesce(v_begun.verdicts[i], 'reserved')
+                  from generate_series(v_last + 1, v_last + p_counts[n]) as i;
+        end if;
+        v_last := v_last + p_counts[n];
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) IS 'Reserves items as begin_windows does, and returns a row per item whose verdict is reserved or the status of the item. A window that is not open returns one row with the verdict lost or paused.';
+
+CREATE FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    v_job record;
+    v_suppressed uuid[];
+    v_end integer;
+    v_paused uuid[];
+    -- One entry per window: the values that its items share.
+    v_ends integer[] := '{}'::integer[];
+    v_tenant_ids uuid[] := array_fill(null::uuid, array[cardinality(p_job_ids)]);
+    v_workspace_ids uuid[] := v_tenant_ids;
+    v_run_ids uuid[] := v_tenant_ids;
+    v_channels text[] := array_fill(null::text, array[cardinality(p_job_ids)]);
+    v_providers text[] := v_channels;
+    v_prefixes text[] := v_channels;
+    v_suffixes text[] := v_channels;
+    -- One entry per item: the number of its window; null if the window is lost or paused.
+    v_places integer[] := '{}'::integer[];
+    v_reasons text[] := p_reasons;
+    v_inserted integer;
+begin
+    perform tenancy.limit_idle_time();
+    -- A reservation must survive a crash, whatever the settings of the login are.
+    perform tenancy.require_durable_commit();
+    -- Each statement needs its own snapshot: otherwise a committed pause would go unseen.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'items are reserved at the isolation level read committed, not %', current_setting('transaction_isolation')
+            using errcode = 'invalid_parameter_value', hint = 'Begin with: begin isolation level read committed.';
+    end if;
+    if not array_remove(p_verdicts, null) <@ array['failed', 'skipped'] then
+        raise exception 'an item that is not called is failed or skipped' using errcode = 'invalid_parameter_value';
+    end if;
+    windows := array_fill('lost'::text, array[cardinality(p_job_ids)]);
+    outbox_ids := p_outbox_ids;
+    item_ids := '{}';
+    verdicts := p_verdicts;
+    v_end := 0;
+    for n in 1..cardinality(p_job_ids) loop
+        v_end := v_end + p_counts[n];
+        v_ends := v_ends || v_end;
+    end loop;
+
+    -- The share lock keeps the job with this worker until the reservations are committed.
+    for v_job in
+        select wanted.n, wanted.first, wanted.count, job.*
+          from unnest(p_job_ids, p_attempts, p_first, p_counts) with ordinality as wanted (job_id, attempt, first, count, n)
+               cross join lateral (
+                   select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
+                          run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
+                     from execution.job_queue as job
+                          join execution.campaign_runs as run on run.id = job.run_id
+                    where job.id = wanted.job_id
+                      and job.status = 'locked'
+                      and job.locked_by = p_worker_id
+                      and job.attempts = wanted.attempt
+                      for share of job) as job
+         order by wanted.n
+    loop
+        if cardinality(v_job.items) is distinct from v_job.count then
+            raise exception 'job % has no items % to %', v_job.id, v_job.first, v_job.first + v_job.count - 1
+                using errcode = 'invalid_parameter_value';
+        end if;
+        v_end := v_ends[v_job.n] - v_job.count;
+        if v_end > cardinality(item_ids) then
+            item_ids := item_ids || array_fill(null::uuid, array[v_end - cardinality(item_ids)]);
+            v_places := v_places || array_fill(null::integer, array[v_end - cardinality(v_places)]);
+        end if;
+        v_suppressed := array(
+            select lead.id
+              from execution.leads as lead
+             where lead.tenant_id = v_job.tenant_id
+               and lead.id = any (v_job.items)
+               and lead.suppressed_at is not null);
+        for i in 1..v_job.count * least(cardinality(v_suppressed), 1) loop
+            if v_job.items[i] = any (v_suppressed) and verdicts[v_end + i] is null then
+                verdicts[v_end + i] := 'skipped';
+                v_reasons[v_end + i] := 'the lead is suppressed';
+            end if;
+        end loop;
+        windows[v_job.n] := 'open';
+        v_tenant_ids[v_job.n] := v_job.tenant_id;
+        v_workspace_ids[v_job.n] := v_job.workspace_id;
+        v_run_ids[v_job.n] := v_job.run_id;
+        v_channels[v_job.n] := v_job.channel;
+        v_providers[v_job.n] := v_job.provider;
+        v_prefixes[v_job.n] := v_job.run_id::text || '|';
+        v_suffixes[v_job.n] := '|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for);
+        item_ids := item_ids || v_job.items;
+        v_places := v_places || array_fill(v_job.n::integer, array[v_job.count]);
+    end loop;
+
+    -- Read the phases after the last job is locked, in a statement with its own snapshot. A pause that has
+    -- committed is seen here; a pause that commits later waits for these locks before it answers
+    -- (await_reservations).
+    v_paused := array(
+        select run.id
+          from execution.campaign_runs as run
+               join execution.campaign_phases as phase
+                 on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+         where run.id = any (v_run_ids)
+           and phase.status <> 'in_progress');
+    for n in 1..cardinality(p_job_ids) * least(cardinality(v_paused), 1) loop
+        if v_run_ids[n] = any (v_paused) then
+            windows[n] := 'paused';
+            v_places := array_replace(v_places, n, null);
+        end if;
+    end loop;
+
+    -- The same key as outbox_key, with the parts that a window shares computed once.
+    idempotency_keys := array(
+        select encode(sha256(convert_to(v_prefixes[item.place] || item.id::text || v_suffixes[item.place], 'UTF8')), 'hex')
+          from (select unnest(item_ids) as id, unnest(v_places) as place) as item);
+
+    begin
+        insert into execution.channel_outbox
+               (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
+                status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+        select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+               v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
+               coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
+               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+          from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
+                       unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
+                       unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
+         where item.place is not null;
+        get diagnostics v_inserted = row_count;
+        if v_inserted <> cardinality(array_remove(v_places, null)) then
+            raise exception 'not every item was given a row' using errcode = 'assert_failure';
+        end if;
+        return;
+    exception when unique_violation then
+        -- The failed insert was rolled back; the insert below handles the conflicts.
+    end;
+    insert into execution.channel_outbox
+           (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
+            status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+    select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+           v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
+           coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
+           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+      from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
+                   unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
+                   unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
+     where item.place is not null
+        on conflict (tenant_id, workspace_id, idempotency_key) do nothing;
+
+    -- Decide which rows belong to this call. A row under the id that the caller generated is its own: either it was
+    -- inserted above, or an earlier call committed it and the response was lost. The provider was not called for
+    -- it, because no worker received the reservation.
+    select array_agg(coalesce(item.id, wanted.id) order by wanted.n),
+           array_agg(case
+                         when item.id is null then 'missing'
+                         when item.status = 'queued' and item.id = wanted.id and item.reserved_by = p_worker_id
+                              and item.attempt = p_attempts[wanted.place] and item.in_doubt_since is null
+                              then null
+                         else item.status
+                     end order by wanted.n)
+      into outbox_ids, verdicts
+      from unnest(outbox_ids, v_places, idempotency_keys) with ordinality as wanted (id, place, key, n)
+           left join execution.channel_outbox as item
+                  on item.tenant_id = any (array[v_tenant_ids[wanted.place]])
+                 and item.workspace_id = any (array[v_workspace_ids[wanted.place]])
+                 and item.idempotency_key = any (array[wanted.key]);
+end
+$$;
+
+COMMENT ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of jobs that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
+
+CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+    perform tenancy.limit_idle_time();
+    if coalesce(btrim(p_resolver_id), '') = '' then
+        raise exception 'a resolver must name itself to claim doubts'
+            using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
+    end if;
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'the limit must lie between 1 and 1000, not %', coalesce(p_limit::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    return query
+        with due as (
+            select doubt.tenant_id, doubt.outbox_id
+              from execution.doubts as doubt
+             where not doubt.is_for_person
+               and doubt.next_look_at <= now()
+               and (doubt.held_until is null or doubt.held_until < now())
+               and doubt.provider = any (p_providers)
+               and doubt.account_id <> all (p_except_accounts)
+             order by doubt.next_look_at
+             limit p_limit
+               for update skip locked
+        ), held as (
+            update execution.doubts as doubt
+               set looks = doubt.looks + 1,
+                   held_by = p_resolver_id,
+                   held_until = now() + p_lease
+              from due
+             where doubt.tenant_id = any (array[due.tenant_id])
+               and doubt.outbox_id = any (array[due.outbox_id])
+         returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
+        )
+        select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
+               held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, now(), asset.content, account.settings,
+               account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
+               case
+                   when lead.id is not null
+                       then jsonb_build_object('id', lead.id, 'external_id', lead.external_id, 'email', lead.email,
+                                               'phone', lead.phone, 'timezone', lead.timezone,
+                                               'attributes', lead.attributes)
+               end,
+               lead.suppressed_at is not null
+               or exists (select
+                            from execution.leads as other
+                           where other.tenant_id = lead.tenant_id
+                             and other.workspace_id = lead.workspace_id
+                             and lower(other.email) = lower(lead.email)
+                             and other.suppressed_at is not null
+                             and item.channel = 'email')
+               or exists (select
+                            from execution.leads as other
+                           where other.tenant_id = lead.tenant_id
+                             and other.workspace_id = lead.workspace_id
+                             and other.phone = lead.phone
+                             and other.suppressed_at is not null
+                             and item.channel = 'voice'),
+               held.repeated_at,
+               (select callback.message_id
+                  from execution.provider_callbacks as callback
+                 where callback.tenant_id = item.tenant_id
+                   and callback.account_id = held.account_id
+                   and callback.idempotency_key = item.idempotency_key
+                   and callback.proves_action
+                 order by callback.received_at
+                 limit 1)
+          from held
+               join execution.channel_outbox as item on item.id = any (array[held.outbox_id])
+               join execution.campaign_runs as run on run.id = any (array[item.run_id])
+               join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
+               left join tenancy.provider_accounts as account
+                      on account.tenant_id = held.tenant_id
+                     and account.id = held.account_id
+               left join execution.leads as lead on lead.tenant_id = item.tenant_id and lead.id = item.recipient_id
+         where item.in_doubt_since is not null;
+end
+$$;
+
+COMMENT ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) IS 'Claims items in doubt that are due for a look, of the given providers, for the length of the lease. The number of the look is the fencing token: a resolver whose claim was taken over changes nothing.';
+
+CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DEFAULT 10, p_except uuid[] DEFAULT '{}'::uuid[], p_except_runs uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer, item_ids uuid[], channel text, asset_id uuid, provider_account_id uuid, provider text, scheduled_for timestamp with time zone, key_part text, correlation_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+declare
+    v_job record;
+    v_run_id uuid;
+    v_run record;
+    v_tenants uuid[];
+    v_tenant uuid;
+    v_share integer;
+    v_found uuid[];
+    v_ids uuid[] := '{}'::uuid[];
+begin
+    perform tenancy.limit_idle_time();
+    if coalesce(btrim(p_worker_id), '') = '' then
+        raise exception 'a worker must name itself to claim jobs'
+            using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
+    end if;
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'the limit must lie between 1 and 1000, not %', coalesce(p_limit::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+
+    for v_job in
+        with stale as (
+            select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts, job.locked_by
+              from execution.job_queue as job
+             where job.status = 'locked'
+               and job.locked_at < now() - interval '5 minutes'
+             order by job.locked_at
+             limit 100
+               for update skip locked
+        )
+        -- Ordered by run, because ending a run locks it: two concurrent sweeps cannot deadlock.
+        select stale.* from stale order by stale.run_id, stale.id
+    loop
+        -- A hanging worker may hold locks on some of these items. Skip its job instead of waiting, so that one such
+        -- worker cannot block every claim; a later claim tries again.
+        begin
+            perform
+               from execution.channel_outbox as item
+              where item.job_id = v_job.id
+                and item.status = 'queued'
+                and item.in_doubt_since is null
+              order by item.id
+                for no key update nowait;
+        exception when lock_not_available then
+            continue;
+        end;
+        if exists (select
+                     from execution.campaign_runs as run
+                          join execution.campaign_phases as phase
+                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                    where run.id = v_job.run_id
+                      and phase.status = 'paused'
+                      for share of phase)
+        then
+            -- The worker did not release the job when its phase was paused. That uses up no attempt.
+            perform execution.doubt_leftovers(v_job.id, p_worker_id);
+            update execution.job_queue
+               set status = 'queued',
+                   attempts = attempts - 1,
+                   locked_by = null,
+                   locked_at = null,
+                   run_after = 'infinity'
+             where id = v_job.id;
+            perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
+                                    'its phase is paused; not heard of for five minutes: ' || v_job.locked_by);
+        elsif v_job.attempts < v_job.max_attempts then
+            perform execution.doubt_leftovers(v_job.id, p_worker_id);
+            update execution.job_queue
+               set status = 'queued',
+                   locked_by = null,
+                   locked_at = null,
+                   last_error = 'its worker was not heard of for five minutes'
+             where id = v_job.id;
+            perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
+                                    'not heard of for five minutes: ' || v_job.locked_by);
+        else
+            perform execution.end_attempt(v_job.id, p_worker_id, interval '0', 'its worker was not heard of for five minutes');
+        end if;
+    end loop;
+    with due as (
+        select retry.id
+          from execution.job_queue as retry
+         where retry.status = 'failed'
+           and retry.run_after <= now()
+         order by retry.run_after
+         limit 100
+           for update skip locked
+    ), requeued as (
+        update execution.job_queue as job
+           set status = 'queued'
+          from due
+         where job.id = any (array[due.id])
+     returning job.tenant_id, job.run_id, job.id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
+    select requeued.tenant_id, requeued.run_id, requeued.id, p_worker_id, 'job.queued'
+      from requeued;
+
+    -- A loose index scan: one index lookup per tenant that has a queued job.
+    v_tenants := array(
+        with recursive waiting as (
+            (select job.tenant_id, job.run_after
+               from execution.job_queue as job
+              where job.status = 'queued'
+              order by job.tenant_id, job.run_after
+              limit 1)
+            union all
+            select next.tenant_id, next.run_after
+              from waiting
+                   cross join lateral (
+                       select job.tenant_id, job.run_after
+                         from execution.job_queue as job
+                        where job.status = 'queued'
+                          and job.tenant_id > waiting.tenant_id
+                        order by job.tenant_id, job.run_after
+                        limit 1) as next
+        )
+        select waiting.tenant_id
+          from waiting
+               left join execution.turns as turn on turn.tenant_id = waiting.tenant_id
+         where waiting.run_after <= now()
+           and waiting.tenant_id <> all (p_except)
+         order by turn.last_turn_at nulls first, waiting.tenant_id);
+
+    -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more jobs.
+    v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
+    for round in 1..2 loop
+        foreach v_tenant in array v_tenants loop
+            exit when cardinality(v_ids) >= p_limit;
+            v_found := array(
+                select job.id
+                  from execution.job_queue as job
+                 where job.tenant_id = v_tenant
+                   and job.status = 'queued'
+                   and job.run_after <= now()
+                   and job.id <> all (v_ids)
+                   -- The case hides the condition from the planner, so that it reads the index in order and stops
+                   -- at the limit.
+                   and case when cardinality(p_except_runs) = 0 then true else job.run_id <> all (p_except_runs) end
+                 order by job.run_after, job.id
+                 limit least(v_share, p_limit - cardinality(v_ids))
+                   for update skip locked);
+            v_ids := v_ids || v_found;
+        end loop;
+        v_share := p_limit;
+    end loop;
+    if cardinality(v_ids) = 0 then
+        return;
+    end if;
+
+    update execution.job_queue as job
+       set status = 'locked',
+           attempts = job.attempts + 1,
+           locked_by = p_worker_id,
+           locked_at = now(),
+           waits_for = null
+     where job.id = any (v_ids);
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
+    select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.locked', 'attempt ' || job.attempts
+      from execution.job_queue as job
+     where job.id = any (v_ids);
+    -- Ordered by id, so that two concurrent claims cannot deadlock.
+    for v_run_id in
+        select distinct job.run_id from execution.job_queue as job where job.id = any (v_ids) order by job.run_id
+    loop
+        update execution.campaign_runs as run
+           set status = 'running',
+               started_at = now()
+         where run.id = v_run_id
+           and run.status = 'queued'
+     returning run.tenant_id, run.campaign_id, run.phase_id
+          into v_run;
+        if found then
+            perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, v_run_id, null, null, p_worker_id,
+                                    'run.running', null);
+        end if;
+    end loop;
+    -- Record the order in which the tenants were served. Another worker that is serving a tenant at the same time
+    -- updates that tenant's row, so a locked row is skipped.
+    update execution.turns as turn
+       set last_turn_at = (select clock_timestamp()) + array_position(v_tenants, turn.tenant_id) * interval '1 microsecond'
+     where turn.tenant_id in (select noted.tenant_id
+                                from execution.turns as noted
+                               where noted.tenant_id = any (array(select job.tenant_id
+                                                                    from execution.job_queue as job
+                                                                   where job.id = any (v_ids)))
+                                 for update skip locked);
+
+    return query
+        select job.id, job.tenant_id, job.workspace_id, job.run_id, job.job_type, job.attempts, job.max_attempts, job.item_ids,
+               run.channel, run.asset_id, run.provider_account_id, run.provider, run.scheduled_for, run.key_part,
+               run.correlation_id
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = any (array[job.run_id])
+         where job.id = any (v_ids);
+end
+$$;
+
+COMMENT ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) IS 'Claims up to p_limit send jobs that are due, in turn for each tenant: the tenant that was served longest ago comes first. Before that, it takes over locks older than five minutes and queues retries that are due. It counts the attempt at the claim, so that a job that kills its worker does not return for ever.';
+
+CREATE FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_held record;
+begin
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    update execution.account_states as state
+       set circuit_open_until = null,
+           circuit_reason = null,
+           circuit_openings = 0,
+           probe_job_id = null,
+           probe_until = null
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       and state.circuit_open_until is not null;
+    if not found then
+        return;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_held.tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_held.account_id);
+    -- Ordered by id, and without jobs that a claim has locked.
+    with waiting as (
+        select job.id
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+         where job.tenant_id = v_held.tenant_id
+           and job.status = 'queued'
+           and job.waits_for = 'circuit'
+           and job.run_after > now()
+           and run.provider_account_id = v_held.account_id
+         order by job.id
+           for no key update of job skip locked
+    )
+    update execution.job_queue as job
+       set run_after = now()
+      from waiting
+     where job.id = waiting.id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Closes the circuit of an account after a call was answered. Jobs that waited for it are due at once.';
+
+CREATE FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, null);
+end
+$$;
+
+COMMENT ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Ends a job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an item is in doubt.';
+
+CREATE FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text DEFAULT NULL::text, p_job_size integer DEFAULT 500) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint, second_messages bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_goal constant text := execution.phase_goal(p_trigger);
+    v_reason constant text := nullif(left(btrim(p_reason), 2000), '');
+    v_phase record;
+    v_run record;
+    v_run_id uuid;
+    v_doubts bigint;
+    v_sequence bigint;
+    v_second bigint;
+begin
+    perform tenancy.limit_idle_time();
+    if v_goal is null then
+        raise exception 'a phase is not controlled by `%`', coalesce(p_trigger, 'null')
+            using errcode = 'invalid_parameter_value', hint = 'Use start, pause, resume, retry, rerun, complete or fail.';
+    end if;
+    if coalesce(btrim(p_actor), '') = '' then
+        raise exception 'p_actor must not be empty' using errcode = 'invalid_parameter_value';
+    end if;
+    -- Lock the campaign before its phase, as every function does. The counter is read under the lock.
+    select campaign.sequence
+      into v_sequence
+      from execution.campaigns as campaign
+     where campaign.tenant_id = v_tenant_id
+       and campaign.id = p_campaign_id
+       for no key update;
+    if not found then
+        raise exception 'there is no campaign %', p_campaign_id
+            using errcode = 'no_data_found', hint = '`postrider campaign status` lists them.';
+    end if;
+    select phase.*
+      into v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_tenant_id
+       and phase.campaign_id = p_campaign_id
+       and phase.phase = p_phase
+       for no key update;
+    if not found then
+        raise exception 'the campaign has no phase `%`', p_phase
+            using errcode = 'no_data_found',
+                  hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
+                            from execution.campaign_phases as phase
+                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+    end if;
+    select run.id, run.status, run.intended
+      into v_run
+      from execution.campaign_runs as run
+     where run.tenant_id = v_tenant_id
+       and run.phase_id = v_phase.id
+     order by run.number desc
+     limit 1;
+
+    if v_phase.kind = 'delivery' and p_trigger in ('complete', 'fail') then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            'a delivery ends when its items have; `' || p_trigger || '` is for phases that another service does',
+                            v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
+        return;
+    end if;
+    if v_phase.status = v_goal then
+        return query select 'unchanged', v_phase.status, v_phase.kind, null::text, v_sequence, v_run.id, v_run.intended::bigint,
+                            null::bigint;
+        return;
+    end if;
+    if p_expected is not null and p_expected <> v_phase.status then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            'the phase is ' || v_phase.status || ', not ' || p_expected || ' as expected',
+                            v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
+        return;
+    end if;
+    if execution.phase_target(p_trigger, v_phase.status) is null then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            'a phase that is ' || v_phase.status || ' cannot ' || p_trigger, v_sequence, v_run.id,
+                            v_run.intended::bigint, null::bigint;
+        return;
+    end if;
+
+    if p_trigger = 'start' then
+        v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
+    elsif p_trigger = 'retry' and v_phase.kind = 'delivery' then
+        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
+        if v_run_id is null then
+            select count(*)
+              into v_doubts
+              from execution.channel_outbox as item
+             where item.run_id = any (execution.runs_since_all(v_tenant_id, v_phase.id))
+               and item.status = 'queued';
+            if v_doubts > 0 then
+                return query select 'conflict', v_phase.status, v_phase.kind,
+                                    'nothing of it failed for certain; ' || v_doubts || ' items are in doubt and must be settled first',
+                                    v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
+                return;
+            end if;
+        end if;
+        v_sequence := execution.enter_phase_state(
+            v_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
+            jsonb_strip_nulls(jsonb_build_object(
+                'items', coalesce((select run.intended from execution.campaign_runs as run where run.id = v_run_id), 0),
+                'reason', v_reason)));
+        if v_run_id is null then
+            -- Every item in doubt was settled as successful and nothing is left to send: tend_phase ends the phase.
+            update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
+        end if;
+    elsif p_trigger = 'rerun' and v_phase.kind = 'delivery' then
+        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
+        -- Count the recipients that got the message, or may have, and get it again.
+        select count(distinct item.recipient_id)
+          into v_second
+          from execution.job_queue as job
+               cross join lateral unnest(job.item_ids) as wanted (id)
+               join execution.channel_outbox as item on item.recipient_id = wanted.id
+         where job.tenant_id = v_tenant_id
+           and job.run_id = v_run_id
+           and item.run_id in (select run.id
+                                 from execution.campaign_runs as run
+                                where run.tenant_id = v_tenant_id
+                                  and run.phase_id = v_phase.id
+                                  and run.id <> v_run_id)
+           and item.status in ('sent', 'called', 'posted', 'queued');
+        v_sequence := execution.enter_phase_state(
+            v_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
+            jsonb_strip_nulls(jsonb_build_object(
+                'items', (select run.intended from execution.campaign_runs as run where run.id = v_run_id),
+                'secondMessages', v_second, 'reason', v_reason)));
+    else
+        if p_trigger = 'complete' then
+            perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
+        end if;
+        v_sequence := execution.enter_phase_state(
+            v_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
+            jsonb_strip_nulls(jsonb_build_object('reason', v_reason)));
+        if p_trigger = 'pause' then
+            perform execution.shelve_jobs(v_run.id);
+        elsif p_trigger = 'resume' then
+            perform execution.unshelve_jobs(v_run.id);
+            if v_run.status in ('completed', 'partial', 'failed') then
+                -- The last items of the run ended while the phase was paused: tend_phase ends the phase.
+                update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
+            end if;
+        end if;
+    end if;
+    return query
+        select 'changed', phase.status, phase.kind, null::text, v_sequence, run.id, run.intended::bigint, v_second
+          from execution.campaign_phases as phase
+               left join lateral (
+                   select newest.id, newest.intended
+                     from execution.campaign_runs as newest
+                    where newest.tenant_id = phase.tenant_id
+                      and newest.phase_id = phase.id
+                    order by newest.number desc
+                    limit 1) as run on true
+         where phase.tenant_id = v_tenant_id
+           and phase.id = v_phase.id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) IS 'Applies a trigger (start, pause, resume, retry, rerun, complete or fail) to a phase of the tenant. outcome is changed; unchanged if the phase is already in the state that the trigger asks for, and then nothing is written; or conflict, with the reason. After a pause has committed, await_reservations waits for reservations that began before it.';
+
+CREATE FUNCTION execution.count_items(p_job_id uuid) RETURNS TABLE(intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+    return query
+        select job.intended, items.succeeded, items.failed, items.skipped, items.in_doubt, job.intended - items.known
+          from (select cardinality(item_ids) as intended
+                  from execution.job_queue
+                 where id = p_job_id) as job,
+               (select count(*) filter (where status in ('sent', 'called', 'posted'))::integer as succeeded,
+                       count(*) filter (where status = 'failed')::integer as failed,
+                       count(*) filter (where status = 'skipped')::integer as skipped,
+                       count(*) filter (where status = 'queued')::integer as in_doubt,
+                       count(*)::integer as known
+                  from execution.channel_outbox
+                 where job_id = p_job_id) as items;
+end
+$$;
+
+COMMENT ON FUNCTION execution.count_items(p_job_id uuid) IS 'Counts the items of a job by result.';
+
+CREATE FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) RETURNS TABLE(id uuid, version integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_newest record;
+begin
+    -- Create one asset at a time per workspace, so that versions have no gaps. The lock is on a row that only this
+    -- tenant can reach: any client that guesses the number of an advisory lock could hold it.
+    perform
+       from tenancy.workspaces as workspace
+      where workspace.tenant_id = v_tenant_id
+        and workspace.id = p_workspace_id
+        for no key update;
+    select asset.id, asset.version, asset.channel, asset.content
+      into v_newest
+      from execution.assets as asset
+     where asset.tenant_id = v_tenant_id
+       and asset.workspace_id = p_workspace_id
+       and asset.name = p_name
+     order by asset.version desc
+     limit 1;
+    if v_newest.channel = p_channel and v_newest.content = p_content then
+        return query select v_newest.id, v_newest.version;
+        return;
+    end if;
+    insert into execution.assets (id, tenant_id, workspace_id, name, version, channel, content)
+    values (p_id, v_tenant_id, p_workspace_id, p_name, coalesce(v_newest.version, 0) + 1, p_channel, p_content);
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'asset.created', 'asset:' || p_id, p_name);
+    return query select p_id, coalesce(v_newest.version, 0) + 1;
+end
+$$;
+
+COMMENT ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) IS 'Creates the next version of an asset in the tenant of the context. Returns the newest version instead if its channel and content are the same.';
+
+CREATE FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_phase jsonb;
+    v_position integer := 0;
+    v_kind text;
+    v_channel text;
+    v_asset_id uuid;
+    v_asset_channel text;
+    v_list_id uuid;
+    v_account_id uuid;
+    v_failover_id uuid;
+begin
+    if jsonb_typeof(p_phases) is distinct from 'array' or jsonb_array_length(p_phases) not between 1 and 100 then
+        raise exception 'a campaign has between 1 and 100 phases' using errcode = 'invalid_parameter_value';
+    end if;
+    insert into execution.campaigns (id, tenant_id, workspace_id, name, auto_advance)
+    values (p_id, v_tenant_id, p_workspace_id, p_name, p_auto_advance);
+    perform execution.audit(v_tenant_id, p_id, null, null, null, null, p_actor, 'campaign.created', p_name);
+
+    for v_phase in select value from jsonb_array_elements(p_phases) loop
+        v_position := v_position + 1;
+        v_kind := coalesce(v_phase ->> 'kind', 'delivery');
+        v_channel := v_phase ->> 'channel';
+        v_asset_id := null;
+        v_list_id := null;
+        v_account_id := null;
+        v_failover_id := null;
+        if v_kind = 'delivery' then
+            select asset.id, asset.channel
+              into v_asset_id, v_asset_channel
+              from execution.assets as asset
+             where asset.tenant_id = v_tenant_id
+               and asset.workspace_id = p_workspace_id
+               and asset.id = (v_phase ->> 'asset_id')::uuid;
+            if not found then
+                raise exception 'phase `%`: there is no asset %', v_phase ->> 'phase', coalesce(v_phase ->> 'asset_id', '(none)')
+                    using errcode = 'no_data_found', hint = 'Create the asset first, and name its id.';
+            end if;
+            if v_asset_channel is distinct from v_channel then
+                raise exception 'phase `%`: the asset is for channel %, the phase for %', v_phase ->> 'phase',
+                                v_asset_channel, coalesce(v_channel, '(none)')
+                    using errcode = 'invalid_parameter_value', hint = 'Choose an asset of the phase''s channel.';
+            end if;
+            if v_phase ->> 'list' is not null then
+                select list.id
+                  into v_list_id
+                  from execution.lead_lists as list
+                 where list.tenant_id = v_tenant_id
+                   and list.workspace_id = p_workspace_id
+                   and list.name = v_phase ->> 'list';
+                if not found then
+                    raise exception 'phase `%`: there is no list `%`', v_phase ->> 'phase', v_phase ->> 'list'
+                        using errcode = 'no_data_found', hint = 'Import one with `postrider campaign import --list NAME FILE`.';
+                end if;
+            elsif v_channel <> 'social' then
+                raise exception 'phase `%` names no list', v_phase ->> 'phase'
+                    using errcode = 'invalid_parameter_value', hint = 'Say whom it addresses with "list".';
+            end if;
+            select account.id
+              into v_account_id
+              from tenancy.provider_accounts as account
+             where account.tenant_id = v_tenant_id
+               and account.workspace_id = p_workspace_id
+               and account.name = v_phase ->> 'provider_account';
+            if not found then
+                raise exception 'phase `%`: there is no provider account `%`', v_phase ->> 'phase',
+                                coalesce(v_phase ->> 'provider_account', '(none)')
+                    using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
+            end if;
+            if v_phase ->> 'failover_account' is not null then
+                select account.id
+                  into v_failover_id
+                  from tenancy.provider_accounts as account
+                 where account.tenant_id = v_tenant_id
+                   and account.workspace_id = p_workspace_id
+                   and account.name = v_phase ->> 'failover_account';
+                if not found then
+                    raise exception 'phase `%`: there is no provider account `%` to fail over to', v_phase ->> 'phase',
+                                    v_phase ->> 'failover_account'
+                        using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
+                end if;
+                if v_failover_id = v_account_id then
+                    raise exception 'phase `%` fails over to the account that it uses anyway', v_phase ->> 'phase'
+                        using errcode = 'invalid_parameter_value', hint = 'Name another account, or none.';
+                end if;
+            end if;
+        end if;
+        insert into execution.campaign_phases
+               (id, tenant_id, workspace_id, campaign_id, position, phase, kind, channel, asset_id, list_id,
+                provider_account_id, failover_account_id, failure_tolerance, scheduled_for, quiet_time)
+        values ((v_phase ->> 'id')::uuid, v_tenant_id, p_workspace_id, p_id, v_position, v_phase ->> 'phase', v_kind,
+                v_channel, v_asset_id, v_list_id, v_account_id, v_failover_id,
+                coalesce((v_phase ->> 'failure_tolerance')::numeric, 0.05),
+                (v_phase ->> 'scheduled_for')::timestamptz,
+                coalesce(make_interval(secs => (v_phase ->> 'quiet_time_seconds')::double precision),
+                         interval '11 minutes'));
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) IS 'Creates a campaign with its phases in the tenant of the context, all or nothing. An error names the phase that it is about.';
+
+CREATE FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) RETURNS uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_phase record;
+    v_audience uuid[];
+    v_members bigint;
+begin
+    if p_job_size is null or p_job_size not between 1 and 10000 then
+        raise exception 'a job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    select phase.*, asset.version as asset_version, account.provider
+      into strict v_phase
+      from execution.campaign_phases as phase
+           join execution.assets as asset
+             on asset.tenant_id = phase.tenant_id and asset.id = phase.asset_id
+           join tenancy.provider_accounts as account
+             on account.tenant_id = phase.tenant_id and account.id = phase.provider_account_id
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id;
+
+    -- The audience, ordered by id. Of several leads with the same address only the first is addressed, so that a
+    -- person who is in a list twice gets one message. A social phase without a list is one post.
+    if p_cause = 'retry' then
+        -- Exclude recipients that got the message in any of these runs, or may have.
+        select array_agg(failed.recipient_id order by failed.recipient_id), count(*)
+          into v_audience, v_members
+          from (select item.recipient_id
+                  from execution.channel_outbox as item
+                 where item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
+                 group by item.recipient_id
+                having bool_and(item.status = 'failed')) as failed;
+        if v_members = 0 then
+            return null;
+        end if;
+    elsif v_phase.list_id is null then
+        v_audience := array[v_phase.asset_id];
+        v_members := 1;
+    else
+        select array_agg(audience.id order by audience.id) filter (where audience.is_first), count(*)
+          into v_audience, v_members
+          from (select lead.id,
+                       case v_phase.channel
+                           when 'email' then lead.email is null
+                                or row_number() over (partition by lower(lead.email) order by lead.id) = 1
+                           when 'voice' then lead.phone is null
+                                or row_number() over (partition by lead.phone order by lead.id) = 1
+                           else true
+                       end as is_first
+                  from execution.lead_list_members as member
+                       join execution.leads as lead
+                         on lead.tenant_id = member.tenant_id and lead.id = member.lead_id
+                 where member.tenant_id = p_tenant_id
+                   and member.list_id = v_phase.list_id) as audience;
+    end if;
+    if v_members = 0 then
+        raise exception 'the list of phase `%` is empty', v_phase.phase
+            using errcode = 'invalid_parameter_value', hint = 'Import leads with `postrider campaign import`.';
+    end if;
+
+    insert into execution.campaign_runs
+           (id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider,
+            failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, number, cause, correlation_id)
+    values (p_run_id, p_tenant_id, v_phase.workspace_id, v_phase.campaign_id, v_phase.id, v_phase.channel, v_phase.asset_id,
+            v_phase.provider_account_id, v_phase.provider, v_phase.failover_account_id, v_phase.scheduled_for, v_phase.quiet_time,
+            case v_phase.channel
+                when 'email' then v_phase.asset_id::text
+                when 'voice' then v_phase.asset_version::text
+                else 'social'
+            end,
+            cardinality(v_audience), v_members - cardinality(v_audience),
+            (select coalesce(max(run.number), 0) + 1
+               from execution.campaign_runs as run
+              where run.tenant_id = p_tenant_id
+                and run.phase_id = p_phase_id),
+            p_cause, gen_random_uuid());
+
+    insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, run_after, item_ids)
+    select gen_random_uuid(), p_tenant_id, v_phase.workspace_id, p_run_id, part + 1,
+           case v_phase.channel
+               when 'email' then 'email_send_batch'
+               when 'voice' then 'voice_call_batch'
+               else 'social_post_batch'
+           end,
+           coalesce(v_phase.scheduled_for, now()),
+           v_audience[part * p_job_size + 1 : (part + 1) * p_job_size]
+      from generate_series(0, (cardinality(v_audience) - 1) / p_job_size) as part;
+
+    -- Check first: an insert alone would wait for a worker that is updating the row of this tenant.
+    insert into execution.turns (tenant_id)
+    select p_tenant_id
+     where not exists (select from execution.turns where tenant_id = p_tenant_id)
+        on conflict do nothing;
+    perform execution.audit(p_tenant_id, v_phase.campaign_id, v_phase.id, p_run_id, null, null, p_actor, 'run.deployed',
+                            cardinality(v_audience) || ' items');
+    return p_run_id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) IS 'Creates a run of a delivery and its send jobs: of the whole audience or, for a retry, of the items that certainly failed. Returns null if a retry has no such items. The caller has locked the campaign.';
+
+CREATE FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_actor constant text := coalesce(nullif(btrim(p_actor), ''), session_user::text);
+    v_run_id constant uuid := coalesce(p_run_id, gen_random_uuid());
+    v_phase record;
+begin
+    -- With this lock, two concurrent deployments create one run.
+    perform
+       from execution.campaigns
+      where tenant_id = v_tenant_id
+        and id = p_campaign_id
+        for no key update;
+    if not found then
+        raise exception 'there is no campaign %', p_campaign_id
+            using errcode = 'no_data_found', hint = '`postrider campaign status` lists them.';
+    end if;
+    select phase.*
+      into v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_tenant_id
+       and phase.campaign_id = p_campaign_id
+       and (phase.phase = p_phase
+            -- Without a name: the phase that is in progress or paused, else the first that was not started.
+            or p_phase is null
+               and phase.position = (select candidate.position
+                                       from execution.campaign_phases as candidate
+                                      where candidate.tenant_id = v_tenant_id
+                                        and candidate.campaign_id = p_campaign_id
+                                        and candidate.status in ('in_progress', 'paused', 'not_started')
+                                      order by candidate.status = 'not_started', candidate.position
+                                      limit 1))
+       for update of phase;
+    if not found then
+        if p_phase is null then
+            raise exception 'every phase of the campaign was deployed already'
+                using errcode = 'invalid_parameter_value',
+                      hint = '`postrider campaign status` shows how they stand; `rerun` sends a phase again.';
+        end if;
+        raise exception 'the campaign has no phase `%`', p_phase
+            using errcode = 'no_data_found',
+                  hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
+                            from execution.campaign_phases as phase
+                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+    end if;
+    if v_phase.kind <> 'delivery' then
+        raise exception 'phase `%` is done by another service and is not deployed', v_phase.phase
+            using errcode = 'invalid_parameter_value', hint = 'Deploy a phase that is a delivery, or start this one.';
+    end if;
+    if v_phase.status in ('in_progress', 'paused') then
+        return (select run.id
+                  from execution.campaign_runs as run
+                 where run.tenant_id = v_tenant_id
+                   and run.phase_id = v_phase.id
+                 order by run.number desc
+                 limit 1);
+    end if;
+    if v_phase.status <> 'not_started' then
+        raise exception 'phase `%` is % and is not deployed twice', v_phase.phase, v_phase.status
+            using errcode = 'invalid_parameter_value',
+                  hint = case v_phase.status
+                             when 'failed' then '`retry` sends what failed.'
+                             else '`rerun` sends it to everybody again.'
+                         end;
+    end if;
+    perform execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, p_job_size, v_actor);
+    return v_run_id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) IS 'Deploys a phase, or without a name the next one, and returns its run. A phase that is in progress or paused is not deployed again; its newest run is returned.';
+
+CREATE FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_count integer;
+begin
+    -- Settlements lock items in the order of their ids too, so that the two cannot deadlock.
+    with leftover as (
+        select item.id
+          from execution.channel_outbox as item
+         where item.job_id = p_job_id
+           and item.status = 'queued'
+           and item.in_doubt_since is null
+         order by item.id
+           for no key update
+    ), doubted as (
+        update execution.channel_outbox as item
+           set in_doubt_since = now(),
+               error = 'the worker that reserved it is gone'
+          from leftover
+         where item.id = leftover.id
+           and item.status = 'queued'
+           and item.in_doubt_since is null
+     returning item.id, item.tenant_id, item.run_id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select doubted.tenant_id, doubted.run_id, p_job_id, doubted.id, p_actor, 'item.in_doubt',
+           'the worker that reserved it is gone'
+      from doubted;
+    get diagnostics v_count = row_count;
+    return v_count;
+end
+$$;
+
+COMMENT ON FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) IS 'Marks the reserved items of a job as in doubt, because the worker that reserved them is gone. Returns their number.';
+
+CREATE TABLE execution.channel_outbox (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    channel text NOT NULL,
+    provider text NOT NULL,
+    recipient_id uuid,
+    recipient text,
+    idempotency_key text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    skipped boolean DEFAULT false NOT NULL,
+    provider_message_id text,
+    error text,
+    reserved_by text,
+    attempt integer,
+    message_hash bytea,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    finalized_at timestamp with time zone,
+    in_doubt_since timestamp with time zone,
+    moved_to_account_id uuid,
+    CONSTRAINT channel_outbox_only_queued_is_in_doubt CHECK (((in_doubt_since IS NULL) OR (status = 'queued'::text))),
+    CONSTRAINT channel_outbox_skipped_status_check CHECK (((skipped = false) OR (status = 'skipped'::text))),
+    CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, 'posted'::text, 'failed'::text, 'skipped'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+
+ALTER TABLE ONLY execution.channel_outbox FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is never deleted.';
+
+CREATE FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN ((p_item).status <> 'queued'::text) THEN NULL::timestamp with time zone WHEN ((p_item).in_doubt_since IS NOT NULL) THEN (p_item).in_doubt_since WHEN ((p_job_status = 'locked'::text) AND (p_locked_by = (p_item).reserved_by) AND (p_job_attempts = (p_item).attempt)) THEN CASE WHEN (p_locked_at < (now() - '00:01:00'::interval)) THEN GREATEST(p_locked_at, (p_item).created_at) ELSE NULL::timestamp with time zone END ELSE (p_item).created_at END;
+
+COMMENT ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) IS 'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that is more than a minute ago; or since its reservation, if its job has continued without it. Null while its worker works on it, and after its end.';
+
+CREATE FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_job record;
+    v_items record;
+    v_outcome text;
+    v_status text;
+begin
+    select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts
+      into strict v_job
+      from execution.job_queue as job
+     where job.id = p_job_id;
+    select * into strict v_items from execution.count_items(p_job_id);
+    if v_items.in_doubt > 0 then
+        -- Count again, because a settlement may have committed in between.
+        perform execution.doubt_leftovers(p_job_id, p_actor);
+        select * into strict v_items from execution.count_items(p_job_id);
+    end if;
+
+    if v_items.in_doubt + v_items.missing = 0 then
+        v_outcome := case
+                         when v_items.failed = 0 then 'completed'
+                         when v_items.failed = v_items.intended then 'failed'
+                         else 'partial'
+                     end;
+        v_status := case v_outcome when 'failed' then 'dead' else 'completed' end;
+    elsif v_job.attempts < v_job.max_attempts then
+        v_status := 'failed';
+    else
+        perform execution.fail_missing(p_job_id, coalesce(p_error, 'no attempts are left'));
+        select * into strict v_items from execution.count_items(p_job_id);
+        v_outcome := case when v_items.succeeded > 0 then 'partial' else 'failed' end;
+        v_status := 'dead';
+    end if;
+
+    if v_status = 'completed' then
+        update execution.job_queue
+           set status = 'completed',
+               outcome = v_outcome,
+               locked_by = null,
+               locked_at = null,
+               succeeded = v_items.succeeded,
+               failed = v_items.failed,
+               skipped = v_items.skipped,
+               finished_at = now()
+         where id = p_job_id;
+    else
+        update execution.job_queue
+           set status = 'failed',
+               locked_by = null,
+               locked_at = null,
+               run_after = now() + p_retry_after,
+               last_error = left(coalesce(p_error, case when v_items.in_doubt > 0 then v_items.in_doubt || ' items in doubt' end,
+                                          last_error), 2000)
+         where id = p_job_id;
+        if v_status = 'dead' then
+            update execution.job_queue
+               set status = 'dead',
+                   outcome = v_outcome,
+                   succeeded = v_items.succeeded,
+                   failed = v_items.failed,
+                   skipped = v_items.skipped,
+                   finished_at = now()
+             where id = p_job_id;
+        end if;
+    end if;
+    perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, p_job_id, null, p_actor, 'job.' || v_status,
+                            coalesce(p_error, v_outcome));
+    if v_status in ('completed', 'dead') then
+        perform execution.finish_run(v_job.run_id, p_actor);
+    end if;
+    return v_status;
+end
+$$;
+
+COMMENT ON FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) IS 'Ends the attempt of a locked job and returns its status, computed from its items: completed, dead, or failed with another attempt to come. The end of the last job ends the run.';
+
+CREATE FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_runs constant uuid[] := execution.runs_since_all(p_tenant_id, p_phase_id);
+    v_phase record;
+    v_run record;
+    v_items record;
+    v_all integer;
+begin
+    select phase.campaign_id, phase.failure_tolerance
+      into strict v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id;
+    select run.id, run.status into strict v_run from execution.campaign_runs as run where run.id = v_runs[1];
+    select run.intended into strict v_all from execution.campaign_runs as run where run.id = v_runs[cardinality(v_runs)];
+    -- The counters of the jobs are enough for a single run without items in doubt. After a retry, or if a job left
+    -- items in doubt that may be settled by now, count the items.
+    select coalesce(sum(job.succeeded + job.skipped), 0) as went_well,
+           coalesce(sum(job.failed), 0) as failed
+      into v_items
+      from execution.job_queue as job
+     where job.tenant_id = p_tenant_id
+       and job.run_id = v_run.id;
+    if cardinality(v_runs) > 1 or v_items.went_well + v_items.failed < v_all then
+        select count(*) filter (where lead.went_well) as went_well,
+               count(*) filter (where not lead.went_well and not lead.is_open) as failed
+          into v_items
+          from (select bool_or(item.status in ('sent', 'called', 'posted', 'skipped')) as went_well,
+                       bool_or(item.status = 'queued') as is_open
+                  from execution.channel_outbox as item
+                 where item.run_id = any (v_runs)
+                 group by item.recipient_id) as lead;
+    end if;
+    perform execution.note_progress_of(p_tenant_id, v_phase.campaign_id, p_phase_id,
+                                       100.0 * (v_items.went_well + v_items.failed) / v_all);
+    perform execution.enter_phase_state(
+        p_tenant_id, v_phase.campaign_id, p_phase_id,
+        case
+            when v_items.went_well > 0 and v_all - v_items.went_well <= v_phase.failure_tolerance * v_all then 'complete'
+            else 'fail'
+        end,
+        v_run.id, p_actor,
+        jsonb_build_object('runStatus', v_run.status, 'items', v_all, 'succeededOrSkipped', v_items.went_well,
+                           'failed', v_items.failed, 'open', v_all - v_items.went_well - v_items.failed));
+end
+$$;
+
+COMMENT ON FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) IS 'Ends a phase whose newest run has ended: completed if at most the tolerated share of the audience did not get the message in the runs since the whole audience was addressed, else failed. An item that was not tried or is in doubt counts as failed. The caller has locked the campaign and the phase.';
+
+CREATE FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_status constant text := execution.phase_goal(p_trigger);
+    v_before text;
+    v_phase record;
+    v_sequence bigint;
+begin
+    select phase.status
+      into strict v_before
+      from execution.campaign_phases as phase
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id;
+    update execution.campaign_phases as phase
+       set status = v_status,
+           updated_at = now(),
+           due = case
+                     when v_status = 'completed'
+                          and (select campaign.auto_advance
+                                 from execution.campaigns as campaign
+                                where campaign.tenant_id = p_tenant_id
+                                  and campaign.id = p_campaign_id)
+                         then 'advance'
+                 end
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id
+ returning phase.phase, phase.progress_reported
+      into strict v_phase;
+    perform execution.audit(p_tenant_id, p_campaign_id, p_phase_id, p_run_id, null, null, p_actor, 'phase.' || v_status,
+                            v_phase.phase || ' (' || p_trigger || ')');
+    -- A progress report belongs to the state in which it was made; write it first if the rate limit of events
+    -- allows.
+    if v_phase.progress_reported is not null then
+        perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, v_phase.progress_reported);
+    end if;
+    v_sequence := execution.note_event(
+        p_tenant_id, p_campaign_id, v_phase.phase,
+        case p_trigger
+            when 'pause' then 'phase_paused'
+            when 'resume' then 'phase_resumed'
+            when 'complete' then 'phase_completed'
+            when 'fail' then 'phase_failed'
+            else 'phase_started'
+        end,
+        jsonb_strip_nulls(jsonb_build_object('status', v_status, 'previousStatus', v_before, 'trigger', p_trigger,
+                                             'runId', p_run_id)) || coalesce(p_details, '{}'));
+    if p_trigger in ('start', 'retry', 'rerun') then
+        perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, 0);
+    end if;
+    return v_sequence;
+end
+$$;
+
+COMMENT ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) IS 'Changes the state of a phase and writes the audit line, the event and the domain event. Returns the number of the event. The caller has locked the campaign and then the phase.';
+
+CREATE FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, coalesce(nullif(btrim(p_error), ''), 'failed'));
+end
+$$;
+
+COMMENT ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) IS 'Ends an attempt that could not continue, and returns the status of the job: failed with a retry, or dead if no attempts are left.';
+
+CREATE FUNCTION execution.fail_missing(p_job_id uuid, p_error text) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into execution.channel_outbox
+           (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, idempotency_key, status, error, attempt,
+            finalized_at)
+    select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+           execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'failed',
+           left('its job gave up before it was tried: ' || p_error, 2000), job.attempts, now()
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+           cross join unnest(job.item_ids) as item (id)
+     where job.id = p_job_id
+        on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+$$;
+
+COMMENT ON FUNCTION execution.fail_missing(p_job_id uuid, p_error text) IS 'Adds a failed row for every item of a job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
+
+CREATE FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) RETURNS SETOF uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_nestloop TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_changed integer;
+    v_doubted integer := 0;
+begin
+    perform tenancy.limit_idle_time();
+    if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
+       or cardinality(p_statuses) <> cardinality(p_outbox_ids)
+    then
+        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with a word of its own'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if array_position(p_statuses, 'in_doubt') is not null then
+        return query
+            with doubted as (
+                update execution.channel_outbox as item
+                   set in_doubt_since = now(),
+                       error = left(settled.error, 2000)
+                  from unnest(p_outbox_ids, p_statuses, p_errors) as settled (id, status, error)
+                 where item.id = any (p_outbox_ids)
+                   and item.id = settled.id
+                   and settled.status = 'in_doubt'
+                   and item.status = 'queued'
+                   and item.in_doubt_since is null
+                   and item.reserved_by = p_worker_id
+             returning item.id, item.tenant_id, item.run_id, item.job_id, item.error
+            ), logged as (
+                insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+                select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_worker_id, 'item.in_doubt', doubted.error
+                  from doubted
+            )
+            select doubted.id from doubted;
+        get diagnostics v_doubted = row_count;
+    end if;
+
+    return query
+        update execution.channel_outbox as item
+           set status = settled.status,
+               provider_message_id = left(settled.provider_message_id, 500),
+               error = left(settled.error, 2000),
+               finalized_at = now(),
+               in_doubt_since = null
+          from (select unnest(p_outbox_ids) as id, unnest(p_statuses) as status, unnest(p_message_ids) as provider_message_id,
+                       unnest(p_errors) as error) as settled
+         where item.id = any (p_outbox_ids)
+           and item.id = settled.id
+           and settled.status <> 'in_doubt'
+           and item.status = 'queued'
+           and item.reserved_by = p_worker_id
+     returning item.id;
+    get diagnostics v_changed = row_count;
+
+    -- A result that contradicts an earlier settlement changes nothing; keep it in the audit log.
+    if v_changed + v_doubted < cardinality(p_outbox_ids) then
+        insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+        select item.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
+               'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
+          from unnest(p_outbox_ids, p_statuses, p_message_ids) as settled (id, status, provider_message_id)
+               join execution.channel_outbox as item on item.id = settled.id
+         where item.id = any (p_outbox_ids)
+           and settled.status <> 'in_doubt'
+           and item.reserved_by = p_worker_id
+           and item.status <> 'queued'
+           and item.status <> settled.status;
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
+
+CREATE FUNCTION execution.finish_run(p_run_id uuid, p_actor text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_run record;
+    v_status text;
+    v_phase_status text;
+begin
+    -- Lock the run first: of two jobs that end at once, the later one sees both.
+    select run.*
+      into strict v_run
+      from execution.campaign_runs as run
+     where run.id = p_run_id
+       for no key update;
+    -- Read the index from its end, where the job is that is claimed last: while a transaction holds an old
+    -- snapshot, the entries of all ended jobs still lie before it.
+    perform
+       from execution.job_queue as job
+      where job.run_id = p_run_id
+        and job.status in ('queued', 'locked', 'failed')
+      order by job.run_after desc, job.id desc
+      limit 1;
+    if found then
+        return;
+    end if;
+    select case
+               when bool_and(job.outcome = 'completed') then 'completed'
+               when bool_and(job.outcome = 'failed') then 'failed'
+               else 'partial'
+           end
+      into v_status
+      from execution.job_queue as job
+     where job.tenant_id = v_run.tenant_id
+       and job.run_id = p_run_id;
+    update execution.campaign_runs
+       set status = v_status,
+           finished_at = now()
+     where id = p_run_id;
+    perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
+                            'run.' || v_status, null);
+    perform
+       from execution.campaigns
+      where tenant_id = v_run.tenant_id
+        and id = v_run.campaign_id
+        for no key update;
+    select phase.status
+      into strict v_phase_status
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_run.tenant_id
+       and phase.id = v_run.phase_id
+       for no key update;
+    -- A paused phase ends when it is resumed.
+    if v_phase_status = 'in_progress' then
+        perform execution.end_phase(v_run.tenant_id, v_run.phase_id, p_actor);
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.finish_run(p_run_id uuid, p_actor text) IS 'Ends the run if its last job has ended, and with it the phase if the phase is in progress.';
+
+CREATE FUNCTION execution.follow_doubt() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if new.in_doubt_since is null then
+        delete from execution.doubts where tenant_id = new.tenant_id and outbox_id = new.id;
+    else
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
+        select new.id, new.tenant_id, account.id, account.provider
+          from execution.campaign_runs as run
+               join tenancy.provider_accounts as account
+                 on account.tenant_id = run.tenant_id
+                and account.id = coalesce(new.moved_to_account_id, run.provider_account_id)
+         where run.id = new.run_id
+            on conflict do nothing;
+    end if;
+    return null;
+end
+$$;
+
+COMMENT ON FUNCTION execution.follow_doubt() IS 'Trigger function: adds a row to execution.doubts when an item becomes in doubt, and deletes it when the doubt ends.';
+
+CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) RETURNS SETOF uuid
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+    update execution.job_queue as job
+       set locked_at = now()
+      from (select mine.id
+              from unnest(p_job_ids, p_attempts) as held (id, attempt)
+                   join execution.job_queue as mine on mine.id = any (array[held.id])
+             where mine.status = 'locked'
+               and mine.locked_by = p_worker_id
+               and mine.attempts = held.attempt
+             order by mine.id
+               for no key update of mine) as mine
+     where job.id = any (array[mine.id])
+ returning job.id
+$$;
+
+COMMENT ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) IS 'Renews the locks of a worker''s jobs and returns the jobs that the worker still holds. It locks jobs in the order of their ids, as reservations do, so that the two cannot deadlock.';
+
+CREATE FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+    perform tenancy.limit_idle_time();
+    select job.tenant_id, case when p_failover then run.failover_account_id else run.provider_account_id end
+      into tenant_id, account_id
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+     where job.id = p_job_id
+       and job.status = 'locked'
+       and job.locked_by = p_worker_id
+       and job.attempts = p_attempt;
+    if not found or account_id is null then
+        raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
+                        coalesce(p_attempt::text, 'null')
+            using errcode = 'PR001',
+                  hint = 'A lock lasts five minutes without a heartbeat; it may have gone stale and been taken over.';
+    end if;
+    -- Check first: an insert alone would wait for a concurrent insert of the same row.
+    if not exists (select
+                     from execution.account_states as state
+                    where state.tenant_id = held_account.tenant_id
+                      and state.account_id = held_account.account_id)
+    then
+        insert into execution.account_states (tenant_id, account_id)
+        values (held_account.tenant_id, held_account.account_id)
+            on conflict do nothing;
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) IS 'Returns the account, or the failover account, of a job that the worker holds, and creates the state row of the account. Raises PR001 if the worker does not hold the job.';
+
+CREATE FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_held record;
+begin
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    update execution.account_states as state
+       set wait_until = now() + least(p_seconds, 3600) * interval '1 second',
+           wait_reason = left(p_reason, 500)
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       and (state.wait_until is null or state.wait_until < now() + least(p_seconds, 3600) * interval '1 second');
+end
+$$;
+
+COMMENT ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) IS 'Records that the provider asked for no calls: every process waits for so long, at most one hour.';
+
+CREATE FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) RETURNS TABLE(list_id uuid, added bigint, updated bigint, repeated bigint, matched bigint, ambiguous bigint[])
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_list_id uuid;
+    v_identities text[];
+    v_external_ids text[];
+    v_mails text[];
+    v_phones text[];
+    v_known jsonb;
+    v_later jsonb;
+    v_by_mail jsonb;
+    v_by_phone jsonb;
+    v_lines bigint;
+    v_people bigint;
+    v_added bigint;
+    v_matched bigint;
+    v_ambiguous bigint[];
+begin
+    -- Import one intake at a time per workspace: two imports of the same person would not see each other's lead.
+    -- The lock is on a row that only this tenant can reach.
+    perform
+       from tenancy.workspaces as workspace
+      where workspace.tenant_id = v_tenant_id
+        and workspace.id = p_workspace_id
+        for no key update;
+    insert into execution.lead_lists (id, tenant_id, workspace_id, name)
+    values (p_list_id, v_tenant_id, p_workspace_id, p_list)
+    on conflict (tenant_id, workspace_id, name) do nothing;
+    select list.id
+      into strict v_list_id
+      from execution.lead_lists as list
+     where list.tenant_id = v_tenant_id
+       and list.workspace_id = p_workspace_id
+       and list.name = p_list;
+
+    -- Look up the existing leads of all lines at once and keep them as maps: a plan that was made while the tables
+    -- were small or their statistics old then reads the tenant once, not once per line.
+    select array_agg(intake.identity), array_agg(intake.external_id) filter (where intake.external_id is not null),
+           array_agg(lower(intake.email)) filter (where intake.email is not null),
+           array_agg(intake.phone) filter (where intake.email is null and intake.phone is not null)
+      into v_identities, v_external_ids, v_mails, v_phones
+      from execution.lead_intake as intake
+     where intake.intake = p_intake;
+    select jsonb_object_agg(lead.identity, true)
+      into v_known
+      from execution.leads as lead
+     where lead.tenant_id = v_tenant_id
+       and lead.workspace_id = p_workspace_id
+       and lead.identity = any (v_identities);
+    select jsonb_object_agg(lead.external_id, lead.identity)
+      into v_later
+      from execution.leads as lead
+     where lead.tenant_id = v_tenant_id
+       and lead.workspace_id = p_workspace_id
+       and lead.external_id = any (v_external_ids)
+       and lead.external_id is not null
+       and lead.identity not like 'id:%';
+    -- For each address: the lowest and the highest identity of the leads that have it, and whether one has an
+    -- external id.
+    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+      into v_by_mail
+      from (select lower(lead.email) as address, min(lead.identity) as lowest, max(lead.identity) as highest,
+                   bool_or(lead.external_id is not null) as is_named
+              from execution.leads as lead
+             where lead.tenant_id = v_tenant_id
+               and lead.workspace_id = p_workspace_id
+               and lower(lead.email) = any (v_mails)
+               and lead.email is not null
+             group by lower(lead.email)) as holder;
+    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+      into v_by_phone
+      from (select lead.phone as address, min(lead.identity) as lowest, max(lead.identity) as highest,
+                   bool_or(lead.external_id is not null) as is_named
+              from execution.leads as lead
+             where lead.tenant_id = v_tenant_id
+               and lead.workspace_id = p_workspace_id
+               and lead.phone = any (v_phones)
+               and lead.phone is not null
+             group by lead.phone) as holder;
+
+    with lines as materialized (
+        delete from execution.lead_intake as intake
+         where intake.intake = p_intake
+     returning intake.*
+    ), own as materialized (
+        select lines.*,
+               lower(lines.email) as mail,
+               case when lines.email is null then lines.phone end as number,
+               lines.external_id is not null as is_named,
+               coalesce(v_known ? lines.identity, false) as is_known,
+               -- Number of lines with an external id that have the same address.
+               count(*) filter (where lines.external_id is not null)
+                   over (partition by lower(lines.email), case when lines.email is null then lines.phone end) as claims,
+               v_later ->> lines.external_id as later,
+               case when lines.email is null then v_by_phone -> lines.phone else v_by_mail -> lower(lines.email) end as holder
+          from lines
+    ), looked_up as (
+        select own.*, own.holder ->> 0 as lowest, own.holder ->> 1 as highest, (own.holder ->> 2)::boolean as holder_is_named
+          from own
+    ), named as materialized (
+        -- Decide lines with an external id first: the others may be about the same leads.
+        select looked_up.*,
+               case when not looked_up.is_named then null
+                    when looked_up.is_known then looked_up.identity
+                    when looked_up.later is not null then looked_up.later
+                    when looked_up.lowest = looked_up.highest and not looked_up.holder_is_named and looked_up.claims = 1
+                    then looked_up.lowest
+                    else looked_up.identity
+                end as decided
+          from looked_up
+    ), compared as (
+        select named.*,
+               least(named.lowest,
+                     case when named.mail is not null then min(named.decided) over (partition by named.mail) end,
+                     case when named.number is not null then min(named.decided) over (partition by named.phone) end) as first,
+               greatest(named.highest,
+                        case when named.mail is not null then max(named.decided) over (partition by named.mail) end,
+                        case when named.number is not null then max(named.decided) over (partition by named.phone) end) as last
+          from named
+    ), resolved as materialized (
+        select compared.line, compared.lead_id, compared.external_id, compared.email, compared.phone, compared.timezone,
+               compared.attributes, compared.suppression_reason, compared.identity as own_identity,
+               case when compared.is_named then compared.decided
+                    when compared.is_known then compared.identity
+                    else coalesce(compared.first, compared.identity)
+                end as identity,
+               not compared.is_named and not compared.is_known and compared.first <> compared.last as is_ambiguous
+          from compared
+    ), counted as materialized (
+        select resolved.*, count(*) over (partition by resolved.identity) as times
+          from resolved
+         where resolved.is_ambiguous is not true
+    ), people as (
+        select counted.lead_id, counted.identity, counted.external_id, counted.email, counted.phone, counted.timezone,
+               counted.attributes, counted.suppression_reason
+          from counted
+         where counted.times = 1
+     union all
+        -- The last line about a person counts, but no line revokes a suppression of another line.
+        select (array_agg(counted.lead_id order by counted.line))[1],
+               counted.identity,
+               (array_agg(counted.external_id order by counted.line desc) filter (where counted.external_id is not null))[1],
+               (array_agg(counted.email order by counted.line desc) filter (where counted.email is not null))[1],
+               (array_agg(counted.phone order by counted.line desc) filter (where counted.phone is not null))[1],
+               (array_agg(counted.timezone order by counted.line desc) filter (where counted.timezone is not null))[1],
+               coalesce(jsonb_object_agg(entry.key, entry.value order by counted.line) filter (where entry.key is not null), '{}'),
+               max(counted.suppression_reason)
+          from counted
+          left join lateral jsonb_each(counted.attributes) as entry on true
+         where counted.times > 1
+         group by counted.identity
+    ), merged as (
+        insert into execution.leads as lead
+               (id, tenant_id, workspace_id, identity, external_id, email, phone, timezone, attributes,
+                suppressed_at, suppression_reason)
+        -- Ordered by identity, so that two imports cannot deadlock.
+        select people.lead_id, v_tenant_id, p_workspace_id, people.identity, people.external_id, people.email,
+               people.phone, people.timezone, people.attributes,
+               case when people.suppression_reason is not null then now() end, people.suppression_reason
+          from people
+         order by people.identity
+            on conflict (tenant_id, workspace_id, identity) do update
+           set external_id = coalesce(excluded.external_id, lead.external_id),
+               email = coalesce(excluded.email, lead.email),
+               phone = coalesce(excluded.phone, lead.phone),
+               timezone = coalesce(excluded.timezone, lead.timezone),
+               attributes = lead.attributes || excluded.attributes,
+               suppressed_at = coalesce(lead.suppressed_at, excluded.suppressed_at),
+               suppression_reason = coalesce(lead.suppression_reason, excluded.suppression_reason),
+               updated_at = now()
+     returning lead.id, lead.xmax = 0 as is_new
+    ), members as (
+        insert into execution.lead_list_members (tenant_id, list_id, lead_id)
+        select v_tenant_id, v_list_id, merged.id
+          from merged
+            on conflict do nothing
+    )
+    select (select count(*) from lines),
+           count(*),
+           count(*) filter (where merged.is_new),
+           (select count(*) from counted where counted.identity <> counted.own_identity),
+           (select coalesce(array_agg(resolved.line order by resolved.line), '{}') from resolved where resolved.is_ambiguous)
+      into v_lines, v_people, v_added, v_matched, v_ambiguous
+      from merged;
+
+    -- Do not keep a new list without members.
+    if v_people = 0 then
+        delete from execution.lead_lists as list
+         where list.tenant_id = v_tenant_id
+           and list.id = p_list_id;
+        if found then
+            v_list_id := null;
+        end if;
+    end if;
+    return query select v_list_id, v_added, v_people - v_added, v_lines - v_people - cardinality(v_ambiguous), v_matched, v_ambiguous;
+end
+$$;
+
+COMMENT ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) IS 'Imports the lines of one intake into the tenant of the context and adds the leads to a list, which it creates if missing. A known lead keeps the values that the file does not mention, and stays suppressed. ambiguous has the numbers of the lines that were left out because several leads have their address; matched counts the lines whose lead was recognised by another identity.';
+
+CREATE FUNCTION execution.key_time(p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN COALESCE(to_char((p_at AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text), '-'::text);
+
+COMMENT ON FUNCTION execution.key_time(p_at timestamp with time zone) IS 'Formats a time as it stands in an idempotency key: RFC 3339 in UTC with microseconds, or a dash for null.';
+
+CREATE FUNCTION execution.launch_evidence(p_run_id uuid) RETURNS TABLE(installation_id uuid, epoch integer, cause text, epoch_began_at timestamp with time zone, system_identifier text, database_name text, refusal text, last_mark_at timestamp with time zone, items_adopted bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+        raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
+    end if;
+    return query
+        select epoch.installation_id, epoch.number, epoch.cause, epoch.began_at, here.system_identifier, here.database_name,
+               tenancy.sending_refusal(),
+               (select max(known.marked_at) from tenancy.process_marks as known where known.epoch_id = epoch.id),
+               (select count(*)
+                  from execution.campaign_runs as run
+                       join execution.campaign_audit_log as line on line.tenant_id = run.tenant_id and line.run_id = run.id
+                 where run.id = p_run_id
+                   and line.action = 'item.adopted')
+          from tenancy.database_identity() as here
+               left join (select newest.* from tenancy.epochs as newest order by newest.number desc limit 1) as epoch on true;
+end
+$$;
+
+COMMENT ON FUNCTION execution.launch_evidence(p_run_id uuid) IS 'Returns the basis of a run''s launch certificate: the installation and its epoch, the reason why a restored copy certifies nothing, the time at which a process last compared the database with its witness, and the number of items that an adoption put in doubt.';
+
+CREATE FUNCTION execution.measure_circuits() RETURNS TABLE(provider text, open bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select account.provider, count(*)
+      from execution.account_states as state
+           join tenancy.provider_accounts as account
+             on account.tenant_id = state.tenant_id and account.id = state.account_id
+     where state.circuit_open_until is not null
+     group by account.provider
+$$;
+
+COMMENT ON FUNCTION execution.measure_circuits() IS 'Counts the circuits that are not closed, by provider, over all tenants, for the metrics.';
+
+CREATE FUNCTION execution.measure_jobs() RETURNS TABLE(jobs_waiting bigint, jobs_locked bigint, oldest_lock_seconds double precision, items_in_doubt bigint, oldest_doubt_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*) from execution.job_queue where status = 'queued'),
+           (select count(*) from execution.job_queue where status = 'locked'),
+           (select coalesce(extract(epoch from now() - min(locked_at)), 0) from execution.job_queue where status = 'locked'),
+           (select count(*) from execution.channel_outbox where in_doubt_since is not null),
+           (select coalesce(extract(epoch from now() - min(in_doubt_since)), 0)
+              from execution.channel_outbox
+             where in_doubt_since is not null)
+$$;
+
+COMMENT ON FUNCTION execution.measure_jobs() IS 'Counts queued jobs, locked jobs and items in doubt, with the age of the oldest, over all tenants, for the metrics.';
+
+CREATE FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) RETURNS SETOF uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+begin
+    perform tenancy.limit_idle_time();
+    -- A move must survive a crash, whatever the settings of the login are.
+    perform tenancy.require_durable_commit();
+    return query
+        with moving as (
+            select item.id, run.failover_account_id
+              from unnest(p_outbox_ids) as wanted (id)
+                   join execution.channel_outbox as item on item.id = any (array[wanted.id])
+                   join execution.campaign_runs as run on run.id = any (array[item.run_id])
+             where item.status = 'queued'
+               and item.in_doubt_since is null
+               and item.reserved_by = p_worker_id
+               and item.moved_to_account_id is null
+               and run.failover_account_id is not null
+             order by item.id
+               for no key update of item
+        ), moved as (
+            update execution.channel_outbox as item
+               set moved_to_account_id = moving.failover_account_id
+              from moving
+             where item.id = any (array[moving.id])
+               and item.status = 'queued'
+               and item.in_doubt_since is null
+               and item.moved_to_account_id is null
+         returning item.id, item.tenant_id, item.run_id, item.job_id, item.moved_to_account_id
+        ), logged as (
+            insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+            select moved.tenant_id, moved.run_id, moved.job_id, moved.id, p_worker_id, 'item.moved',
+                   'to account ' || moved.moved_to_account_id
+              from moved
+        )
+        select moved.id from moved;
+end
+$$;
+
+COMMENT ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) IS 'Moves items to the failover account of their run before they are called there, and returns the moved items. An item moves only if this worker reserved it, it is not in doubt and it has not moved before.';
+
+CREATE FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_before constant text := current_setting('app.current_tenant_id', true);
+    v_sequence bigint;
+    v_at timestamptz := clock_timestamp();
+begin
+    update execution.campaigns
+       set sequence = sequence + 1
+     where tenant_id = p_tenant_id
+       and id = p_campaign_id
+ returning sequence
+      into strict v_sequence;
+    -- The clock may step back; the times of the history never do.
+    v_at := greatest(v_at, (select event.at
+                              from execution.campaign_events as event
+                             where event.tenant_id = p_tenant_id
+                               and event.campaign_id = p_campaign_id
+                               and event.sequence = v_sequence - 1));
+    insert into execution.campaign_events (tenant_id, campaign_id, sequence, type, phase, at, payload)
+    values (p_tenant_id, p_campaign_id, v_sequence, p_type, p_phase, v_at, p_payload);
+    if p_type <> 'campaign_progress' then
+        perform set_config('app.current_tenant_id', p_tenant_id::text, true);
+        perform m10_recovery.publish_outbox(
+            'campaign', p_campaign_id::text, 'campaign.' || p_type,
+            jsonb_build_object(
+                'type', p_type, 'campaignId', p_campaign_id, 'phase', p_phase, 'sequence', v_sequence,
+                'timestamp', to_char(v_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'payload', p_payload));
+        perform set_config('app.current_tenant_id', coalesce(v_before, ''), true);
+    end if;
+    perform pg_notify('postrider_campaign_events', '');
+    return v_sequence;
+end
+$$;
+
+COMMENT ON FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) IS 'Writes the next event of a campaign and returns its number. The caller has locked the campaign. A change of a phase''s state is also published as a domain event; progress is not.';
+
+CREATE FUNCTION execution.note_progress(p_worker_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_due record;
+    v_tenant_ids uuid[] := '{}'::uuid[];
+    v_campaign_ids uuid[] := '{}'::uuid[];
+    v_phase_ids uuid[] := '{}'::uuid[];
+    v_run_ids uuid[] := '{}'::uuid[];
+    v_progress numeric[] := '{}'::numeric[];
+    v_done numeric;
+begin
+    for v_due in
+        select distinct on (due.tenant_id, due.campaign_id) due.*
+          from (select run.tenant_id, run.campaign_id, run.phase_id, run.id as run_id, null::numeric as reported
+                  from execution.campaign_runs as run
+                 where run.id in (select job.run_id
+                                    from execution.job_queue as job
+                                   where job.status = 'locked'
+                                     and job.locked_by = p_worker_id)
+                   and run.status = 'running'
+                union all
+                select phase.tenant_id, phase.campaign_id, phase.id, null, phase.progress_reported
+                  from execution.campaign_phases as phase
+                 where phase.progress_reported is not null) as due
+               join execution.campaigns as campaign
+                 on campaign.tenant_id = due.tenant_id and campaign.id = due.campaign_id
+         where campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds'
+         order by due.tenant_id, due.campaign_id, random()
+    loop
+        v_done := v_due.reported;
+        if v_due.run_id is not null then
+            perform set_config('app.current_tenant_id', v_due.tenant_id::text, true);
+            -- The end of the phase reports the last tenth of a percent.
+            select least(99.9, 100.0 * (progress.succeeded + progress.failed + progress.skipped) / progress.intended)
+              into v_done
+              from execution.run_progress(array[v_due.run_id]) as progress;
+            perform set_config('app.current_tenant_id', '', true);
+        end if;
+        v_tenant_ids := v_tenant_ids || v_due.tenant_id;
+        v_campaign_ids := v_campaign_ids || v_due.campaign_id;
+        v_phase_ids := v_phase_ids || v_due.phase_id;
+        v_run_ids := v_run_ids || v_due.run_id;
+        v_progress := v_progress || v_done;
+    end loop;
+    for n in 1..cardinality(v_tenant_ids) loop
+        perform
+           from execution.campaigns as campaign
+          where campaign.tenant_id = v_tenant_ids[n]
+            and campaign.id = v_campaign_ids[n]
+            and (campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds')
+            for no key update skip locked;
+        continue when not found;
+        -- Report only if it still holds: the run may have ended since, or another report may have come.
+        perform execution.note_progress_of(v_tenant_ids[n], v_campaign_ids[n], v_phase_ids[n],
+                                           coalesce(phase.progress_reported, v_progress[n]))
+           from execution.campaign_phases as phase
+          where phase.tenant_id = v_tenant_ids[n]
+            and phase.id = v_phase_ids[n]
+            and case
+                    when v_run_ids[n] is null then phase.progress_reported is not null
+                    else exists (select
+                                   from execution.campaign_runs as run
+                                  where run.id = v_run_ids[n]
+                                    and run.status = 'running')
+                end;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION execution.note_progress(p_worker_id text) IS 'Writes progress events for the runs on which a worker works, and for reports that wait for their event. It counts before it locks, so no transaction waits for the counting, and it skips a campaign that another transaction has locked.';
+
+CREATE FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_progress constant numeric := trunc(least(p_progress, 100), 1);
+    v_phase record;
+begin
+    select phase.phase, phase.progress,
+           campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds' as is_due
+      into strict v_phase
+      from execution.campaign_phases as phase
+           join execution.campaigns as campaign
+             on campaign.tenant_id = phase.tenant_id and campaign.id = phase.campaign_id
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id
+       for no key update of phase;
+    if v_phase.progress = v_progress or v_phase.is_due then
+        update execution.campaign_phases as phase
+           set progress = v_progress,
+               progress_reported = null
+         where phase.tenant_id = p_tenant_id
+           and phase.id = p_phase_id
+           and (phase.progress <> v_progress or phase.progress_reported is not null);
+    else
+        update execution.campaign_phases as phase
+           set progress_reported = v_progress
+         where phase.tenant_id = p_tenant_id
+           and phase.id = p_phase_id
+           and phase.progress_reported is distinct from v_progress;
+        return;
+    end if;
+    if v_phase.progress <> v_progress then
+        update execution.campaigns
+           set progress_at = clock_timestamp()
+         where tenant_id = p_tenant_id
+           and id = p_campaign_id;
+        perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
+                                     jsonb_build_object('progressPercentage', v_progress));
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) IS 'Records the progress of a phase and writes an event if it changed: at most two events per second and campaign. A value that comes too early waits in progress_reported for the next event. The caller has locked the campaign.';
+
+CREATE FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_held record;
+    v_until timestamptz;
+begin
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    update execution.account_states as state
+       set circuit_open_until = now() + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
+           circuit_openings = state.circuit_openings + 1,
+           circuit_reason = left(p_reason, 500),
+           probe_job_id = null,
+           probe_until = null
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       and (state.circuit_open_until is null or state.circuit_open_until <= now())
+ returning state.circuit_open_until
+      into v_until;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        values (v_held.tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_held.account_id,
+                'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_reason, 500));
+    else
+        select state.circuit_open_until
+          into v_until
+          from execution.account_states as state
+         where state.tenant_id = v_held.tenant_id
+           and state.account_id = v_held.account_id;
+    end if;
+    return extract(epoch from v_until - now())::double precision;
+end
+$$;
+
+COMMENT ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) IS 'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call is answered. An open circuit is not changed. Returns the number of seconds for which it is open.';
+
+CREATE FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN encode(sha256(convert_to((((((((p_run_id)::text || '|'::text) || (p_item_id)::text) || '|'::text) || p_key_part) || '|'::text) || execution.key_time(p_scheduled_for)), 'UTF8'::name)), 'hex'::text);
+
+COMMENT ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) IS 'Computes the idempotency key of an item. postrider_model::key computes the same key, and a test compares the two.';
+
+CREATE FUNCTION execution.phase_goal(p_trigger text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (p_trigger = ANY (ARRAY['start'::text, 'resume'::text, 'retry'::text, 'rerun'::text])) THEN 'in_progress'::text WHEN (p_trigger = 'pause'::text) THEN 'paused'::text WHEN (p_trigger = 'complete'::text) THEN 'completed'::text WHEN (p_trigger = 'fail'::text) THEN 'failed'::text ELSE NULL::text END;
+
+COMMENT ON FUNCTION execution.phase_goal(p_trigger text) IS 'Returns the state that a trigger asks for, whatever the current state is.';
+
+CREATE FUNCTION execution.phase_target(p_trigger text, p_from text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((p_trigger = 'start'::text) AND (p_from = 'not_started'::text)) THEN 'in_progress'::text WHEN ((p_trigger = 'resume'::text) AND (p_from = 'paused'::text)) THEN 'in_progress'::text WHEN ((p_trigger = 'retry'::text) AND (p_from = 'failed'::text)) THEN 'in_progress'::text WHEN ((p_trigger = 'rerun'::text) AND (p_from = 'completed'::text)) THEN 'in_progress'::text WHEN ((p_trigger = 'pause'::text) AND (p_from = 'in_progress'::text)) THEN 'paused'::text WHEN ((p_trigger = 'complete'::text) AND (p_from = 'in_progress'::text)) THEN 'completed'::text WHEN ((p_trigger = 'fail'::text) AND (p_from = 'in_progress'::text)) THEN 'failed'::text ELSE NULL::text END;
+
+COMMENT ON FUNCTION execution.phase_target(p_trigger text, p_from text) IS 'Returns the state to which a trigger leads from a state, or null if the transition is not allowed. PHASE_MACHINE in the model is the same table, and a test compares the two.';
+
+CREATE FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_removed bigint := 0::bigint;
+    v_part bigint;
+    v_campaign record;
+begin
+    -- Delete the events of a campaign in their order under the lock of its row, so that a reader never sees a gap
+    -- in the middle.
+    for v_campaign in
+        select old.tenant_id, old.campaign_id, max(old.sequence) as through
+          from (select event.tenant_id, event.campaign_id, event.sequence
+                  from execution.campaign_events as event
+                 where event.at < least(p_before, now() - interval '1 hour')
+                 order by event.at, event.tenant_id, event.campaign_id, event.sequence
+                 limit p_limit) as old
+         group by old.tenant_id, old.campaign_id
+         order by old.tenant_id, old.campaign_id
+    loop
+        -- Skip a campaign that another transaction has locked; the next call prunes it.
+        perform
+           from execution.campaigns as campaign
+          where campaign.tenant_id = v_campaign.tenant_id
+            and campaign.id = v_campaign.campaign_id
+            for no key update skip locked;
+        continue when not found;
+        update execution.campaigns as campaign
+           set pruned_through = greatest(campaign.pruned_through, v_campaign.through)
+         where campaign.tenant_id = v_campaign.tenant_id
+           and campaign.id = v_campaign.campaign_id;
+        delete from execution.campaign_events as event
+         where event.tenant_id = v_campaign.tenant_id
+           and event.campaign_id = v_campaign.campaign_id
+           and event.sequence <= v_campaign.through;
+        get diagnostics v_part = row_count;
+        v_removed := v_removed + v_part;
+    end loop;
+    return v_removed;
+end
+$$;
+
+COMMENT ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) IS 'Deletes events older than p_before, and never those of the last hour, about p_limit per call. Returns the number of deleted events. A reader that asks for a deleted event is told to take a snapshot.';
+
+CREATE FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    perform tenancy.limit_idle_time();
+    perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
+    update execution.doubts as doubt
+       set held_by = null,
+           held_until = null,
+           next_look_at = coalesce(p_next_look_at, doubt.next_look_at),
+           is_for_person = p_is_for_person,
+           note = left(p_note, 2000)
+     where doubt.tenant_id = p_tenant_id
+       and doubt.outbox_id = p_outbox_id;
+    if p_is_for_person then
+        insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+        select item.tenant_id, item.run_id, item.job_id, item.id, p_resolver_id, 'item.left_to_a_person', left(p_note, 2000)
+          from execution.channel_outbox as item
+         where item.tenant_id = p_tenant_id
+           and item.id = p_outbox_id;
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) IS 'Releases an item in doubt that could not be settled yet: a resolver looks again later, or the item waits for a person.';
+
+CREATE FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb DEFAULT NULL::jsonb) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_until timestamptz := now() + p_wait;
+    v_limits jsonb;
+    v_job record;
+    v_others integer := 0;
+begin
+    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    -- Lock the account before reading its limits: this waits for a concurrent change to commit.
+    select account.limits
+      into v_limits
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+           join tenancy.provider_accounts as account
+             on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
+     where job.id = p_job_id
+       for share of account;
+    if p_why in ('rate', 'daily', 'hours') and v_limits <> p_limits then
+        v_until := now();
+    end if;
+    perform execution.doubt_leftovers(p_job_id, p_worker_id);
+    update execution.job_queue as job
+       set status = 'queued',
+           attempts = job.attempts - 1,
+           locked_by = null,
+           locked_at = null,
+           run_after = greatest(job.run_after, v_until),
+           waits_for = p_why
+     where job.id = p_job_id
+ returning job.tenant_id, job.run_id
+      into v_job;
+    if p_whole_run then
+        with waiting as (
+            select job.id
+              from execution.job_queue as job
+             where job.run_id = v_job.run_id
+               and job.status = 'queued'
+               -- Skip jobs that another worker has just put off for the same reason.
+               and job.run_after < v_until - interval '1 second'
+             order by job.id
+               for no key update skip locked
+        )
+        update execution.job_queue as job
+           set run_after = v_until,
+               waits_for = p_why
+          from waiting
+         where job.id = waiting.id;
+        get diagnostics v_others = row_count;
+    end if;
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
+    values (v_job.tenant_id, v_job.run_id, p_job_id, p_worker_id, 'job.put_off',
+            'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_note, 500)
+            || case when v_others > 0 then '; with ' || v_others || ' more jobs of the run' else '' end);
+    return v_others + 1;
+end
+$$;
+
+COMMENT ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) IS 'Releases a job until its account may be called again, and with p_whole_run the queued jobs of its run too. If the limits of the account are no longer p_limits, the job is due at once and the worker decides again. Returns the number of jobs that wait.';
+
+CREATE FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) RETURNS TABLE(account_id uuid, wait_seconds double precision, circuit_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+    select distinct state.account_id,
+           extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
+           extract(epoch from state.circuit_open_until - now())::double precision
+      from unnest(p_job_ids) as held (id)
+           join execution.job_queue as job on job.id = held.id
+           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.account_states as state
+             on state.tenant_id = run.tenant_id
+            and state.account_id in (run.provider_account_id, run.failover_account_id)
+     where job.status = 'locked'
+       and job.locked_by = p_worker_id
+$$;
+
+COMMENT ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) IS 'Returns the waits and circuits of the accounts of held jobs, so that a process learns what other processes found.';
+
+CREATE FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(account_id uuid, is_failover boolean, provider text, settings jsonb, sealed_secret bytea, limits jsonb, wait_seconds double precision, circuit_seconds double precision)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+begin
+    return query
+        select account.id, used.is_failover, account.provider, account.settings, account.sealed_secret, account.limits,
+               extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
+               extract(epoch from state.circuit_open_until - now())::double precision
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+               cross join lateral (values (run.provider_account_id, false), (run.failover_account_id, true))
+                          as used (id, is_failover)
+               join tenancy.provider_accounts as account on account.tenant_id = run.tenant_id and account.id = used.id
+               left join execution.account_states as state
+                      on state.tenant_id = account.tenant_id
+                     and state.account_id = account.id
+         where job.id = p_job_id
+           and job.status = 'locked'
+           and job.locked_by = p_worker_id
+           and job.attempts = p_attempt;
+end
+$$;
+
+COMMENT ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the account and the failover account of a job that the worker holds, with their limits, waits and circuits.';
+
+CREATE FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+declare
+    v_job record;
+begin
+    select job.tenant_id, job.item_ids, run.channel
+      into v_job
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+     where job.id = p_job_id
+       and job.status = 'locked'
+       and job.locked_by = p_worker_id
+       and job.attempts = p_attempt;
+    if not found then
+        return;
+    end if;
+    if v_job.channel = 'email' then
+        select array_agg(lead.id), array_agg(lead.external_id), array_agg(lead.email), array_agg(lead.phone),
+               array_agg(lead.timezone), array_agg(lead.attributes),
+               array_agg(coalesce(lead.suppression_reason,
+                                  (select other.suppression_reason
+                                     from execution.leads as other
+                                    where other.tenant_id = lead.tenant_id
+                                      and other.workspace_id = lead.workspace_id
+                                      and lower(other.email) = lower(lead.email)
+                                      and other.suppressed_at is not null
+                                    limit 1)))
+          into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
+          from execution.leads as lead
+         where lead.tenant_id = v_job.tenant_id
+           and lead.id = any (v_job.item_ids);
+    else
+        select array_agg(lead.id), array_agg(lead.external_id), array_agg(lead.email), array_agg(lead.phone),
+               array_agg(lead.timezone), array_agg(lead.attributes),
+               array_agg(coalesce(lead.suppression_reason,
+                                  (select other.suppression_reason
+                                     from execution.leads as other
+                                    where other.tenant_id = lead.tenant_id
+                                      and other.workspace_id = lead.workspace_id
+                                      and other.phone = lead.phone
+                                      and other.suppressed_at is not null
+                                      and v_job.channel = 'voice'
+                                    limit 1)))
+          into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
+          from execution.leads as lead
+         where lead.tenant_id = v_job.tenant_id
+           and lead.id = any (v_job.item_ids);
+    end if;
+    ids := coalesce(ids, '{}');
+    if p_with_begun then
+        begun := array(
+            select item.recipient_id
+              from execution.channel_outbox as item
+             where item.job_id = p_job_id
+               and item.recipient_id is not null);
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
+
+CREATE FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    return query
+        select asset.content, account.settings, account.sealed_secret
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.assets as asset on asset.tenant_id = run.tenant_id and asset.id = run.asset_id
+               left join tenancy.provider_accounts as account
+                      on account.tenant_id = run.tenant_id
+                     and account.id = run.provider_account_id
+         where job.id = p_job_id
+           and job.status = 'locked'
+           and job.locked_by = p_worker_id
+           and job.attempts = p_attempt;
+end
+$$;
+
+COMMENT ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a job that the worker holds. Returns no row if the worker does not hold the job.';
+
+CREATE FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_item record;
+    v_is_new boolean;
+begin
+    select item.id, item.run_id, item.job_id, account.provider
+      into v_item
+      from tenancy.provider_accounts as account
+           join execution.channel_outbox as item
+             on item.tenant_id = account.tenant_id
+            and item.workspace_id = account.workspace_id
+            and item.idempotency_key = p_idempotency_key
+           join execution.campaign_runs as run on run.id = item.run_id
+     where account.tenant_id = v_tenant_id
+       and account.id = p_account_id
+       and account.id = coalesce(item.moved_to_account_id, run.provider_account_id);
+    if not found then
+        return 'unknown';
+    end if;
+    insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
+    values (v_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
+        on conflict do nothing;
+    v_is_new := found;
+    if not p_proves_action then
+        return 'recorded';
+    end if;
+    perform from execution.job_queue as job where job.id = v_item.job_id for no key update;
+    perform
+       from execution.channel_outbox as item
+      where item.id = v_item.id
+        and item.status = 'queued'
+        and item.in_doubt_since is not null
+        for no key update;
+    if found then
+        perform execution.settle_in_doubt(
+            v_tenant_id, v_item.id, 'sent', p_message_id,
+            v_item.provider || ' called back: ' || p_message_id || ' is ' || p_status, 'callback-' || v_item.provider);
+        return 'settled';
+    end if;
+    if v_is_new and exists (select
+                              from execution.channel_outbox as item
+                             where item.id = v_item.id
+                               and item.status = 'failed')
+    then
+        perform execution.audit(v_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
+                                'callback-' || v_item.provider, 'item.contradicted',
+                                'the provider called back: ' || p_message_id || ' is ' || p_status);
+        return 'contradicted';
+    end if;
+    return 'recorded';
+end
+$$;
+
+COMMENT ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) IS 'Stores a status callback of a provider about a call of this account, in the tenant of the context. A callback that proves the action settles an item in doubt at once. Returns settled, recorded, contradicted if the item was settled as failed, or unknown if no item of this account has this key.';
+
+CREATE FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:00:00'::interval) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_phase_status text;
+begin
+    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    perform execution.doubt_leftovers(p_job_id, p_worker_id);
+    -- With the share lock, a concurrent resume waits and then finds the job in its new place.
+    select phase.status
+      into strict v_phase_status
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.campaign_phases as phase
+             on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+     where job.id = p_job_id
+       for share of phase;
+    update execution.job_queue
+       set status = 'queued',
+           attempts = attempts - 1,
+           locked_by = null,
+           locked_at = null,
+           run_after = case v_phase_status
+                           when 'paused' then 'infinity'
+                           else greatest(run_after, now() + p_retry_after)
+                       end
+     where id = p_job_id;
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
+    select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.released'
+      from execution.job_queue as job
+     where job.id = p_job_id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Releases a job before its end: the worker stops, cannot do this kind of job, or the phase is paused. A job of a paused phase waits for the phase.';
+
+CREATE FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_campaign record;
+    v_phase record;
+begin
+    perform tenancy.limit_idle_time();
+    if coalesce(btrim(p_actor), '') = '' then
+        raise exception 'p_actor must not be empty' using errcode = 'invalid_parameter_value';
+    end if;
+    if p_progress is null or p_progress not between 0 and 100 then
+        raise exception 'progress is a percentage between 0 and 100' using errcode = 'invalid_parameter_value';
+    end if;
+    select campaign.sequence
+      into v_campaign
+      from execution.campaigns as campaign
+     where campaign.tenant_id = v_tenant_id
+       and campaign.id = p_campaign_id
+       for no key update;
+    if not found then
+        raise exception 'there is no campaign %', p_campaign_id
+            using errcode = 'no_data_found', hint = '`postrider campaign status` lists them.';
+    end if;
+    select phase.id, phase.kind, phase.status
+      into v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_tenant_id
+       and phase.campaign_id = p_campaign_id
+       and phase.phase = p_phase
+       for no key update;
+    if not found then
+        raise exception 'the campaign has no phase `%`', p_phase using errcode = 'no_data_found';
+    end if;
+    if v_phase.kind = 'delivery' or v_phase.status not in ('in_progress', 'paused') then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            case
+                                when v_phase.kind = 'delivery' then 'the progress of a delivery is counted, not reported'
+                                else 'a phase that is ' || v_phase.status || ' makes no progress'
+                            end,
+                            v_campaign.sequence;
+        return;
+    end if;
+    perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, p_progress);
+    return query
+        select 'changed', v_phase.status, v_phase.kind, null::text, campaign.sequence
+          from execution.campaigns as campaign
+         where campaign.tenant_id = v_tenant_id
+           and campaign.id = p_campaign_id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) IS 'Records the progress that another service reports for an external phase of the tenant. outcome is changed or conflict, with the reason.';
+
+CREATE FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.limit_idle_time();
+    perform
+       from execution.job_queue as job
+      where job.id = p_job_id
+        and job.status = 'locked'
+        and job.locked_by = p_worker_id
+        and job.attempts = p_attempt
+        for no key update;
+    if not found then
+        raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
+                        coalesce(p_attempt::text, 'null')
+            using errcode = 'PR001',
+                  hint = 'A lock lasts five minutes without a heartbeat; it may have gone stale and been taken over.';
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) IS 'Locks a job, and raises PR001 unless the worker holds it under this attempt.';
+
+CREATE FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform
+       from execution.doubts as doubt
+      where doubt.tenant_id = p_tenant_id
+        and doubt.outbox_id = p_outbox_id
+        and doubt.held_by = p_resolver_id
+        and doubt.looks = p_look
+        for no key update;
+    if not found then
+        raise exception 'the doubt about % is not held by % under look %', p_outbox_id, coalesce(p_resolver_id, 'null'),
+                        coalesce(p_look::text, 'null')
+            using errcode = 'PR001',
+                  hint = 'Its lease was over and somebody else looks after it, or it has been settled.';
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) IS 'Locks a doubt, and raises PR001 unless the resolver holds it under this look.';
+
+CREATE FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    return execution.settle_in_doubt(tenancy.required_tenant_id(), p_outbox_id, p_as, p_provider_message_id, p_note, p_actor);
+end
+$$;
+
+COMMENT ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) IS 'Settles an item in doubt of the tenant of the context, on behalf of a person.';
+
+CREATE FUNCTION execution.run_progress(p_run_ids uuid[]) RETURNS TABLE(run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint, jobs_dead bigint, succeeded bigint, failed bigint, skipped bigint, in_doubt bigint, in_flight bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    select run.id,
+           run.intended,
+           jobs.*
+      from execution.campaign_runs as run
+           cross join lateral (
+               select count(*) filter (where job.status = 'queued'),
+                      count(*) filter (where job.status = 'locked'),
+                      count(*) filter (where job.status = 'failed'),
+                      count(*) filter (where job.status = 'completed'),
+                      count(*) filter (where job.status = 'dead'),
+                      coalesce(sum(case when done.is_done then job.succeeded else items.succeeded end), 0)::bigint,
+                      coalesce(sum(case when done.is_done then job.failed else items.failed end), 0)::bigint,
+                      coalesce(sum(case when done.is_done then job.skipped else items.skipped end), 0)::bigint,
+                      coalesce(sum(items.in_doubt), 0)::bigint,
+                      coalesce(sum(items.reserved - items.in_doubt), 0)::bigint
+                 from execution.job_queue as job
+                      cross join lateral (
+                          select case job.status
+                                     when 'completed' then true
+                                     when 'dead' then job.succeeded + job.failed + job.skipped = cardinality(job.item_ids)
+                                     else false
+                                 end as is_done) as done
+                      cross join lateral (
+                          select count(*) filter (where item.status in ('sent', 'called', 'posted')) as succeeded,
+                                 count(*) filter (where item.status = 'failed') as failed,
+                                 count(*) filter (where item.status = 'skipped') as skipped,
+                                 count(*) filter (where item.status = 'queued') as reserved,
+                                 count(execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts))
+                                     as in_doubt
+                            from execution.channel_outbox as item
+                           where item.job_id = job.id
+                             and not done.is_done) as items
+                where job.tenant_id = run.tenant_id
+                  and job.run_id = run.id) as jobs
+     where run.tenant_id = tenancy.required_tenant_id()
+       and run.id = any (p_run_ids)
+$$;
+
+COMMENT ON FUNCTION execution.run_progress(p_run_ids uuid[]) IS 'Counts the jobs and items of runs of the tenant by status.';
+
+CREATE TABLE execution.campaign_runs (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    campaign_id uuid NOT NULL,
+    phase_id uuid NOT NULL,
+    channel text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    asset_id uuid NOT NULL,
+    provider_account_id uuid NOT NULL,
+    provider text NOT NULL,
+    scheduled_for timestamp with time zone,
+    quiet_time interval NOT NULL,
+    key_part text NOT NULL,
+    intended integer NOT NULL,
+    same_address integer DEFAULT 0 NOT NULL,
+    correlation_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    failover_account_id uuid,
+    number integer DEFAULT 1 NOT NULL,
+    cause text DEFAULT 'start'::text NOT NULL,
+    CONSTRAINT campaign_runs_cause_check CHECK ((cause = ANY (ARRAY['start'::text, 'retry'::text, 'rerun'::text]))),
+    CONSTRAINT campaign_runs_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
+    CONSTRAINT campaign_runs_intend_something CHECK ((intended > 0)),
+    CONSTRAINT campaign_runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'partial'::text, 'failed'::text])))
+);
+
+ALTER TABLE ONLY execution.campaign_runs FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.campaign_runs IS 'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted.';
+
+CREATE FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    RETURN ARRAY(SELECT run.id FROM execution.campaign_runs run WHERE ((run.tenant_id = runs_since_all.p_tenant_id) AND (run.phase_id = runs_since_all.p_phase_id) AND (run.number >= (SELECT max(whole.number) AS max FROM execution.campaign_runs whole WHERE ((whole.tenant_id = runs_since_all.p_tenant_id) AND (whole.phase_id = runs_since_all.p_phase_id) AND (whole.cause <> 'retry'::text))))) ORDER BY run.number DESC);
+
+COMMENT ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) IS 'Returns the runs of a phase since it was last sent to its whole audience, newest first.';
+
+CREATE FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+    perform tenancy.limit_idle_time();
+    -- Lock the job, then the item, then the doubt, as every function does.
+    perform
+       from execution.job_queue as job
+      where job.id = (select item.job_id
+                        from execution.channel_outbox as item
+                       where item.tenant_id = p_tenant_id
+                         and item.id = p_outbox_id)
+        for no key update;
+    perform from execution.channel_outbox as item
+      where item.tenant_id = p_tenant_id
+        and item.id = p_outbox_id
+        for no key update;
+    perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
+    return execution.settle_in_doubt(p_tenant_id, p_outbox_id, p_as, p_provider_message_id, p_evidence, p_resolver_id);
+end
+$$;
+
+COMMENT ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) IS 'Settles an item in doubt that the resolver holds, with its evidence.';
+
+CREATE FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_item record;
+    v_status text;
+begin
+    if coalesce(p_as, '') not in ('sent', 'failed') then
+        raise exception 'an item is resolved as sent or as failed, not as %', coalesce(p_as, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if coalesce(btrim(p_note), '') = '' or coalesce(btrim(p_actor), '') = '' then
+        raise exception 'a resolution needs a note that says how it is known, and who says so'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    -- Lock the job before its item, as every function does. Of two settlements of the last items, the later one
+    -- then sees both.
+    perform
+       from execution.job_queue as job
+      where job.id = (select item.job_id
+                        from execution.channel_outbox as item
+                       where item.tenant_id = p_tenant_id
+                         and item.id = p_outbox_id)
+        for no key update;
+    select item.*, run.quiet_time, job.status as job_status,
+           execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
+      into v_item
+      from execution.channel_outbox as item
+           join execution.job_queue as job on job.id = item.job_id
+           join execution.campaign_runs as run on run.id = item.run_id
+     where item.tenant_id = p_tenant_id
+       and item.id = p_outbox_id
+       for no key update of item;
+    if not found then
+        raise exception 'there is no item %', p_outbox_id
+            using errcode = 'no_data_found', hint = '`postrider in-doubt list` shows what is in doubt.';
+    end if;
+    if v_item.status <> 'queued' then
+        raise exception 'item % is % already', p_outbox_id, v_item.status
+            using errcode = 'invalid_parameter_value',
+                  hint = 'An item that has ended is never reopened; `postrider trace` shows its story.';
+    end if;
+    if v_item.since is null then
+        raise exception 'item % is not in doubt: its worker is at work', p_outbox_id
+            using errcode = 'invalid_parameter_value', hint = 'Look again in a minute.';
+    end if;
+    if p_as = 'failed' and now() < v_item.since + v_item.quiet_time then
+        raise exception 'item % may still arrive until %', p_outbox_id,
+                        to_char((v_item.since + v_item.quiet_time) at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')
+            using errcode = 'invalid_parameter_value',
+                  hint = 'That it was not sent counts only after the quiet time. That it was sent counts at once.';
+    end if;
+
+    v_status := case p_as when 'sent' then execution.success_of(v_item.channel) else 'failed' end;
+    update execution.channel_outbox
+       set status = v_status,
+           provider_message_id = left(p_provider_message_id, 500),
+           error = case when p_as = 'failed' then left(p_note, 2000) end,
+           finalized_at = now(),
+           in_doubt_since = null
+     where id = p_outbox_id;
+    perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, p_outbox_id, p_actor,
+                            'item.resolved_as_' || v_status, left(p_note, 2000));
+    -- No other item keeps the job waiting: make it due now.
+    if v_item.job_status = 'failed'
+       and not exists (select
+                         from execution.channel_outbox as item
+                        where item.job_id = v_item.job_id
+                          and item.status = 'queued')
+    then
+        update execution.job_queue
+           set run_after = least(run_after, now())
+         where id = v_item.job_id
+           and status = 'failed';
+    end if;
+    return v_status;
+end
+$$;
+
+COMMENT ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) IS 'Settles an item in doubt as sent (stored as the success status of its channel) or as failed, with a note that names the evidence. Evidence that it was sent counts at any time; evidence that it was not sent counts only after the quiet time.';
+
+CREATE FUNCTION execution.shelve_jobs(p_run_id uuid) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    update execution.job_queue as job
+       set run_after = 'infinity',
+           waits_for = null
+      from (select waiting.id
+              from execution.job_queue as waiting
+             where waiting.run_id = p_run_id
+               and waiting.status = 'queued'
+               and waiting.run_after < 'infinity'
+             order by waiting.id
+               for no key update skip locked) as waiting
+     where job.id = waiting.id
+$$;
+
+COMMENT ON FUNCTION execution.shelve_jobs(p_run_id uuid) IS 'Sets run_after of the queued jobs of a paused run to infinity, so that no claim takes them. It skips a job that a claim has locked; the worker releases such a job when it cannot reserve.';
+
+CREATE FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text DEFAULT NULL::text) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_run_id uuid;
+    v_items integer;
+begin
+    if exists (select from execution.campaign_phases
+                where tenant_id = p_tenant_id and id = p_phase_id and kind = 'delivery')
+    then
+        v_run_id := execution.create_run(p_tenant_id, p_phase_id, p_run_id, 'start', p_job_size, p_actor);
+        select run.intended into v_items from execution.campaign_runs as run where run.id = v_run_id;
+    end if;
+    -- The phase was started, so the reason why it could not be started automatically no longer holds.
+    update execution.campaigns
+       set not_advanced = null
+     where tenant_id = p_tenant_id
+       and id = p_campaign_id
+       and not_advanced is not null;
+    return execution.enter_phase_state(p_tenant_id, p_campaign_id, p_phase_id, 'start', v_run_id, p_actor,
+                                       jsonb_strip_nulls(jsonb_build_object('items', v_items, 'reason', p_reason)));
+end
+$$;
+
+COMMENT ON FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text) IS 'Starts a phase that was not started: creates a run of the whole audience for a delivery, and only changes the state of an external phase. Returns the number of the event. The caller has locked the campaign and the phase.';
+
+CREATE FUNCTION execution.success_of(p_channel text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE p_channel WHEN 'email'::text THEN 'sent'::text WHEN 'voice'::text THEN 'called'::text WHEN 'social'::text THEN 'posted'::text ELSE NULL::text END;
+
+COMMENT ON FUNCTION execution.success_of(p_channel text) IS 'Returns the status of a successful item on a channel: sent, called or posted.';
+
+CREATE FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update execution.leads
+       set suppressed_at = now(),
+           suppression_reason = coalesce(nullif(btrim(p_reason), ''), 'suppressed'),
+           updated_at = now()
+     where tenant_id = v_tenant_id
+       and id = p_lead_id
+       and suppressed_at is null;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        values (v_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
+    end if;
+    return exists (select from execution.leads where tenant_id = v_tenant_id and id = p_lead_id);
+end
+$$;
+
+COMMENT ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) IS 'Suppresses a lead of the tenant: no further message is sent to it. Returns false if the lead does not exist. Repeating the call changes nothing.';
+
+CREATE FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    c_ahead constant double precision := 1.0::double precision;
+    v_account_id uuid;
+    v_limits jsonb;
+    v_state execution.account_states;
+    v_now timestamptz;
+    v_until timestamptz;
+    v_rate double precision;
+    v_burst double precision;
+    v_tokens double precision;
+    v_today date;
+begin
+    perform tenancy.limit_idle_time();
+    -- repeated_at must survive a crash, whatever the settings of the login are: the next repeat relies on it.
+    perform tenancy.require_durable_commit();
+    perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
+    -- A paused phase starts no call, and repeats none.
+    if exists (select
+                 from execution.channel_outbox as item
+                      join execution.campaign_runs as run on run.id = item.run_id
+                      join execution.campaign_phases as phase
+                        on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                where item.id = p_outbox_id
+                  and phase.status = 'paused')
+    then
+        return query select false, 30.0::double precision;
+        return;
+    end if;
+    select doubt.account_id, account.limits
+      into v_account_id, v_limits
+      from execution.doubts as doubt
+           left join tenancy.provider_accounts as account
+                  on account.tenant_id = doubt.tenant_id
+                 and account.id = doubt.account_id
+     where doubt.tenant_id = p_tenant_id
+       and doubt.outbox_id = p_outbox_id;
+    insert into execution.account_states (tenant_id, account_id) values (p_tenant_id, v_account_id) on conflict do nothing;
+    select state.*
+      into strict v_state
+      from execution.account_states as state
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
+       for no key update;
+    -- Read the clock after the lock was granted: earlier callers have used up their tokens by then.
+    v_now := clock_timestamp();
+    v_until := greatest(v_state.wait_until, v_state.circuit_open_until);
+    if v_until > v_now then
+        return query select false, extract(epoch from v_until - v_now)::double precision;
+        return;
+    end if;
+    granted := true;
+    wait_seconds := 0;
+    v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
+    if v_rate is not null then
+        v_burst := greatest(coalesce((v_limits ->> 'burst')::double precision, v_rate / 5), 1);
+        v_tokens := case
+                        when v_state.refilled_at is null then v_burst
+                        else least(v_burst, v_state.tokens + v_rate * greatest(extract(epoch from v_now - v_state.refilled_at), 0))
+                    end;
+        granted := v_tokens + v_rate * c_ahead >= 1;
+        wait_seconds := greatest((1 - v_tokens) / v_rate - case when granted then 0 else c_ahead end, 0);
+        v_state.tokens := v_tokens - case when granted then 1 else 0 end;
+        v_state.refilled_at := v_now;
+    end if;
+    v_today := (v_now at time zone coalesce(v_limits #>> '{hours,time_zone}', v_limits ->> 'time_zone', 'UTC'))::date;
+    update execution.account_states as state
+       set tokens = v_state.tokens,
+           refilled_at = v_state.refilled_at,
+           day = v_today,
+           used_today = case when v_today is distinct from state.day then 0 else state.used_today end
+                        + case when granted then 1 else 0 end
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id;
+    if granted then
+        update execution.doubts as doubt
+           set repeated_at = v_now + wait_seconds * interval '1 second'
+         where doubt.tenant_id = p_tenant_id
+           and doubt.outbox_id = p_outbox_id;
+    end if;
+    return next;
+end
+$$;
+
+COMMENT ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
+
+CREATE FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    c_ahead constant double precision := 1.0::double precision;
+    v_held record;
+    v_state execution.account_states;
+    v_limits jsonb;
+    v_now timestamptz;
+    v_rate double precision;
+    v_burst double precision;
+    v_zone text;
+    v_today date;
+    v_tokens double precision;
+    v_is_probe boolean := false;
+begin
+    if p_wanted is null or p_wanted < 1 then
+        raise exception 'at least one turn must be wanted, not %', coalesce(p_wanted::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    select account.limits
+      into v_limits
+      from tenancy.provider_accounts as account
+     where account.tenant_id = v_held.tenant_id
+       and account.id = v_held.account_id;
+    select state.*
+      into strict v_state
+      from execution.account_states as state
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id
+       for no key update;
+    -- After a crash of the server the token bucket may be slightly too full once. The calls of a day are counted
+    -- and must survive a crash.
+    if v_limits ->> 'daily' is null then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
+    -- Read the clock after the lock was granted: earlier callers have used up their tokens by then.
+    v_now := clock_timestamp();
+    granted := p_wanted;
+    wait_seconds := 0;
+
+    if not p_again then
+        if v_state.wait_until > v_now then
+            return query select 0, extract(epoch from v_state.wait_until - v_now)::double precision, 'retry_after';
+            return;
+        end if;
+        if v_state.circuit_open_until > v_now then
+            return query select 0, extract(epoch from v_state.circuit_open_until - v_now)::double precision, 'circuit';
+            return;
+        end if;
+        if v_state.circuit_open_until is not null then
+            if v_state.probe_until > v_now and v_state.probe_job_id <> p_job_id then
+                return query select 0, 0.5::double precision, 'circuit';
+                return;
+            end if;
+            v_is_probe := true;
+            granted := 1;
+        end if;
+    end if;
+
+    v_zone := coalesce(v_limits #>> '{hours,time_zone}', v_limits ->> 'time_zone', 'UTC');
+    v_today := (v_now at time zone v_zone)::date;
+    if v_today is distinct from v_state.day then
+        v_state.used_today := 0;
+    end if;
+    if v_limits ->> 'daily' is not null and not p_again then
+        granted := least(granted, (v_limits ->> 'daily')::bigint - v_state.used_today)::integer;
+        if granted < 1 then
+            return query
+                select 0, extract(epoch from (v_today + 1)::timestamp at time zone v_zone - v_now)::double precision, 'daily';
+            return;
+        end if;
+    end if;
+
+    v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
+    if v_rate is not null then
+        v_burst := greatest(coalesce((v_limits ->> 'burst')::double precision, v_rate / 5), 1);
+        v_tokens := case
+                        -- The bucket is full at the first call.
+                        when v_state.refilled_at is null then v_burst
+                        else least(v_burst, v_state.tokens + v_rate * greatest(extract(epoch from v_now - v_state.refilled_at), 0))
+                    end;
+        granted := least(granted, floor(v_tokens + v_rate * c_ahead))::integer;
+        if granted < 1 then
+            granted := 0;
+            wait_seconds := (1 - v_tokens) / v_rate - c_ahead;
+            why := 'rate';
+        else
+            wait_seconds := greatest((granted - v_tokens) / v_rate, 0);
+            why := case when wait_seconds > 0 then 'rate' end;
+        end if;
+        v_state.tokens := v_tokens - granted;
+        v_state.refilled_at := v_now;
+    end if;
+
+    update execution.account_states as state
+       set tokens = v_state.tokens,
+           refilled_at = v_state.refilled_at,
+           day = v_today,
+           used_today = v_state.used_today + granted,
+           probe_job_id = case when v_is_probe and granted > 0 then p_job_id else state.probe_job_id end,
+           probe_until = case when v_is_probe and granted > 0 then v_now + interval '2 minutes' else state.probe_until end
+     where state.tenant_id = v_held.tenant_id
+       and state.account_id = v_held.account_id;
+    return next;
+end
+$$;
+
+COMMENT ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
+
+CREATE FUNCTION execution.tend_phase(p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_phase record;
+    v_next record;
+begin
+    -- Choose a random one, so that a phase that always fails does not block the others.
+    select phase.tenant_id, phase.campaign_id, phase.id
+      into v_phase
+      from execution.campaign_phases as phase
+     where phase.due is not null
+     order by random()
+     limit 1;
+    if not found then
+        return false;
+    end if;
+    perform
+       from execution.campaigns as campaign
+      where campaign.tenant_id = v_phase.tenant_id
+        and campaign.id = v_phase.campaign_id
+        for no key update skip locked;
+    if not found then
+        return false;
+    end if;
+    select phase.*
+      into strict v_phase
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_phase.tenant_id
+       and phase.id = v_phase.id
+       for no key update;
+    if v_phase.due is null then
+        return true;
+    end if;
+    update execution.campaign_phases set due = null where tenant_id = v_phase.tenant_id and id = v_phase.id;
+    if v_phase.due = 'end' then
+        if v_phase.status = 'in_progress' then
+            perform execution.end_phase(v_phase.tenant_id, v_phase.id, p_actor);
+        end if;
+        return true;
+    end if;
+    select phase.id, phase.phase, phase.status
+      into v_next
+      from execution.campaign_phases as phase
+     where phase.tenant_id = v_phase.tenant_id
+       and phase.campaign_id = v_phase.campaign_id
+       and phase.position > v_phase.position
+     order by phase.position
+     limit 1
+       for no key update;
+    if not found or v_next.status <> 'not_started' then
+        return true;
+    end if;
+    begin
+        perform execution.start_phase(v_phase.tenant_id, v_phase.campaign_id, v_next.id, gen_random_uuid(), 500, p_actor);
+    exception
+        -- Record an error of the phase. A database error is raised, and the caller retries.
+        when invalid_parameter_value or no_data_found or check_violation then
+            update execution.campaigns
+               set not_advanced = left(v_next.phase || ': ' || sqlerrm, 2000)
+             where tenant_id = v_phase.tenant_id
+               and id = v_phase.campaign_id;
+            perform execution.audit(v_phase.tenant_id, v_phase.campaign_id, v_next.id, null, null, null, p_actor,
+                                    'phase.not_advanced', sqlerrm);
+    end;
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION execution.tend_phase(p_actor text) IS 'Processes one phase that has something due: ends it, or starts the next phase of a campaign with auto_advance. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be started, the campaign records the reason in not_advanced.';
+
+CREATE FUNCTION execution.unshelve_jobs(p_run_id uuid) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    update execution.job_queue as job
+       set run_after = greatest(run.scheduled_for, now())
+      from execution.campaign_runs as run
+     where run.id = p_run_id
+       and job.run_id = run.id
+       and job.status = 'queued'
+       and job.run_after = 'infinity'
+$$;
+
+COMMENT ON FUNCTION execution.unshelve_jobs(p_run_id uuid) IS 'Makes the shelved jobs of a resumed run due again.';
+
+CREATE FUNCTION execution.verify_launch(p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+        raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
+    end if;
+    return query
+        with items as (
+            select count(*) filter (where item.status = 'sent') as sent,
+                   count(*) filter (where item.status = 'called') as called,
+                   count(*) filter (where item.status = 'posted') as posted,
+                   count(*) filter (where item.status = 'failed') as failed,
+                   count(*) filter (where item.status = 'skipped') as skipped,
+                   count(*) filter (where item.status = 'queued') as in_doubt,
+                   count(distinct item.recipient_id) as known
+              from execution.channel_outbox as item
+             where item.run_id = p_run_id
+        ), guarded as (
+            -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, and the
+            -- trigger that refuses reservations on a restored copy.
+            select count(*) = 6 and tenancy.sending_refusal() is null as holds
+              from (select from pg_constraint as wall
+                     where wall.conrelid = 'execution.channel_outbox'::regclass
+                       and wall.conname = 'channel_outbox_one_row_per_key'
+                       and pg_get_constraintdef(wall.oid) = 'UNIQUE (tenant_id, workspace_id, idempotency_key)'
+                     union all
+                    select from pg_trigger as wall
+                     where wall.tgrelid = 'execution.channel_outbox'::regclass
+                       and wall.tgname in ('channel_outbox_ends_are_final', 'channel_outbox_reservations_are_facts',
+                                           'channel_outbox_is_never_removed_from', 'channel_outbox_is_never_emptied',
+                                           'channel_outbox_waits_for_adoption')
+                       and wall.tgenabled in ('O', 'A')) as walls
+        )
+        select run.id,
+               run.status,
+               run.intended::bigint,
+               items.sent, items.called, items.posted, items.failed, items.skipped, items.in_doubt,
+               run.intended - items.known,
+               run.status in ('completed', 'partial', 'failed'),
+               items.in_doubt = 0 and run.intended = items.known,
+               guarded.holds,
+               run.status in ('completed', 'partial', 'failed') and items.in_doubt = 0 and run.intended = items.known
+               and guarded.holds
+          from execution.campaign_runs as run, items, guarded
+         where run.id = p_run_id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.verify_launch(p_run_id uuid) IS 'The launch certificate of a run: whether the run has ended, whether every intended item has ended, and whether a second call is impossible, with the counts that show it. On a restored copy it does not certify that a second call is impossible.';
+
+CREATE FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_grain     text;
+begin
+    perform jobs.keep_moving();
+    select function.grain
+      into v_grain
+      from jobs.functions as function
+     where function.tenant_id = v_tenant_id
+       and function.name = p_function;
+    if not found then
+        return query select 'unknown_function', null::uuid;
+        return;
+    end if;
+    return query
+        select opened.outcome, opened.run_id
+          from jobs.open_run(v_tenant_id, p_id, p_function, v_grain, now(), p_entity_hash, p_input, null, p_force) as opened;
+    if p_force then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        select v_tenant_id, p_actor, 'run.forced', 'job_run:' || run.id, run.lock_key
+          from jobs.job_runs as run
+         where run.id = p_id
+           and run.tenant_id is not distinct from v_tenant_id;
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) IS 'Invokes a function of the tenant of the context, in the grain of the current database time. Returns the outcome of open_run, or unknown_function.';
+
+CREATE FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    select not exists (
+        select
+          from unnest(p_depends_on) as wanted (name)
+         where not exists (
+             select
+               from jobs.job_runs as run
+              where run.tenant_id = p_tenant_id
+                and run.function_name = wanted.name
+                and run.status = 'completed'
+                -- The longest grain is a day, so no older grain can overlap.
+                and run.grain_start > jobs.grain_start(p_grain, p_fire_at) - interval '24 hours'
+                and run.grain_start < jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain)
+                and run.grain_start + jobs.grain_length(run.grain) > jobs.grain_start(p_grain, p_fire_at)))
+$$;
+
+COMMENT ON FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) IS 'Returns whether every function in p_depends_on has a completed run in a grain that overlaps the grain of the firing. Schedulers call it often, so it gives no reasons; unmet_dependencies does.';
+
+CREATE FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_status    text;
+begin
+    perform jobs.keep_moving();
+    select run.status
+      into v_status
+      from jobs.job_runs as run
+     where run.tenant_id = v_tenant_id
+       and run.id = p_id
+       for update;
+    if v_status is null or v_status in ('completed', 'cancelled') then
+        return v_status;
+    end if;
+    update jobs.job_runs as run
+       set status = 'cancelled',
+           completed_at = coalesce(run.completed_at, now()),
+           error_message = coalesce(case when run.status = 'failed' then run.error_message end,
+                                    concat_ws(': ', 'cancelled by ' || p_actor, nullif(btrim(p_note), ''))),
+           retry_at = null,
+           locked_by = null,
+           heartbeat_at = null
+     where run.id = p_id;
+    perform jobs.resolve_source(v_tenant_id, array[p_id], p_actor, concat_ws(': ', 'the run was cancelled', nullif(btrim(p_note), '')));
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'run.cancelled', 'job_run:' || p_id, nullif(btrim(p_note), ''));
+    return 'cancelled';
+end
+$$;
+
+COMMENT ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) IS 'Cancels a run and returns its status: cancelled, completed if the run had completed, null if it does not exist. A runner that holds the run cannot end it any more, and learns of the cancellation from its next heartbeat.';
+
+CREATE FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer, first_called_at timestamp with time zone, in_doubt_since timestamp with time zone, age_seconds double precision)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with doubtful as materialized (
+        select doubtful.id
+          from jobs.alert_notifications as doubtful
+         where doubtful.tenant_id = tenancy.required_tenant_id()
+           and doubtful.status = 'queued'
+           and doubtful.called_at < now() - p_quiet
+         order by doubtful.called_at
+         limit p_limit
+           for update skip locked
+    )
+    update jobs.alert_notifications as notification
+       set claims = notification.claims + 1,
+           -- The quiet time starts again: the lookup or repeated call of this claim must be over before the next
+           -- claim.
+           called_at = now(),
+           in_doubt_since = coalesce(notification.in_doubt_since, notification.called_at),
+           updated_at = now()
+      from doubtful
+     where notification.id = doubtful.id
+    returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
+              notification.claims, notification.first_called_at, notification.in_doubt_since,
+              extract(epoch from now() - notification.first_called_at)::double precision
+$$;
+
+COMMENT ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) IS 'Claims notifications whose call has no known result, once p_quiet has passed since the last call.';
+
+CREATE FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, lock_key text, input_params jsonb, retry_count integer, claims integer, scheduled_for timestamp with time zone, function_id uuid, kind text, target text, timeout_seconds integer, sealed_secret bytea)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_tenant          uuid := coalesce(p_after, '00000000-0000-0000-0000-000000000000');
+    -- The second round ends at p_after, so that each tenant is visited once.
+    v_is_second_round boolean := p_after is null;
+    v_room            integer;
+    v_left            integer := p_limit;
+    v_found           uuid[];
+    v_ids             uuid[] := '{}';
+begin
+    perform jobs.keep_moving();
+    if coalesce(btrim(p_worker), '') = '' then
+        raise exception 'say who claims' using errcode = 'invalid_parameter_value';
+    end if;
+    while v_left > 0 loop
+        select waiting.tenant_id
+          into v_tenant
+          from jobs.job_runs as waiting
+         where ((waiting.status = 'running' and waiting.locked_by is null) or waiting.retry_at is not null)
+           and waiting.tenant_id > v_tenant
+           and (not v_is_second_round or p_after is null or waiting.tenant_id <= p_after)
+         order by waiting.tenant_id, coalesce(waiting.retry_at, waiting.started_at)
+         limit 1;
+        if not found then
+            exit when v_is_second_round;
+            v_is_second_round := true;
+            v_tenant := '00000000-0000-0000-0000-000000000000';
+            continue;
+        end if;
+        v_room := least(v_left, coalesce(p_rooms[array_position(p_tenants, v_tenant)], p_room));
+        continue when v_room < 1;
+        select array_agg(due.id)
+          into v_found
+          from (select due.id
+                  from jobs.job_runs as due
+                  left join jobs.functions as function on function.tenant_id = due.tenant_id and function.name = due.function_name
+                 where ((due.status = 'running' and due.locked_by is null) or due.retry_at is not null)
+                   and due.tenant_id = v_tenant
+                   and coalesce(due.retry_at, due.started_at) <= now()
+                   and (function.id is null
+                        or (function.kind = any (p_kinds) and (function.kind <> 'builtin' or function.target = any (p_builtins))))
+                 order by coalesce(due.retry_at, due.started_at)
+                 limit v_room
+                   for update of due skip locked) as due;
+        v_ids := v_ids || coalesce(v_found, '{}');
+        v_left := v_left - coalesce(cardinality(v_found), 0);
+    end loop;
+
+    return query
+        with claimed as (
+            update jobs.job_runs as run
+               set status = 'running',
+                   retry_count = run.retry_count + (run.status = 'failed')::integer,
+                   retry_at = null,
+                   started_at = now(),
+                   completed_at = null,
+                   locked_by = p_worker,
+                   -- Not now(): the claim may have waited for locks since its transaction began.
+                   heartbeat_at = clock_timestamp(),
+                   claims = run.claims + 1
+             where run.id = any (v_ids)
+            returning run.*
+        )
+        select run.id, run.tenant_id, run.function_name, run.lock_key, run.input_params, run.retry_count, run.claims,
+               run.scheduled_for, function.id, function.kind, function.target, function.timeout_seconds, function.sealed_secret
+          from claimed as run
+          left join jobs.functions as function on function.tenant_id = run.tenant_id and function.name = run.function_name;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) IS 'Claims up to p_limit due runs that no runner holds, tenant by tenant in id order, starting after tenant p_after. Takes at most p_rooms runs of each tenant in p_tenants and p_room of every other tenant. Claims only functions that the runner can run (p_kinds, p_builtins), and runs whose function was removed, so that they end.';
+
+CREATE FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) RETURNS TABLE(decided boolean, status text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_status    text;
+begin
+    select card.status
+      into v_status
+      from jobs.decision_cards as card
+     where card.tenant_id = v_tenant_id
+       and card.id = p_id
+       for update;
+    if not found then
+        return;
+    end if;
+    if v_status in ('RESOLVED', 'DISMISSED') then
+        return query select v_status = p_status, v_status;
+        return;
+    end if;
+    update jobs.decision_cards as card
+       set status = p_status,
+           note = coalesce(nullif(btrim(p_note), ''), card.note),
+           decided_by = p_actor,
+           updated_at = now()
+     where card.id = p_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'card.' || lower(p_status), 'card:' || p_id, nullif(btrim(p_note), ''));
+    return query select true, p_status;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) IS 'Records the decision of a person about a card. Returns no row if the card does not exist; a card that is resolved or dismissed keeps its status, which is returned.';
+
+CREATE TABLE jobs.schedules (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    function_name text NOT NULL,
+    cron text NOT NULL,
+    timezone text NOT NULL,
+    grain text,
+    input jsonb,
+    entities json,
+    entity_hash text,
+    depends_on text[] DEFAULT '{}'::text[] NOT NULL,
+    misfire text DEFAULT 'once'::text NOT NULL,
+    enabled boolean DEFAULT true NOT NULL,
+    next_fire_at timestamp with time zone,
+    last_fire_at timestamp with time zone,
+    version integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT schedules_cron_is_given CHECK (((btrim(cron) <> ''::text) AND (octet_length(cron) <= 255))),
+    CONSTRAINT schedules_dependencies_are_few CHECK ((cardinality(depends_on) <= 20)),
+    CONSTRAINT schedules_entities_have_their_hash CHECK ((((entities IS NULL) = (entity_hash IS NULL)) AND (octet_length((entities)::text) <= 65536))),
+    CONSTRAINT schedules_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
+    CONSTRAINT schedules_input_is_bounded CHECK ((pg_column_size(input) <= 1048576)),
+    CONSTRAINT schedules_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text]))),
+    CONSTRAINT schedules_timezone_is_given CHECK (((btrim(timezone) <> ''::text) AND (octet_length(timezone) <= 255)))
+);
+
+ALTER TABLE ONLY jobs.schedules FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.schedules IS 'Times at which a function runs by itself. A scheduler that fires a schedule advances next_fire_at in the same transaction, so any number of schedulers can run.';
+
+COMMENT ON COLUMN jobs.schedules.grain IS 'Grain of the runs of this schedule; null means the grain of the function.';
+
+COMMENT ON COLUMN jobs.schedules.depends_on IS 'Names of functions that must have a completed run in an overlapping grain before a firing starts its run.';
+
+COMMENT ON COLUMN jobs.schedules.version IS 'Increases with every change by a person. A scheduler names the version from which it planned its firing.';
+
+CREATE FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_grain  text;
+    v_opened record;
+begin
+    select coalesce(p_schedule.grain, function.grain)
+      into v_grain
+      from jobs.functions as function
+     where function.tenant_id = p_schedule.tenant_id
+       and function.name = p_schedule.function_name;
+    if not jobs.are_dependencies_met(p_schedule.tenant_id, p_schedule.depends_on, v_grain, p_fire_at) then
+        -- One firing per grain waits, so that the number of waiting firings stays small.
+        update jobs.schedule_firings as firing
+           set outcome = 'skipped',
+               reason = 'another firing of this grain waits already',
+               decided_at = now()
+         where firing.tenant_id = p_schedule.tenant_id
+           and firing.schedule_id = p_schedule.id
+           and firing.fire_at = p_fire_at
+           and exists (select
+                         from jobs.schedule_firings as other
+                        where other.tenant_id = firing.tenant_id
+                          and other.schedule_id = firing.schedule_id
+                          and other.fire_at >= jobs.grain_start(v_grain, p_fire_at)
+                          and other.fire_at < p_fire_at
+                          and other.outcome = 'waiting');
+        return case when found then 'skipped' else 'waiting' end;
+    end if;
+    select *
+      into strict v_opened
+      from jobs.open_run(p_schedule.tenant_id, p_run_id, p_schedule.function_name, v_grain, p_fire_at, p_schedule.entity_hash,
+                         p_schedule.input, p_schedule.id, false);
+    update jobs.schedule_firings as firing
+       set outcome = case v_opened.outcome when 'acquired' then 'started' else 'skipped' end,
+           job_run_id = v_opened.run_id,
+           reason = case v_opened.outcome
+                        when 'running' then 'a run of this grain is running'
+                        when 'retry_pending' then 'a run of this grain waits for its retry'
+                        when 'completed' then 'completed before in this grain'
+                    end,
+           decided_at = now()
+     where firing.tenant_id = p_schedule.tenant_id
+       and firing.schedule_id = p_schedule.id
+       and firing.fire_at = p_fire_at;
+    return case v_opened.outcome when 'acquired' then 'started' else 'skipped' end;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) IS 'Decides a waiting firing: starts a run, skips the firing because its grain has a run or another waiting firing, or lets it wait for its dependencies. Returns started, skipped or waiting. The caller has locked the firing.';
+
+CREATE FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(raised integer, resolved integer, open integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_condition record;
+    v_known     uuid[];
+    v_ids       uuid[] := '{}';
+begin
+    select coalesce(array_agg(alert.id), '{}')
+      into v_known
+      from jobs.alert_instances as alert
+     where alert.tenant_id = v_tenant_id
+       and alert.alert_config_id in ('failed-jobs', 'long-running-jobs', 'retry-rate')
+       and alert.status in ('active', 'open', 'triggered');
+    for v_condition in select * from jobs.job_conditions(p_failed_max, p_running_max, p_retry_rate_max) loop
+        v_ids := v_ids || jobs.raise_alert(v_condition.alert_config_id, v_condition.external_object_id, v_condition.title,
+                                           v_condition.severity, v_condition.evidence);
+    end loop;
+    update jobs.alert_instances as alert
+       set status = 'resolved',
+           resolved_at = now(),
+           updated_at = now()
+     where alert.tenant_id = v_tenant_id
+       and alert.id = any (v_known)
+       and alert.id <> all (v_ids)
+       and alert.status <> 'resolved';
+    get diagnostics resolved = row_count;
+    select count(*) filter (where alert.id <> all (v_known)), count(*)
+      into raised, open
+      from unnest(v_ids) as alert (id);
+    return next;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Raises the alerts whose job_conditions hold and resolves the others, for the tenant of the context. Returns the numbers of raised, resolved and open alerts.';
+
+CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) RETURNS TABLE(tenant_id uuid, id uuid, cron text, timezone text, misfire text, next_fire_at timestamp with time zone, version integer, now timestamp with time zone)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with oldest as materialized (
+        select schedule.*
+          from jobs.schedules as schedule
+         where schedule.enabled
+           and schedule.next_fire_at <= now()
+           and schedule.id <> all (p_except)
+         order by schedule.next_fire_at
+         limit p_limit * 10
+    )
+    select due.tenant_id, due.id, due.cron, due.timezone, due.misfire, due.next_fire_at, due.version, now()
+      from (select oldest.*, row_number() over (partition by oldest.tenant_id order by oldest.next_fire_at) as place
+              from oldest) as due
+     where due.place <= p_per_tenant
+     order by due.place, due.next_fire_at
+     limit p_limit
+$$;
+
+COMMENT ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) IS 'Returns up to p_limit schedules that are due by the database clock, and the time of that clock. Returns at most p_per_tenant schedules of one tenant, and none of p_except, which the scheduler cannot fire.';
+
+CREATE FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) RETURNS TABLE(id uuid, status text, retry_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_held record;
+begin
+    perform jobs.keep_moving();
+    -- Lock in the order of ids, so that two runners cannot deadlock.
+    perform
+       from jobs.job_runs as run
+      where run.id = any (p_ids)
+      order by run.id
+        for update;
+    -- locked_by implies status 'running'. A predicate on status would make the planner search the index of running
+    -- runs.
+    for v_held in
+        select run.id, given.error, given.is_retryable
+          from unnest(p_ids, p_claims, p_errors, p_are_retryable) as given (id, claim, error, is_retryable)
+          join jobs.job_runs as run on run.id = given.id
+         where given.error is not null
+           and run.locked_by = p_worker
+           and run.claims = given.claim
+    loop
+        return query select v_held.id, 'failed', jobs.note_failure(v_held.id, v_held.error, v_held.is_retryable);
+    end loop;
+
+    for v_held in
+        update jobs.job_runs as run
+           set status = 'completed',
+               completed_at = now(),
+               result = given.result,
+               error_message = null,
+               locked_by = null,
+               heartbeat_at = null
+          from unnest(p_ids, p_claims, p_results, p_errors) as given (id, claim, result, error)
+         where run.id = given.id
+           and given.error is null
+           and run.locked_by = p_worker
+           and run.claims = given.claim
+        returning run.id, run.tenant_id, run.retry_count
+    loop
+        -- Only a run that was retried can have a dead letter.
+        if v_held.retry_count > 0 then
+            perform jobs.resolve_source(v_held.tenant_id, array[v_held.id], 'postrider', 'a later attempt completed the run');
+        end if;
+        return query select v_held.id, 'completed', null::timestamptz;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) IS 'Records the results of runs that the runner holds under these claims: completed where the error is null, otherwise failed. A run that is missing from the answer is no longer held under its claim and did not change.';
+
+CREATE FUNCTION jobs.entity_hash(p_entities json) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if json_typeof(p_entities) <> 'object' then
+        raise exception 'the entities must be a JSON object, such as {"rule_id": "r123"}, and not of type %', json_typeof(p_entities)
+            using errcode = 'invalid_parameter_value';
+    end if;
+    return (
+        select left(encode(sha256(convert_to('[' || coalesce(string_agg(
+                   '[' || member.key || ',' || jobs.json_text(member.value, 2) || ']', ','
+                   order by jobs.json_code_units(member.key) collate "C"), '') || ']', 'UTF8')), 'hex'), 12)
+          from jobs.json_members(jobs.json_shielded(p_entities)) as member
+    );
+end
+$$;
+
+COMMENT ON FUNCTION jobs.entity_hash(p_entities json) IS 'Returns the entity hash of a JSON object of at most 64 levels. The lock key of a run about these entities contains it.';
+
+CREATE FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_schedule jobs.schedules;
+    v_started  integer := 0;
+begin
+    perform jobs.keep_moving();
+    -- A scheduler that waited for a lock here would delay all other schedules.
+    perform
+       from jobs.schedules as schedule
+      where schedule.tenant_id = p_tenant_id
+        and schedule.id = p_id
+        for update skip locked;
+    if not found then
+        return null;
+    end if;
+    update jobs.schedules as schedule
+       set next_fire_at = p_next_fire_at,
+           last_fire_at = coalesce(p_fire_at[cardinality(p_fire_at)], schedule.last_fire_at)
+     where schedule.tenant_id = p_tenant_id
+       and schedule.id = p_id
+       and schedule.enabled
+       and schedule.next_fire_at = p_due
+       and schedule.version = p_version
+       -- No scheduler fires early, whatever its own clock says.
+       and p_due <= now()
+       and now() >= all (p_fire_at)
+    returning schedule.* into v_schedule;
+    if not found then
+        return null;
+    end if;
+    if p_skipped_at is not null then
+        insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome, reason, decided_at)
+        values (p_tenant_id, p_id, p_skipped_at, 'skipped', p_skipped_reason, now())
+        on conflict do nothing;
+    end if;
+    for v_place in 1 .. cardinality(p_fire_at) loop
+        insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome)
+        values (p_tenant_id, p_id, p_fire_at[v_place], 'waiting')
+        on conflict do nothing;
+        if found and jobs.decide_firing(v_schedule, p_fire_at[v_place], p_run_ids[v_place]) = 'started' then
+            v_started := v_started + 1;
+        end if;
+    end loop;
+    return v_started;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) IS 'Fires a schedule once for each time in p_fire_at, advances it to p_next_fire_at and returns the number of started runs. Returns null and changes nothing if another scheduler was faster or the schedule no longer matches p_due and p_version. p_skipped_at is the last of the times that the scheduler left out.';
+
+CREATE FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_firing  record;
+    v_started integer := 0;
+begin
+    perform jobs.keep_moving();
+    for v_firing in
+        with looked as materialized (
+            select firing.tenant_id, firing.schedule_id, firing.fire_at
+              from jobs.schedule_firings as firing
+             where firing.outcome = 'waiting'
+             order by firing.looked_at
+             limit p_limit
+               for update skip locked
+        )
+        select firing.fire_at, firing.created_at < now() - p_patience as is_late, schedule
+          from looked
+          join jobs.schedule_firings as firing
+            on firing.tenant_id = looked.tenant_id and firing.schedule_id = looked.schedule_id and firing.fire_at = looked.fire_at
+          join jobs.schedules as schedule on schedule.tenant_id = firing.tenant_id and schedule.id = firing.schedule_id
+         -- All schedulers use this order, so that two of them cannot deadlock on lock keys.
+         order by schedule.tenant_id, schedule.function_name, firing.fire_at, schedule.id
+    loop
+        if v_firing.is_late or not (v_firing.schedule).enabled then
+            update jobs.schedule_firings as firing
+               set outcome = 'skipped',
+                   reason = case when v_firing.is_late then 'what it depends on did not complete in time'
+                                 else 'the schedule was disabled while it waited' end,
+                   decided_at = now()
+             where firing.tenant_id = (v_firing.schedule).tenant_id
+               and firing.schedule_id = (v_firing.schedule).id
+               and firing.fire_at = v_firing.fire_at;
+            continue;
+        end if;
+        case jobs.decide_firing(v_firing.schedule, v_firing.fire_at, jobs.new_id())
+            when 'started' then
+                v_started := v_started + 1;
+            when 'waiting' then
+                update jobs.schedule_firings as firing
+                   set looked_at = clock_timestamp()
+                 where firing.tenant_id = (v_firing.schedule).tenant_id
+                   and firing.schedule_id = (v_firing.schedule).id
+                   and firing.fire_at = v_firing.fire_at;
+            else
+                null;
+        end case;
+    end loop;
+    return v_started;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) IS 'Checks up to p_limit waiting firings, least recently checked first, and returns the number of started runs. Skips firings that are older than p_patience or whose schedule was disabled.';
+
+CREATE FUNCTION jobs.generate_decision_cards() RETURNS TABLE(opened integer, closed integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    insert into jobs.decision_cards (tenant_id, alert_instance_id, metric_code, period_start, title, recommendation, evidence)
+    select alert.tenant_id, alert.id, alert.alert_config_id, (alert.created_at at time zone 'UTC')::date, alert.title,
+           jobs.recommendation(alert.alert_config_id), alert.evidence
+      from jobs.alert_instances as alert
+     where alert.tenant_id = v_tenant_id
+       and alert.status in ('active', 'open', 'triggered')
+       -- A dismissed card counts too: a person is asked once per alert.
+       and not exists (select from jobs.decision_cards as card
+                        where card.tenant_id = alert.tenant_id and card.alert_instance_id = alert.id)
+    on conflict do nothing;
+    get diagnostics opened = row_count;
+    update jobs.decision_cards as card
+       set status = 'RESOLVED',
+           decided_by = 'postrider',
+           note = 'the alert resolved itself',
+           updated_at = now()
+      from jobs.alert_instances as alert
+     where card.tenant_id = v_tenant_id
+       and card.status in ('OPEN', 'IN_PROGRESS')
+       and alert.tenant_id = card.tenant_id
+       and alert.id = card.alert_instance_id
+       and alert.status = 'resolved';
+    get diagnostics closed = row_count;
+    return next;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.generate_decision_cards() IS 'Creates a card for each open alert that has none and resolves the cards of resolved alerts, for the tenant of the context. Returns the numbers of opened and closed cards.';
+
+CREATE FUNCTION jobs.grain_length(p_grain text) RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE p_grain WHEN 'day'::text THEN '24:00:00'::interval WHEN 'hour'::text THEN '01:00:00'::interval WHEN '5min'::text THEN '00:05:00'::interval ELSE NULL::interval END;
+
+COMMENT ON FUNCTION jobs.grain_length(p_grain text) IS 'Returns the length of a grain. A day is 24 hours, because the length of a calendar day depends on the time zone.';
+
+CREATE FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN date_bin(jobs.grain_length(p_grain), p_at, '2000-01-01 00:00:00+00'::timestamp with time zone);
+
+COMMENT ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) IS 'Returns the start of the grain that contains p_at, in UTC.';
+
+CREATE FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN to_char((jobs.grain_start(p_grain, p_at) AT TIME ZONE 'UTC'::text), CASE p_grain WHEN 'day'::text THEN 'YYYY-MM-DD'::text WHEN 'hour'::text THEN 'YYYY-MM-DD"T"HH24'::text ELSE 'YYYY-MM-DD"T"HH24:MI'::text END);
+
+COMMENT ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) IS 'Returns the name of the grain that contains p_at: 2026-02-06, 2026-02-06T14 or 2026-02-06T14:05.';
+
+CREATE FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) RETURNS SETOF uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform jobs.keep_moving();
+    return query
+        with held as materialized (
+            select run.id
+              from unnest(p_ids, p_claims) as given (id, claim)
+              join jobs.job_runs as run on run.id = given.id and run.claims = given.claim
+             where run.status = 'running'
+               and run.locked_by = p_worker
+        ), free as materialized (
+            select run.id
+              from jobs.job_runs as run
+             where run.id in (select held.id from held)
+               and run.status = 'running'
+               and run.locked_by = p_worker
+               for update skip locked
+        ), beaten as (
+            update jobs.job_runs as run
+               set heartbeat_at = clock_timestamp()
+              from free
+             where run.id = free.id
+        )
+        select held.id from held;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) IS 'Records a heartbeat for the runs that the runner holds under these claims, and returns the ids of those it still holds. A row that another transaction has locked keeps its old heartbeat, so that one run cannot delay the others.';
+
+CREATE FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(alert_config_id text, external_object_id text, title text, severity text, evidence jsonb)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with recent as materialized (
+        select run.function_name, run.status, run.retry_count
+          from jobs.job_runs as run
+         where run.tenant_id = tenancy.required_tenant_id()
+           and run.created_at > now() - interval '24 hours'
+    ), counted as (
+        select count(*) as total,
+               count(*) filter (where recent.status = 'failed') as failed,
+               count(*) filter (where recent.retry_count > 0) as retried
+          from recent
+    )
+    select 'failed-jobs', null::text,
+           format('%s jobs failed in the last 24 hours', counted.failed),
+           'critical',
+           jsonb_build_object('failed', counted.failed, 'threshold', p_failed_max, 'by_function',
+                              (select jsonb_object_agg(worst.function_name, worst.failed)
+                                 from (select recent.function_name, count(*) as failed
+                                         from recent
+                                        where recent.status = 'failed'
+                                        group by recent.function_name
+                                        order by count(*) desc, recent.function_name
+                                        limit 20) as worst))
+      from counted
+     where counted.failed > p_failed_max
+    union all
+    select 'long-running-jobs', run.id::text,
+           format('%s has been running since %s', run.function_name,
+                  to_char(run.started_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
+           'warning',
+           jsonb_build_object('job_id', run.id, 'function_name', run.function_name, 'lock_key', run.lock_key,
+                              'started_at', run.started_at, 'threshold_minutes', extract(epoch from p_running_max) / 60)
+      from jobs.job_runs as run
+     where run.tenant_id = tenancy.required_tenant_id()
+       and run.status = 'running'
+       and run.started_at < now() - p_running_max
+    union all
+    select 'retry-rate', null::text,
+           format('%s %% of the jobs of the last 24 hours were retried', round(100.0 * counted.retried / counted.total, 1)),
+           'warning',
+           jsonb_build_object('retried', counted.retried, 'total', counted.total, 'threshold', p_retry_rate_max)
+      from counted
+     where counted.total > 0
+       and counted.retried > p_retry_rate_max * counted.total
+$$;
+
+COMMENT ON FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Returns the alert conditions that hold now for job runs of the tenant of the context: too many failures in 24 hours, runs that take too long, and too high a share of retried runs.';
+
+CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    BEGIN ATOMIC
+ SELECT COALESCE(string_agg(
+         CASE
+             WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
+             WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
+
+'::text))), 4, '0'::text)
+             WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
+             ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
+         END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
+    FROM regexp_matches(substr(json_code_units.p_string, 2, (length(json_code_units.p_string) - 2)), '\\u....|\\.|.'::text, 'g'::text) WITH ORDINALITY unit(match, place);
+END;
+
+COMMENT ON FUNCTION jobs.json_code_units(p_string text) IS 'Returns the UTF-16 code units, in hex, of a string that jobs.json_string wrote. JavaScript sorts strings by them.';
+
+CREATE FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_decimal text := split_part(lower(p_number), 'e', 1);
+    v_exponent text := split_part(lower(p_number), 'e', 2);
+begin
+    digits := ltrim(replace(v_decimal, '.', ''), '0');
+    -- No number has enough digits to compensate for an exponent of more than twelve digits.
+    if length(ltrim(v_exponent, '+-0')) > 12 then
+        v_exponent := left(v_exponent, 1) || '1000000000000';
+    end if;
+    point := length(digits) - length(split_part(v_decimal, '.', 2)) + coalesce(nullif(v_exponent, ''), '0')::bigint;
+    digits := rtrim(digits, '0');
+end
+$$;
+
+COMMENT ON FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) IS 'Splits a positive decimal number into its digits, without zeros at either end, and its decimal point: the value is 0.digits × 10^point.';
+
+CREATE FUNCTION jobs.json_string(p_escaped text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if strpos(p_escaped, E'\\') = 0 then
+        return '"' || p_escaped || '"';
+    end if;
+    -- Each piece but the first begins with an escape. No escape contains a backslash, because the value is shielded.
+    return (
+        select '"' || string_agg(
+                   case
+                       when piece.place = 1 then piece.text
+                       when piece.code is null then case when piece.text like '/%' then '' else E'\\' end || piece.text
+                       -- High surrogates are 55296 to 56319, low ones 56320 to 57343. The low one writes the
+                       -- character.
+                       when piece.is_high and piece.next_is_low then ''
+                       when piece.code between 56320 and 57343 and piece.high is not null
+                           then chr(65536 + (piece.high - 55296) * 1024 + piece.code - 56320) || substr(piece.text, 6)
+                       when piece.code = 34 then E'\\"' || substr(piece.text, 6)
+                       when piece.code = 92 then E'\\\\' || substr(piece.text, 6)
+                       when piece.code in (8, 9, 10, 12, 13)
+                           then E'\\' || substr('btn-fr', piece.code - 7, 1) || substr(piece.text, 6)
+                       when piece.code < 32 or piece.code between 55296 and 57343
+                           then E'\\' || lower(left(piece.text, 5)) || substr(piece.text, 6)
+                       else chr(piece.code) || substr(piece.text, 6)
+                   end, '' order by piece.place) || '"'
+          from (select coded.*,
+                       lag(case when coded.is_high then coded.code end) over places as high,
+                       lead(coded.code between 56320 and 57343) over places as next_is_low
+                  from (select split.*,
+                               split.code between 55296 and 56319 and length(split.text) = 5 as is_high
+                          from (select given.text,
+                                       given.place,
+                                       case when given.place > 1 and given.text like 'u%'
+                                            then ('x' || substr(given.text, 2, 4))::bit(16)::integer
+                                       end as code
+                                  from unnest(string_to_array(p_escaped, E'\\')) with ordinality as given (text, place)) as split) as coded
+                window places as (order by coded.place)) as piece
+    );
+end
+$$;
+
+COMMENT ON FUNCTION jobs.json_string(p_escaped text) IS 'Writes a string as JSON.stringify does. The argument is the text between the quotes of a JSON string, with its escapes.';
+
+CREATE FUNCTION jobs.json_members(p_shielded json) RETURNS TABLE(key text, value json, place bigint)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    BEGIN ATOMIC
+ SELECT jobs.json_string(member.key) AS json_string,
+     (array_agg(member.value ORDER BY member.place DESC))[1] AS array_agg,
+     min(member.place) AS min
+    FROM json_each(json_members.p_shielded) WITH ORDINALITY member(key, value, place)
+   GROUP BY (jobs.json_string(member.key));
+END;
+
+COMMENT ON FUNCTION jobs.json_members(p_shielded json) IS 'Returns the members of a shielded object as JavaScript keeps them: a repeated key keeps its first place and its last value.';
+
+CREATE FUNCTION jobs.json_number(p_number text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET extra_float_digits TO '1'
+    AS $$
+declare
+    v_is_negative boolean := p_number like '-%';
+    v_digits text;
+    v_point bigint;
+    v_double double precision;
+    v_shorter bigint;
+begin
+    -- Integers of at most 15 characters stay as they are, except that zero has no sign.
+    if length(p_number) < 16 and ltrim(p_number, '-0123456789') = '' then
+        return case p_number when '-0' then '0' else p_number end;
+    end if;
+    select * into v_digits, v_point from jobs.json_digits(ltrim(p_number, '-'));
+    if v_digits = '' or v_point < -323 then
+        return '0';
+    elsif v_point > 309 then
+        return 'null';
+    end if;
+    -- No double, and no midpoint between two, has that many digits. Of the remaining digits only their presence
+    -- matters.
+    if length(v_digits) > 800 then
+        v_digits := left(v_digits, 800) || '1';
+    end if;
+    -- A number that is too small becomes 0. A number that is too large becomes Infinity, which JSON.stringify writes
+    -- as null. The cast to double precision would reject both.
+    if v_point = -323 and (v_digits || 'e' || v_point - length(v_digits))::numeric * (2::numeric ^ 1075) <= 1 then
+        return '0';
+    elsif v_point = 309 and (v_digits || 'e' || v_point - length(v_digits))::numeric >= 2::numeric ^ 1024 - 2::numeric ^ 970 then
+        return 'null';
+    end if;
+    v_double := (v_digits || 'e' || v_point - length(v_digits))::double precision;
+    select * into v_digits, v_point from jobs.json_digits(v_double::text);
+    -- Postgres never writes the midpoint between two doubles, although it reads it as this double. JavaScript does
+    -- where that is shorter (1e23). Midpoints far from 1 have more digits than that.
+    if v_point between -30 and 60 and length(v_digits) > 1 then
+        foreach v_shorter in array array[left(v_digits, -1)::bigint, left(v_digits, -1)::bigint + 1]
+        loop
+            if (v_shorter || 'e' || v_point - length(v_digits) + 1)::double precision = v_double then
+                select * into v_digits, v_point from jobs.json_digits(v_shorter || 'e' || v_point - length(v_digits) + 1);
+                exit;
+            end if;
+        end loop;
+    end if;
+    return case when v_is_negative then '-' else '' end
+        || case
+               when v_point between length(v_digits) and 21 then rpad(v_digits, v_point::integer, '0')
+               when v_point between 1 and 21 then left(v_digits, v_point::integer) || '.' || substr(v_digits, v_point::integer + 1)
+               when v_point between -5 and 0 then '0.' || repeat('0', -v_point::integer) || v_digits
+               else left(v_digits, 1)
+                 || case when length(v_digits) > 1 then '.' || substr(v_digits, 2) else '' end
+                 || 'e' || case when v_point > 0 then '+' else '-' end || abs(v_point - 1)
+           end;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.json_number(p_number text) IS 'Writes a number as JSON.stringify does: the nearest double, with the fewest digits that identify it.';
+
+CREATE FUNCTION jobs.json_shielded(p_value json) RETURNS json
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN (replace(replace(replace((p_value)::text, '\\'::text, '\u005c'::text), '\"'::text, '\u0022'::text), '\'::text, '\\'::text))::json;
+
+COMMENT ON FUNCTION jobs.json_shielded(p_value json) IS 'Escapes every escape in the strings of a JSON value once more. Postgres JSON functions then undo only the added escapes, so escapes that text cannot hold (\u0000, single surrogates) survive.';
+
+CREATE FUNCTION jobs.json_text(p_shielded json, p_depth integer) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    v_type text := json_typeof(p_shielded);
+begin
+    if v_type = 'string' then
+        return jobs.json_string(p_shielded #>> '{}');
+    elsif v_type = 'number' then
+        return jobs.json_number(p_shielded #>> '{}');
+    elsif v_type not in ('object', 'array') then
+        return btrim(p_shielded::text, E' \t\n\r');
+    elsif p_depth > 64 then
+        raise exception 'the value is nested deeper than 64 levels; name it by fewer' using errcode = 'invalid_parameter_value';
+    elsif v_type = 'array' then
+        return (
+            select '[' || coalesce(string_agg(jobs.json_text(element.value, p_depth + 1), ',' order by element.place), '') || ']'
+              from json_array_elements(p_shielded) with ordinality as element (value, place)
+        );
+    end if;
+    -- Keys that are array indexes come first, in numeric order.
+    return (
+        select '{' || coalesce(string_agg(member.key || ':' || jobs.json_text(member.value, p_depth + 1), ','
+                                          order by case when member.number < 4294967295 then member.number end, member.place), '') || '}'
+          from (select found.*,
+                       case when found.key ~ '^"(0|[1-9][0-9]{0,9})"$' then btrim(found.key, '"')::bigint end as number
+                  from jobs.json_members(p_shielded) as found) as member
+    );
+end
+$_$;
+
+COMMENT ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) IS 'Writes a shielded value as JSON.stringify does. p_depth is the depth of the value; the outermost value has depth 1.';
+
+CREATE FUNCTION jobs.json_stringify(p_value json) RETURNS text
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN jobs.json_text(jobs.json_shielded(p_value), 1);
+
+COMMENT ON FUNCTION jobs.json_stringify(p_value json) IS 'Writes a JSON value as JSON.stringify(JSON.parse(value)) does.';
+
+CREATE FUNCTION jobs.keep_moving() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', '15s', true);
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.keep_moving() IS 'Limits idle time inside the current transaction to 15 seconds, unless the login has its own limit. Functions that lock rows call it, so that a stalled client cannot block other clients.';
+
+CREATE FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text DEFAULT NULL::text) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN concat_ws(':'::text, p_function, p_tenant_id, jobs.grain_label(p_grain, p_at), p_entity_hash);
+
+COMMENT ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) IS 'Returns the lock key of a function for the grain that contains p_at, with the entity hash where one is passed.';
+
+CREATE FUNCTION jobs.measure_jobs() RETURNS TABLE(waiting bigint, running bigint, retry_pending bigint, failed_day bigint, retried_day bigint, total_day bigint, long_running bigint, oldest_heartbeat_seconds double precision, overdue_seconds double precision, waiting_firings bigint, open_errors bigint, open_alerts bigint, doubtful_notifications bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*) from jobs.job_runs where status = 'running' and locked_by is null),
+           (select count(*) from jobs.job_runs where status = 'running' and locked_by is not null),
+           (select count(*) from jobs.job_runs where retry_at is not null),
+           recent.failed, recent.retried, recent.total,
+           (select count(*) from jobs.job_runs where status = 'running' and started_at < now() - interval '30 minutes'),
+           coalesce((select extract(epoch from now() - min(heartbeat_at)) from jobs.job_runs where heartbeat_at is not null), 0)::double precision,
+           coalesce((select extract(epoch from now() - min(next_fire_at)) from jobs.schedules
+                      where enabled and next_fire_at <= now()), 0)::double precision,
+           (select count(*) from jobs.schedule_firings where outcome = 'waiting'),
+           (select count(*) from jobs.sync_errors where not is_resolved),
+           (select count(*) from jobs.alert_instances where status in ('active', 'open', 'triggered')),
+           (select count(*) from jobs.alert_notifications where status = 'queued' and in_doubt_since is not null)
+      from (select count(*) filter (where run.status = 'failed') as failed,
+                   count(*) filter (where run.retry_count > 0) as retried,
+                   count(*) as total
+              from jobs.job_runs as run
+             where run.created_at > now() - interval '24 hours') as recent
+$$;
+
+COMMENT ON FUNCTION jobs.measure_jobs() IS 'Returns counts and ages of job runs, schedules, firings, dead letters, alerts and notifications of all tenants, for the metrics.';
+
+CREATE FUNCTION jobs.new_id() RETURNS uuid
+    LANGUAGE sql PARALLEL SAFE
+    RETURN (encode(set_bit(set_bit(OVERLAY(uuid_send(gen_random_uuid()) PLACING SUBSTRING(int8send((floor((EXTRACT(epoch FROM clock_timestamp()) * (1000)::numeric)))::bigint) FROM 3) FROM 1 FOR 6), (52)::bigint, 1), (53)::bigint, 1), 'hex'::text))::uuid;
+
+COMMENT ON FUNCTION jobs.new_id() IS 'Returns a new UUIDv7. Ids sort by creation time, like the ids that the Rust code makes.';
+
+CREATE FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) RETURNS timestamp with time zone
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_run      jobs.job_runs;
+    v_policy   record;
+    v_retry_at timestamptz;
+begin
+    select * into strict v_run from jobs.job_runs as run where run.id = p_id;
+    select coalesce(max(function.max_retries), 3) as max_retries,
+           coalesce(max(function.initial_delay_ms), 1000) as initial_delay_ms,
+           coalesce(max(function.backoff_multiplier), 5) as backoff_multiplier,
+           coalesce(max(function.max_delay_ms), 30000) as max_delay_ms
+      into strict v_policy
+      from jobs.functions as function
+     where function.tenant_id = v_run.tenant_id
+       and function.name = v_run.function_name;
+    if p_is_retryable and v_run.retry_count < v_policy.max_retries then
+        v_retry_at := now() + interval '1 millisecond'
+            * least(v_policy.initial_delay_ms * power(v_policy.backoff_multiplier, least(v_run.retry_count, 20)), v_policy.max_delay_ms);
+    end if;
+    update jobs.job_runs as run
+       set status = 'failed',
+           completed_at = now(),
+           error_message = p_error,
+           retry_at = v_retry_at,
+           locked_by = null,
+           heartbeat_at = null
+     where run.id = p_id;
+    if v_retry_at is null then
+        insert into jobs.sync_errors as known
+            (tenant_id, error_type, error_code, error_message, error_details, source_entity_type, source_entity_id)
+        values (v_run.tenant_id, 'job_failure',
+                case when p_is_retryable then 'MAX_RETRIES_EXCEEDED' else 'EXECUTION_ERROR' end,
+                p_error,
+                jsonb_build_object('function_name', v_run.function_name,
+                                   'lock_key', v_run.lock_key,
+                                   'input_params', v_run.input_params,
+                                   'retry_count', v_run.retry_count,
+                                   'last_attempt_at', to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')),
+                'job_run', v_run.id)
+        on conflict (tenant_id, source_entity_type, source_entity_id) where not is_resolved do update
+           set error_code = excluded.error_code,
+               error_message = excluded.error_message,
+               error_details = excluded.error_details,
+               updated_at = now();
+    end if;
+    return v_retry_at;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) IS 'Records a failed attempt: sets retry_at by the retry policy of the function, or writes a dead letter. Returns retry_at, which is null when the run failed for good. The caller has locked the run.';
+
+CREATE FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) RETURNS TABLE(outcome text, run_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_key       constant text := jobs.lock_key(p_function, p_tenant_id, p_grain, p_at, p_entity_hash);
+    v_is_forced boolean := false;
+    v_id        uuid;
+    v_status    text;
+begin
+    for v_try in 1 .. 100 loop
+        insert into jobs.job_runs (id, tenant_id, function_name, lock_key, input_params, schedule_id, scheduled_for, grain, grain_start, is_forced)
+        values (p_id, p_tenant_id, p_function, v_key, p_input, p_schedule_id, case when p_schedule_id is not null then p_at end,
+                p_grain, jobs.grain_start(p_grain, p_at), v_is_forced)
+        on conflict do nothing;
+        if found then
+            return query select 'acquired', p_id;
+            return;
+        end if;
+
+        -- An active run takes precedence over a completed one. Each of the two queries repeats the predicate of the
+        -- index that caused the conflict. `is not distinct from` keeps the planner from using an index that starts
+        -- with tenant_id, which looks equally good while the tenant has few runs.
+        return query
+            select case when run.status = 'running' then 'running' else 'retry_pending' end, run.id
+              from jobs.job_runs as run
+             where run.tenant_id is not distinct from p_tenant_id
+               and run.lock_key = v_key
+               and (run.status = 'running' or run.retry_at is not null);
+        if found then
+            return;
+        end if;
+        select run.id, run.status
+          into v_id, v_status
+          from jobs.job_runs as run
+         where run.tenant_id is not distinct from p_tenant_id
+           and run.lock_key = v_key
+           and not run.is_forced and (run.status in ('running', 'completed') or run.retry_at is not null);
+        if v_status = 'completed' and not p_force then
+            return query select 'completed', v_id;
+            return;
+        end if;
+        -- Either a completed run has the key and the caller forces a new one, or the run that had the key has just
+        -- ended.
+        v_is_forced := coalesce(v_status = 'completed', false);
+    end loop;
+    raise exception 'the lock key % changes hands too often; try again', v_key using errcode = 'lock_not_available';
+end
+$$;
+
+COMMENT ON FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) IS 'Inserts a run under its lock key, or returns the run that has the key: acquired, running, retry_pending or completed. A caller that loses waits for the commit of the winner. With p_force a completed run does not count; an active one does.';
+
+CREATE FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_planned   integer;
+begin
+    insert into jobs.alert_notifications (tenant_id, alert_instance_id, account_id, recipient, about, subject, body)
+    select v_tenant_id, alert.id, target.account_id, target.recipient, news.about,
+           format('[%s] %s', case news.about when 'raised' then alert.severity else 'resolved' end, alert.title),
+           format(E'%s\n\nalert: %s\nsince: %s\n%s', alert.title, alert.alert_config_id,
+                  to_char(alert.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+                  case news.about
+                      when 'raised' then 'evidence: ' || alert.evidence::text
+                      else 'resolved: ' || to_char(alert.resolved_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+                  end)
+      from unnest(p_account_ids, p_recipients) as target (account_id, recipient)
+     cross join jobs.alert_instances as alert
+     cross join (values ('raised'), ('resolved')) as news (about)
+     where alert.tenant_id = v_tenant_id
+       and case news.about
+               when 'raised' then alert.status in ('active', 'open', 'triggered')
+               else alert.status = 'resolved'
+                    and exists (select from jobs.alert_notifications as told
+                                 where told.tenant_id = v_tenant_id
+                                   and told.alert_instance_id = alert.id
+                                   and told.account_id = target.account_id
+                                   and told.recipient = target.recipient
+                                   and told.about = 'raised'
+                                   and told.first_called_at is not null
+                                   and told.status <> 'failed')
+           end
+     order by alert.created_at
+    on conflict do nothing;
+    get diagnostics v_planned = row_count;
+    return v_planned;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) IS 'Inserts the missing notifications for these accounts and recipients, and returns their number: one for each open alert, and one for each resolved alert of which the recipient may have been notified.';
+
+CREATE FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_removed bigint := 0;
+    v_more    bigint;
+begin
+    -- A lock key whose completed run was removed can run again, so runs of the current grain must stay.
+    if p_older_than is null or p_older_than < interval '2 days' or p_limit is null or p_limit < 1 then
+        raise exception 'say how old a run must be, at least two days, and how many to remove at most' using errcode = 'invalid_parameter_value';
+    end if;
+    with old as materialized (
+        select old.id
+          from jobs.job_runs as old
+         where old.created_at < now() - p_older_than
+           and old.completed_at < now() - p_older_than
+           and old.retry_at is null
+           and not exists (select from jobs.sync_errors as error
+                            where error.tenant_id = old.tenant_id
+                              and error.source_entity_type = 'job_run'
+                              and error.source_entity_id = old.id
+                              and not error.is_resolved)
+         order by old.created_at
+         limit p_limit
+           for update skip locked
+    )
+    delete from jobs.job_runs as run using old where run.id = old.id;
+    get diagnostics v_removed = row_count;
+    with old as materialized (
+        select old.tenant_id, old.schedule_id, old.fire_at
+          from jobs.schedule_firings as old
+         where old.outcome <> 'waiting'
+           and old.fire_at < now() - p_older_than
+         order by old.fire_at
+         limit p_limit
+           for update skip locked
+    )
+    delete from jobs.schedule_firings as firing
+     using old
+     where firing.tenant_id = old.tenant_id and firing.schedule_id = old.schedule_id and firing.fire_at = old.fire_at;
+    get diagnostics v_more = row_count;
+    v_removed := greatest(v_removed, v_more);
+    with old as materialized (
+        select old.id from jobs.sync_errors as old
+         where old.is_resolved and old.resolved_at < now() - p_older_than
+         order by old.resolved_at limit p_limit for update skip locked
+    )
+    delete from jobs.sync_errors as error using old where error.id = old.id;
+    get diagnostics v_more = row_count;
+    v_removed := greatest(v_removed, v_more);
+    with old as materialized (
+        select old.id from jobs.alert_instances as old
+         where old.status = 'resolved' and old.resolved_at < now() - p_older_than
+         order by old.resolved_at limit p_limit for update skip locked
+    )
+    delete from jobs.alert_instances as alert using old where alert.id = old.id;
+    get diagnostics v_more = row_count;
+    -- The caller repeats until none of the steps removed p_limit rows.
+    return greatest(v_removed, v_more);
+end
+$$;
+
+COMMENT ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) IS 'Removes up to p_limit each of ended runs, decided firings, resolved dead letters and resolved alerts older than p_older_than. A run with an open dead letter stays. Returns the largest of the four counts, so that the caller repeats until it is less than p_limit.';
+
+CREATE FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into jobs.functions (id, tenant_id, name, kind, target, grain)
+    values (p_id, tenancy.required_tenant_id(), p_name, 'builtin', p_name, p_grain)
+    on conflict (tenant_id, name) do nothing
+$$;
+
+COMMENT ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) IS 'Registers a function that Postrider provides, unless the tenant has a function with this name.';
+
+CREATE FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    -- Not an insert with `on conflict do update`: a check constraint would reject the inserted row when the caller
+    -- passes no secret because the existing one is to be kept.
+    update jobs.functions as known
+       set kind = p_kind,
+           target = p_target,
+           grain = p_grain,
+           timeout_seconds = p_timeout_seconds,
+           max_retries = p_max_retries,
+           initial_delay_ms = p_initial_delay_ms,
+           backoff_multiplier = p_backoff_multiplier,
+           max_delay_ms = p_max_delay_ms,
+           sealed_secret = case when p_kind = 'http' then coalesce(p_sealed_secret, known.sealed_secret) end,
+           updated_at = now()
+     where known.tenant_id = v_tenant_id
+       and known.name = p_name
+       and known.id = p_id;
+    if not found then
+        insert into jobs.functions
+            (id, tenant_id, name, kind, target, grain, timeout_seconds, max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms,
+             sealed_secret)
+        values (p_id, v_tenant_id, p_name, p_kind, p_target, p_grain, p_timeout_seconds, p_max_retries, p_initial_delay_ms,
+                p_backoff_multiplier, p_max_delay_ms, p_sealed_secret)
+        on conflict (tenant_id, name) do nothing;
+        if not found then
+            return false;
+        end if;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    -- The note leaves out the query of the URL, which may contain secrets.
+    values (v_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || split_part(p_target, '?', 1));
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) IS 'Creates a function or replaces the one with this name. A null p_sealed_secret keeps the existing secret. Returns false if the name belongs to a function with another id: the secret is sealed to the id and would not fit.';
+
+CREATE FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_unknown   text;
+    v_needed    text[];
+    v_ways      text[];
+    v_next      text;
+    v_at        integer := 1;
+begin
+    perform jobs.keep_moving();
+    -- One caller per tenant at a time, so that two schedules cannot form a cycle together.
+    perform from tenancy.tenants where id = v_tenant_id for no key update;
+    select wanted.name
+      into v_unknown
+      from unnest(p_depends_on || p_function) as wanted (name)
+     where not exists (select from jobs.functions as function
+                        where function.tenant_id = v_tenant_id and function.name = wanted.name)
+     limit 1;
+    if found then
+        raise exception 'there is no function %', v_unknown
+            using errcode = 'foreign_key_violation', constraint = 'schedules_run_a_function';
+    end if;
+    -- Visits every function that it would wait for, directly or not, once; the number of paths can be exponential.
+    v_needed := p_depends_on;
+    select coalesce(array_agg(p_function || ' → ' || needed.name order by needed.place), '{}')
+      into v_ways
+      from unnest(p_depends_on) with ordinality as needed (name, place);
+    while v_at <= cardinality(v_needed) loop
+        if v_needed[v_at] = p_function then
+            raise exception 'the functions would wait for each other: %', v_ways[v_at]
+                using errcode = 'check_violation', constraint = 'schedules_depend_in_no_circle';
+        end if;
+        for v_next in
+            select distinct needed.name
+              from jobs.schedules as schedule
+             cross join unnest(schedule.depends_on) as needed (name)
+             where schedule.tenant_id = v_tenant_id
+               and schedule.function_name = v_needed[v_at]
+               and schedule.id <> p_id
+               and needed.name <> all (v_needed)
+        loop
+            v_needed := v_needed || v_next;
+            v_ways := v_ways || (v_ways[v_at] || ' → ' || v_next);
+        end loop;
+        v_at := v_at + 1;
+    end loop;
+    insert into jobs.schedules as known
+        (id, tenant_id, function_name, cron, timezone, grain, input, entities, entity_hash, depends_on, misfire, enabled, next_fire_at)
+    values (p_id, v_tenant_id, p_function, p_cron, p_timezone, p_grain, p_input, p_entities, p_entity_hash, p_depends_on, p_misfire,
+            p_enabled, p_next_fire_at)
+    on conflict (tenant_id, id) do update
+       set function_name = excluded.function_name,
+           cron = excluded.cron,
+           timezone = excluded.timezone,
+           grain = excluded.grain,
+           input = excluded.input,
+           entities = excluded.entities,
+           entity_hash = excluded.entity_hash,
+           depends_on = excluded.depends_on,
+           misfire = excluded.misfire,
+           enabled = excluded.enabled,
+           next_fire_at = case when known.enabled and excluded.enabled and known.cron = excluded.cron and known.timezone = excluded.timezone
+                               then known.next_fire_at
+                               else excluded.next_fire_at end,
+           version = known.version + 1,
+           updated_at = now();
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'schedule.put', 'schedule:' || p_id, p_function || ' ' || p_cron || ' ' || p_timezone);
+end
+$$;
+
+COMMENT ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Creates or replaces a schedule. An enabled schedule keeps its next firing if cron and timezone stay the same. Raises an error if a function does not exist or if the dependencies form a cycle.';
+
+CREATE FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text DEFAULT 'warning'::text, p_evidence jsonb DEFAULT '{}'::jsonb) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_id        uuid;
+begin
+    for v_try in 1 .. 100 loop
+        -- The newest: two alerts can be open if they were raised before and after midnight.
+        select alert.id
+          into v_id
+          from jobs.alert_instances as alert
+         where alert.tenant_id = v_tenant_id
+           and alert.alert_config_id = p_alert_config_id
+           and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
+           and alert.status in ('active', 'open', 'triggered')
+         order by alert.created_at desc
+         limit 1
+           for no key update;
+        if found then
+            update jobs.alert_instances as alert
+               set title = p_title,
+                   severity = p_severity,
+                   evidence = p_evidence,
+                   updated_at = now()
+             where alert.id = v_id;
+            return v_id;
+        end if;
+        insert into jobs.alert_instances (tenant_id, alert_config_id, external_object_id, title, severity, evidence)
+        values (v_tenant_id, p_alert_config_id, p_external_object_id, p_title, p_severity, p_evidence)
+        on conflict do nothing
+        returning id into v_id;
+        if found then
+            return v_id;
+        end if;
+        -- Another transaction raised or resolved it at the same moment: try again.
+    end loop;
+    raise exception 'the alert % is raised and resolved too often; try again', p_alert_config_id using errcode = 'lock_not_available';
+end
+$$;
+
+COMMENT ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) IS 'Raises an alert for the tenant of the context, or updates the one that is open for this configuration and object. Returns the id of the alert. Functions that monitor other things than jobs call it too.';
+
+CREATE FUNCTION jobs.recommendation(p_alert_config_id text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select case p_alert_config_id
+               when 'failed-jobs' then 'Look at the dead letters, mend what they name, and retry or resolve each of them.'
+               when 'long-running-jobs' then 'Look whether the function still works on it. Cancel the run if it does not, and invoke it again.'
+               when 'retry-rate' then 'Look at the errors of the runs that were retried: something fails now and then.'
+               else 'Look at the evidence, and resolve or dismiss this card.'
+           end
+$$;
+
+COMMENT ON FUNCTION jobs.recommendation(p_alert_config_id text) IS 'Returns the recommendation on a card for this kind of alert.';
+
+CREATE FUNCTION jobs.recover_runs(p_lease interval, p_limit integer DEFAULT 100) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, worker text, retry_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_stale record;
+begin
+    perform jobs.keep_moving();
+    for v_stale in
+        select run.id, run.tenant_id, run.function_name, run.locked_by
+          from jobs.job_runs as run
+         where run.heartbeat_at < now() - p_lease
+         order by run.heartbeat_at
+         limit p_limit
+           for update skip locked
+    loop
+        return query
+            select v_stale.id, v_stale.tenant_id, v_stale.function_name, v_stale.locked_by,
+                   jobs.note_failure(v_stale.id, 'the process that ran it went away', true);
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) IS 'Fails up to p_limit runs whose last heartbeat is older than p_lease. They are retried like other failed runs.';
+
+CREATE FUNCTION jobs.remove_function(p_name text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_dependent text;
+begin
+    -- put_schedule takes the same lock, so it waits and then sees that the function is gone.
+    perform from tenancy.tenants where id = v_tenant_id for no key update;
+    select schedule.function_name
+      into v_dependent
+      from jobs.schedules as schedule
+     where schedule.tenant_id = v_tenant_id
+       and p_name = any (schedule.depends_on || schedule.function_name)
+     limit 1;
+    if found then
+        raise exception 'a schedule of the function % needs it', v_dependent
+            using errcode = 'foreign_key_violation', constraint = 'schedules_run_a_function';
+    end if;
+    delete from jobs.functions
+     where tenant_id = v_tenant_id
+       and name = p_name;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'function.removed', 'function:' || p_name);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.remove_function(p_name text, p_actor text) IS 'Removes a function. Returns false if it does not exist; raises an error if a schedule runs it or depends on it.';
+
+CREATE FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_function  text;
+begin
+    delete from jobs.schedules as schedule
+     where schedule.tenant_id = v_tenant_id
+       and schedule.id = p_id
+    returning schedule.function_name into v_function;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'schedule.removed', 'schedule:' || p_id, v_function);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) IS 'Removes a schedule and its firings; its runs stay. Returns false if it does not exist.';
+
+CREATE FUNCTION jobs.reserve_notifications(p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with due as materialized (
+        select due.id
+          from jobs.alert_notifications as due
+         where due.tenant_id = tenancy.required_tenant_id()
+           and due.status = 'queued'
+           and due.called_at is null
+         order by due.created_at
+         limit p_limit
+           for update skip locked
+    )
+    update jobs.alert_notifications as notification
+       set claims = notification.claims + 1,
+           attempts = notification.attempts + 1,
+           called_at = now(),
+           first_called_at = coalesce(notification.first_called_at, now()),
+           updated_at = now()
+      from due
+     where notification.id = due.id
+    returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body, notification.claims
+$$;
+
+COMMENT ON FUNCTION jobs.reserve_notifications(p_limit integer) IS 'Reserves queued notifications for one provider call each. After the commit, the call may have been made.';
+
+CREATE FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update jobs.alert_instances as alert
+       set status = 'resolved',
+           resolved_at = now(),
+           updated_at = now()
+     where alert.tenant_id = v_tenant_id
+       and alert.alert_config_id = p_alert_config_id
+       and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
+       and alert.status in ('active', 'open', 'triggered');
+    return found;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) IS 'Resolves the open alerts of the tenant of the context for a configuration and object. Returns false if none is open.';
+
+CREATE FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update jobs.sync_errors as error
+       set is_resolved = true,
+           resolved_at = now(),
+           resolved_by = p_by,
+           resolution_note = p_note,
+           updated_at = now()
+     where error.tenant_id = p_tenant_id
+       and error.source_entity_type = 'job_run'
+       and error.source_entity_id = any (p_source_ids)
+       and not error.is_resolved
+$$;
+
+COMMENT ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) IS 'Resolves the open dead letters about these runs.';
+
+CREATE FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    if coalesce(btrim(p_note), '') = '' then
+        raise exception 'say how it was resolved' using errcode = 'invalid_parameter_value';
+    end if;
+    update jobs.sync_errors as error
+       set is_resolved = true,
+           resolved_at = now(),
+           resolved_by = p_actor,
+           resolution_note = p_note,
+           updated_at = now()
+     where error.tenant_id = v_tenant_id
+       and error.id = p_id
+       and not error.is_resolved;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        values (v_tenant_id, p_actor, 'sync_error.resolved', 'sync_error:' || p_id, p_note);
+    end if;
+    return exists (select from jobs.sync_errors as error where error.tenant_id = v_tenant_id and error.id = p_id);
+end
+$$;
+
+COMMENT ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) IS 'Resolves a dead letter. Resolving it again changes nothing. Returns false if it does not exist.';
+
+CREATE FUNCTION jobs.retry_run(p_id uuid, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_run       jobs.job_runs;
+begin
+    perform jobs.keep_moving();
+    select * into v_run
+      from jobs.job_runs as run
+     where run.tenant_id = v_tenant_id
+       and run.id = p_id
+       for update;
+    if not found then
+        return;
+    end if;
+    if v_run.status <> 'failed' then
+        return query select v_run.status, v_run.id;
+        return;
+    end if;
+    for v_try in 1 .. 100 loop
+        begin
+            update jobs.job_runs as run
+               set status = 'running',
+                   retry_count = run.retry_count + 1,
+                   retry_at = null,
+                   started_at = now(),
+                   completed_at = null
+             where run.id = p_id;
+            insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+            values (v_tenant_id, p_actor, 'run.retried', 'job_run:' || p_id, v_run.lock_key);
+            return query select 'retried', p_id;
+            return;
+        exception
+            when unique_violation then
+                -- The predicates are those of the unique indexes, as in open_run.
+                return query
+                    select 'taken', other.id
+                      from jobs.job_runs as other
+                     where other.tenant_id is not distinct from v_tenant_id
+                       and other.lock_key = v_run.lock_key
+                       and (other.status = 'running' or other.retry_at is not null)
+                       and other.id <> p_id;
+                if found then
+                    return;
+                end if;
+                return query
+                    select 'taken', other.id
+                      from jobs.job_runs as other
+                     where other.tenant_id is not distinct from v_tenant_id
+                       and other.lock_key = v_run.lock_key
+                       and not other.is_forced and (other.status in ('running', 'completed') or other.retry_at is not null)
+                       and other.id <> p_id;
+                if found then
+                    return;
+                end if;
+                -- The run that had the key has just ended without success: try again.
+        end;
+    end loop;
+    raise exception 'the lock key % changes hands too often; try again', v_run.lock_key using errcode = 'lock_not_available';
+end
+$$;
+
+COMMENT ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) IS 'Runs a failed run again at once. Returns retried; running, completed or cancelled if the run is not failed; taken and the id of the other run if another run has the lock key; no row if the run does not exist.';
+
+CREATE FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update jobs.alert_notifications as notification
+       set status = case
+                        when p_verdict = 'sent' then 'sent'
+                        when p_verdict = 'failed' or (p_verdict = 'not_sent' and notification.attempts >= 5) then 'failed'
+                        else 'queued'
+                    end,
+           called_at = case when p_verdict = 'not_sent' then null else notification.called_at end,
+           in_doubt_since = case
+                                when p_verdict = 'unknown' then coalesce(notification.in_doubt_since, now())
+                                when p_verdict = 'not_sent' then notification.in_doubt_since
+                            end,
+           provider_message_id = coalesce(p_message_id, notification.provider_message_id),
+           last_error = p_error,
+           updated_at = now()
+     where notification.tenant_id = v_tenant_id
+       and notification.id = p_id
+       and notification.status = 'queued'
+       and (notification.claims = p_claim or p_verdict = 'sent');
+    return found;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) IS 'Records the result of a call: sent, failed, not_sent (safe to call again, up to five attempts) or unknown. Returns false if the claim is not the newest or the notification is settled; sent counts under any claim.';
+
+CREATE FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update jobs.schedules as schedule
+       set enabled = p_enabled,
+           next_fire_at = case when p_enabled then p_next_fire_at else schedule.next_fire_at end,
+           version = schedule.version + 1,
+           updated_at = now()
+     where schedule.tenant_id = v_tenant_id
+       and schedule.id = p_id
+       and schedule.enabled <> p_enabled;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (v_tenant_id, p_actor, case when p_enabled then 'schedule.enabled' else 'schedule.disabled' end, 'schedule:' || p_id);
+    end if;
+    return exists (select from jobs.schedules as schedule where schedule.tenant_id = v_tenant_id and schedule.id = p_id);
+end
+$$;
+
+COMMENT ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Enables a schedule, with its next firing at p_next_fire_at, or disables it. Returns false if it does not exist.';
+
+CREATE FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) RETURNS TABLE(function_name text, why text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with own as (
+        select jobs.grain_start(p_grain, p_fire_at) as since,
+               jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain) as until
+    )
+    select wanted.name,
+           coalesce((select case
+                                when run.status = 'running' then 'it is running'
+                                when run.retry_at is not null then 'it failed and waits for its retry'
+                                when run.status = 'failed' then 'it failed'
+                                else 'it was cancelled'
+                            end || ' (run ' || run.id || ')'
+                       from jobs.job_runs as run, own
+                      where run.tenant_id = p_tenant_id
+                        and run.function_name = wanted.name
+                        and run.grain_start > own.since - interval '24 hours'
+                        and run.grain_start < own.until
+                        and run.grain_start + jobs.grain_length(run.grain) > own.since
+                      order by run.created_at desc
+                      limit 1),
+                    'it has not run yet')
+      from unnest(p_depends_on) as wanted (name), own
+     where not exists (select
+                         from jobs.job_runs as run
+                        where run.tenant_id = p_tenant_id
+                          and run.function_name = wanted.name
+                          and run.status = 'completed'
+                          -- The longest grain is a day, so no older grain can overlap.
+                          and run.grain_start > own.since - interval '24 hours'
+                          and run.grain_start < own.until
+                          and run.grain_start + jobs.grain_length(run.grain) > own.since)
+$$;
+
+COMMENT ON FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) IS 'Returns the functions in p_depends_on that have no completed run in a grain that overlaps the grain of the firing, each with the reason.';
+
+CREATE FUNCTION jobs.which_ended(p_ids uuid[]) RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select run.id
+      from jobs.job_runs as run
+     where run.id = any (p_ids)
+       and run.status <> 'running'
+       and run.retry_at is null
+       and (run.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
+$$;
+
+COMMENT ON FUNCTION jobs.which_ended(p_ids uuid[]) IS 'Returns the ids of those runs that have ended: runs of the tenant of the context, or of all tenants for the server.';
+
+CREATE FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select string_agg('waits for ' || unmet.function_name || ': ' || unmet.why, '; ' order by unmet.function_name)
+      from jobs.schedules as schedule
+      join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
+     cross join lateral jobs.unmet_dependencies(schedule.tenant_id, schedule.depends_on, coalesce(schedule.grain, function.grain),
+                                                p_fire_at) as unmet
+     where schedule.tenant_id = tenancy.required_tenant_id()
+       and schedule.id = p_schedule_id
+$$;
+
+COMMENT ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) IS 'Describes the dependencies for which a firing of the tenant of the context waits; null if it waits for none.';
+
+CREATE FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer DEFAULT 10) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $_$
+declare
+    -- When this session last began at the head, and where its last claim began: microseconds, microseconds, id. These
+    -- are numbers, because the text of a time depends on the session's settings. Any other value is ignored.
+    v_memory constant bigint[] := string_to_array(
+        substring(current_setting('m10_recovery.claims_begin', true) from '^\d{1,18},-?\d{1,18},\d{1,18}$'), ',')::bigint[];
+    v_now constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+    -- A time in the future is ignored, too: clocks can be set back.
+    v_from_head boolean := v_memory is null or v_now - v_memory[1] not between 0 and 1000000;
+    v_begin_at timestamptz := '-infinity';
+    v_begin_id bigint := 0;
+    v_ids bigint[];
+begin
+    if coalesce(btrim(p_processor_id), '') = '' then
+        raise exception 'a processor must name itself to claim events'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Use a name that is new at every start of the process.';
+    end if;
+    if p_batch_size is null or p_batch_size not between 1 and 10000 then
+        raise exception 'the batch size must lie between 1 and 10000, not %', coalesce(p_batch_size::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+
+    if not v_from_head then
+        v_begin_at := 'epoch'::timestamptz + v_memory[2] * interval '1 microsecond';
+        v_begin_id := v_memory[3];
+    end if;
+    loop
+        v_ids := array(
+            select ready.id
+              from m10_recovery.outbox as ready
+             where ready.processed_at is null
+               -- Means `process_after is null or process_after <= now()`, written as in the index.
+               and coalesce(ready.process_after, '-infinity'::timestamptz) <= now()
+               and (ready.claimed_at is null or ready.claimed_at < now() - interval '5 minutes')
+               and (coalesce(ready.process_after, '-infinity'::timestamptz), ready.id) >= (v_begin_at, v_begin_id)
+             order by coalesce(ready.process_after, '-infinity'::timestamptz), ready.id
+             limit p_batch_size
+               for update skip locked);
+        exit when v_from_head or cardinality(v_ids) = p_batch_size;
+        v_from_head := true;
+        v_begin_at := '-infinity';
+        v_begin_id := 0;
+    end loop;
+    if cardinality(v_ids) = 0 then
+        return;
+    end if;
+
+    -- An event without process_after sorts before all others, so there is no position to remember.
+    select first.process_after, first.id
+      into v_begin_at, v_begin_id
+      from m10_recovery.outbox as first
+     where first.id = v_ids[1]
+       and first.process_after is not null;
+    if found then
+        perform set_config('m10_recovery.claims_begin',
+                           concat_ws(',', case when v_from_head then v_now else v_memory[1] end,
+                                     (extract(epoch from v_begin_at) * 1000000)::bigint, v_begin_id),
+                           false);
+    end if;
+
+    return query
+        update m10_recovery.outbox as event
+           set claimed_at = now(),
+               claimed_by = p_processor_id
+         where event.id = any (v_ids)
+     returning event.id,
+               event.aggregate_type,
+               event.aggregate_id,
+               event.event_type,
+               event.payload,
+               event.retry_count;
+end
+$_$;
+
+COMMENT ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) IS 'Claims up to p_batch_size ready events that no processor holds, oldest first, for p_processor_id. A claim is valid for five minutes.';
+
+CREATE FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_event record;
+begin
+    if coalesce(btrim(p_note), '') = '' then
+        raise exception 'closing an event needs a note that says why' using errcode = 'invalid_parameter_value';
+    end if;
+    select event.tenant_id, event.processed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.id = p_event_id
+       and tenancy.may_act_for(event.tenant_id)
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set processed_at = now(),
+           claimed_at = null,
+           claimed_by = null,
+           last_error = left('closed by ' || p_actor || ': ' || p_note, 2000)
+     where event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_event.tenant_id, p_actor, 'event.closed', 'event:' || p_event_id, p_note);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) IS 'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its claim. Returns `done`, `unknown` or `processed`.';
+
+CREATE FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_event record;
+begin
+    if p_success then
+        update m10_recovery.outbox as event
+           set processed_at = now()
+         where event.id = p_event_id
+           and event.claimed_by = p_processor_id
+           and event.processed_at is null;
+    elsif p_success is null then
+        raise exception 'p_success must be true or false' using errcode = 'invalid_parameter_value';
+    else
+        update m10_recovery.outbox as event
+           set retry_count = event.retry_count + 1,
+               process_after = now() + (power(2, least(event.retry_count, 10)) || ' seconds')::interval,
+               claimed_at = null,
+               claimed_by = null,
+               last_error = left(p_error, 2000)
+         where event.id = p_event_id
+           and event.claimed_by = p_processor_id
+           and event.processed_at is null;
+    end if;
+    if found then
+        return;
+    end if;
+
+    select event.processed_at, event.claimed_by
+      into v_event
+      from m10_recovery.outbox as event
+     where event.id = p_event_id;
+    if not found then
+        raise exception 'there is no event %', p_event_id using errcode = 'no_data_found';
+    end if;
+    if p_success and v_event.processed_at is not null and v_event.claimed_by = p_processor_id then
+        return;
+    end if;
+    raise exception 'event % is not held by %', p_event_id, coalesce(p_processor_id, 'null')
+        using errcode = 'PR001',
+              detail = case
+                           when v_event.processed_at is not null then 'It is processed.'
+                           when v_event.claimed_by is null then 'Nobody holds it.'
+                           else 'Another processor holds it.'
+                       end,
+              hint = 'A claim lasts five minutes; it may have gone stale and been taken by another processor.';
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) IS 'Ends a claim. Success is final; failure releases the event with an exponential backoff. Only the processor that holds the claim can end it; reporting a success twice is allowed.';
+
+CREATE FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_succeeded constant bigint[] := array(select done.id
+                                             from unnest(p_event_ids, p_errors) as done (id, error)
+                                            where done.error is null);
+    v_completed bigint;
+begin
+    update m10_recovery.outbox as event
+       set processed_at = now()
+     where event.id = any (v_succeeded)
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null;
+    get diagnostics v_completed = row_count;
+
+    -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
+    -- these is an error.
+    if v_completed <> cardinality(v_succeeded) then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
+           from unnest(v_succeeded) as done (id);
+    end if;
+    if cardinality(v_succeeded) < cardinality(p_event_ids) then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
+           from unnest(p_event_ids, p_errors) as done (id, error)
+          where done.error is not null;
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes many events of one processor under the rules of complete_outbox_event: all of them or none. A null error is a success. One statement per event would cost more than the event.';
+
+CREATE FUNCTION m10_recovery.contract_violations() RETURNS SETOF text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with contract (name, arguments, result) as (
+        values ('publish_outbox',
+                'p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb',
+                'bigint'),
+               ('claim_outbox_events',
+                'p_processor_id text, p_batch_size integer DEFAULT 10',
+                'TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)'),
+               ('complete_outbox_event',
+                'p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text',
+                'void')
+    ), found as (
+        select routine.proname::text as name,
+               pg_get_function_arguments(routine.oid) as arguments,
+               pg_get_function_result(routine.oid) as result
+          from pg_proc as routine
+         where routine.pronamespace = 'm10_recovery'::regnamespace
+    )
+    select format('m10_recovery.%s has %s signatures instead of one', contract.name, count(found.name))
+      from contract
+      left join found using (name)
+     group by contract.name
+    having count(found.name) <> 1
+    union all
+    select format('m10_recovery.%s(%s) returns %s; the contract says (%s) returns %s',
+                  found.name, found.arguments, found.result, contract.arguments, contract.result)
+      from contract
+      join found using (name)
+     where (found.arguments, found.result) is distinct from (contract.arguments, contract.result)
+    union all
+    select format('m10_recovery.outbox has a column %s, which the contract forbids', attname)
+      from pg_attribute
+     where attrelid = 'm10_recovery.outbox'::regclass
+       and attname = 'next_retry_at'
+       and not attisdropped
+$$;
+
+COMMENT ON FUNCTION m10_recovery.contract_violations() IS 'Returns one sentence per difference between the three functions and their contract; no row means that the contract holds.';
+
+CREATE FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) RETURNS TABLE(id bigint, created_at timestamp with time zone, delivered_to text[])
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select event.id,
+           event.created_at,
+           case
+               when event.retry_count = 0 then '{}'
+               else array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
+           end
+      from m10_recovery.outbox as event
+     where event.id = any (p_event_ids)
+       and event.claimed_by = p_processor_id
+$$;
+
+COMMENT ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) IS 'Returns the publication time of claimed events and the sinks that have them.';
+
+CREATE FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into m10_recovery.outbox_deliveries (event_id, sink)
+    select noted.event_id, noted.sink
+      from unnest(p_event_ids, p_sinks) as noted (event_id, sink)
+      join m10_recovery.outbox as event on event.id = noted.event_id
+     where event.claimed_by = p_processor_id
+       and event.processed_at is null
+     order by noted.event_id, noted.sink
+        on conflict do nothing
+$$;
+
+COMMENT ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) IS 'Records the sinks that have an event which the processor holds.';
+
+CREATE FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) RETURNS TABLE(pending bigint, stuck bigint, oldest_ready_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*)
+              from (select from m10_recovery.outbox as event where event.processed_at is null limit 100000) as counted),
+           (select count(*)
+              from (select
+                      from m10_recovery.outbox as event
+                     where event.processed_at is null
+                       and event.retry_count > 0
+                       and event.retry_count > p_stuck_after
+                     limit 100000) as counted),
+           coalesce((select extract(epoch from now() - coalesce(event.process_after, event.created_at))
+                       from m10_recovery.outbox as event
+                      where event.processed_at is null
+                        and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
+                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
+                      order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
+                      limit 1), 0)::double precision
+$$;
+
+COMMENT ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) IS 'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the oldest ready event.';
+
+CREATE FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_ids bigint[];
+    v_removed bigint;
+begin
+    if p_window is null or p_window < 1 then
+        raise exception 'the window must hold at least one id' using errcode = 'invalid_parameter_value';
+    end if;
+    v_ids := array(select event.id
+                     from m10_recovery.outbox as event
+                    where event.id > p_after_id
+                    order by event.id
+                    limit p_window);
+    -- Ids rise with time: all events after one that was published after the limit were processed after it, too.
+    delete from m10_recovery.outbox as event
+     where event.id = any (v_ids)
+       and event.processed_at < p_processed_before;
+    get diagnostics v_removed = row_count;
+    return query
+        select v_removed,
+               coalesce(v_ids[cardinality(v_ids)], p_after_id),
+               cardinality(v_ids) < p_window
+               or exists (select
+                            from m10_recovery.outbox as event
+                           where event.id = v_ids[cardinality(v_ids)]
+                             and event.created_at >= p_processed_before);
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) IS 'Deletes events that were processed before the given time, within one window of ids, so that each call is short. Call it again from `last_id` until `done`.';
+
+CREATE FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_id bigint;
+begin
+    if p_payload is null
+       or btrim(p_aggregate_type) is not distinct from '' or btrim(p_aggregate_id) is not distinct from ''
+       or btrim(p_event_type) is not distinct from ''
+       or p_aggregate_type is null or p_aggregate_id is null or p_event_type is null
+    then
+        raise exception 'aggregate type, aggregate id, event type and payload must all be given'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'For example: publish_outbox(''order'', ''42'', ''order.placed'', ''{"total": 12}'').';
+    end if;
+    if greatest(octet_length(p_aggregate_type), octet_length(p_aggregate_id), octet_length(p_event_type)) > 255 then
+        raise exception 'aggregate type, aggregate id and event type have at most 255 bytes'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if p_event_type ~ '[[:cntrl:]]' or p_aggregate_type ~ '[[:cntrl:]]' or p_aggregate_id ~ '[[:cntrl:]]' then
+        raise exception 'aggregate type, aggregate id and event type hold no control characters'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    -- `#> '{}'` returns the payload uncompressed: a value from a table's column may be compressed.
+    if pg_column_size(p_payload #> '{}') > 262144 then
+        raise exception 'the payload has % bytes; the limit is 262144', pg_column_size(p_payload #> '{}')
+            using errcode = 'program_limit_exceeded',
+                  hint = 'Publish a reference to the data instead of the data.';
+    end if;
+    -- A few bytes of jsonb can be megabytes of text, and sinks receive the text.
+    if octet_length(p_payload::text) > 1048576 then
+        raise exception 'the payload has % bytes as text; the limit is 1048576', octet_length(p_payload::text)
+            using errcode = 'program_limit_exceeded',
+                  hint = 'Publish a reference to the data instead of the data.';
+    end if;
+
+    -- A new event is ready at once, so that claims take new events and due retries in the order in which they became
+    -- ready.
+    insert into m10_recovery.outbox (aggregate_type, aggregate_id, event_type, payload, process_after, tenant_id)
+    values (p_aggregate_type, p_aggregate_id, p_event_type, p_payload, now(), tenancy.publishing_tenant_id())
+    returning id into v_id;
+    return v_id;
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) IS 'Publishes an event in the transaction of the caller and returns its id. The event exists if and only if that transaction commits.';
+
+CREATE FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update m10_recovery.outbox as event
+       set process_after = now() + released.delay_ms * interval '1 millisecond',
+           claimed_at = null,
+           claimed_by = null
+      from unnest(p_event_ids, p_delays_ms) as released (id, delay_ms)
+     where event.id = released.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null
+$$;
+
+COMMENT ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) IS 'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no failure; each event is ready again after its delay.';
+
+CREATE FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_event record;
+begin
+    select event.tenant_id, event.processed_at, event.claimed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.id = p_event_id
+       and tenancy.may_act_for(event.tenant_id)
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+    if v_event.claimed_at >= now() - interval '5 minutes' then
+        return 'claimed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set process_after = now()
+     where event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_event.tenant_id, p_actor, 'event.retried', 'event:' || p_event_id);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
+
+CREATE FUNCTION tenancy.account_of_callback(p_account_id uuid) RETURNS TABLE(tenant_id uuid, provider text, settings jsonb, sealed_secret bytea)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select account.tenant_id, account.provider, account.settings, account.sealed_secret
+      from tenancy.provider_accounts as account
+     where account.id = p_account_id
+       and (account.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
+$$;
+
+COMMENT ON FUNCTION tenancy.account_of_callback(p_account_id uuid) IS 'Returns tenant, provider, settings and sealed secret of an account, found by its id alone: a provider callback names no tenant. The server sees every account, a tenant sees its own.';
+
+CREATE FUNCTION tenancy.named_tenant_id() RETURNS uuid
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text) IS NULL) THEN (NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid WHEN ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text) IS NULL) OR ((NULLIF(current_setting('app.current_tenant'::text, true), ''::text))::uuid = (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid)) THEN (NULLIF(current_setting('app.current_tenant_id'::text, true), ''::text))::uuid ELSE NULL::uuid END;
+
+COMMENT ON FUNCTION tenancy.named_tenant_id() IS 'Returns the tenant that the session names in `app.current_tenant_id` or its alias `app.current_tenant`, without checking the right to name it. Returns null when neither is set or when they differ.';
+
+CREATE FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) RETURNS uuid
+    LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if exists (select
+                 from tenancy.context_keys as key
+                where encode(sha256(key.outer_pad || sha256(key.inner_pad || uuid_send(p_tenant_id))), 'hex')
+                      = current_setting('app.tenant_signature', true))
+    then
+        return p_tenant_id;
+    end if;
+    raise exception 'the tenant of this transaction has no valid signature'
+        using errcode = 'insufficient_privilege',
+              hint = 'This login may not name a tenant itself. `postrider tenants context NAME` prints a signed context. '
+                     'To publish events, use a login with the role postrider_publish.';
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) IS 'Returns the given tenant if `app.tenant_signature` holds its signature under a valid context key, and raises an error if not.';
+
+CREATE FUNCTION tenancy.current_tenant_id() RETURNS uuid
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN (tenancy.named_tenant_id() IS NULL) THEN NULL::uuid WHEN (pg_has_role(SESSION_USER, 'postrider_worker'::name, 'member'::text) OR pg_has_role(SESSION_USER, 'postrider_owner'::name, 'member'::text)) THEN tenancy.named_tenant_id() ELSE tenancy.verified_tenant_id(tenancy.named_tenant_id()) END;
+
+COMMENT ON FUNCTION tenancy.current_tenant_id() IS 'Returns the tenant that the transaction acts for, or null. All row-level security policies use it. Logins that are members of postrider_worker or postrider_owner name the tenant themselves; all other logins need the signature of the server.';
+
+CREATE FUNCTION tenancy.acts_for_server() RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN COALESCE((tenancy.current_tenant_id() = '00000000-0000-0000-0000-000000000000'::uuid), false);
+
+COMMENT ON FUNCTION tenancy.acts_for_server() IS 'Whether the transaction acts for the server itself, before a tenant is known. The server then uses the nil UUID, which no tenant has.';
+
+CREATE FUNCTION tenancy.add_context_key() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    -- Each UUID contributes 122 bits of cryptographically strong randomness.
+    v_key constant bytea := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+    v_inner bytea := decode(repeat('36', 64), 'hex');
+    v_outer bytea := decode(repeat('5c', 64), 'hex');
+begin
+    for n in 0..31 loop
+        v_inner := set_byte(v_inner, n, get_byte(v_inner, n) # get_byte(v_key, n));
+        v_outer := set_byte(v_outer, n, get_byte(v_outer, n) # get_byte(v_key, n));
+    end loop;
+    insert into tenancy.context_keys (key, inner_pad, outer_pad) values (v_key, v_inner, v_outer);
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.add_context_key() IS 'Adds a random context key with its two padded blocks.';
+
+CREATE FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) RETURNS TABLE(key_id uuid, tenant_id uuid, role text, state text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update tenancy.api_keys as key
+       set last_used_at = now()
+     where key.key_hash = p_key_hash
+       and key.revoked_at is null
+       and (key.expires_at is null or key.expires_at > now())
+       and (key.last_used_at is null or key.last_used_at < now() - interval '1 minute');
+
+    return query
+        select key.id,
+               key.tenant_id,
+               key.role,
+               case
+                   when key.revoked_at is not null then 'revoked'
+                   when key.expires_at <= now() then 'expired'
+                   else 'active'
+               end
+          from tenancy.api_keys as key
+         where key.key_hash = p_key_hash;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) IS 'Returns tenant, role and state (`active`, `expired`, `revoked`) of the key with this hash, before any tenant is known. It updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
+
+CREATE TABLE tenancy.epochs (
+    number integer NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    installation_id uuid NOT NULL,
+    cause text NOT NULL,
+    system_identifier text NOT NULL,
+    database_oid bigint NOT NULL,
+    database_name text NOT NULL,
+    table_oid bigint NOT NULL,
+    timeline integer,
+    began_at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    copied_after timestamp with time zone,
+    items_in_doubt bigint DEFAULT 0 NOT NULL,
+    replies_in_doubt bigint DEFAULT 0 NOT NULL,
+    firings_skipped bigint DEFAULT 0 NOT NULL,
+    campaigns_stopped bigint DEFAULT 0 NOT NULL,
+    suspected_at timestamp with time zone,
+    suspicion text,
+    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
+    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
+    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
+);
+
+COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
+
+CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS tenancy.epochs
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    c_note constant text := 'adopted after a restore: it may have been called after the copy was taken';
+    v_before tenancy.epochs;
+    v_epoch tenancy.epochs;
+    v_items bigint;
+    v_more bigint;
+    v_replies bigint;
+    v_firings bigint;
+    v_campaigns bigint;
+begin
+    lock table tenancy.epochs in share row exclusive mode;
+    select epoch.* into v_before from tenancy.epochs as epoch order by epoch.number desc limit 1;
+    if v_before.number is null then
+        raise exception 'no process has ever sent from this database, so there is nothing to adopt'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    insert into tenancy.epochs
+           (number, installation_id, cause, system_identifier, database_oid, database_name, table_oid, timeline, actor, reason,
+            copied_after)
+    select v_before.number + 1, v_before.installation_id, p_cause, here.system_identifier, here.database_oid, here.database_name,
+           here.table_oid, here.timeline, p_actor, left(p_reason, 2000),
+           coalesce((select max(known.marked_at) from tenancy.process_marks as known where known.epoch_id = v_before.id),
+                    v_before.began_at)
+      from tenancy.database_identity() as here
+    returning * into v_epoch;
+    insert into tenancy.audit_log (actor, action, subject, note)
+    values (p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id, left(p_reason, 2000));
+    if p_cause <> 'adopted' then
+        return v_epoch;
+    end if;
+
+    -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
+    -- no attempt.
+    update execution.job_queue as job
+       set status = 'queued',
+           attempts = greatest(job.attempts - 1, 0),
+           locked_by = null,
+           locked_at = null,
+           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else now() end
+      from execution.campaign_runs as run
+           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+     where job.status = 'locked'
+       and run.id = job.run_id;
+
+    with doubted as (
+        update execution.channel_outbox as item
+           set in_doubt_since = now(),
+               error = coalesce(item.error, c_note)
+         where item.status = 'queued'
+     returning item.id, item.tenant_id, item.run_id, item.job_id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
+      from doubted;
+    get diagnostics v_items = row_count;
+    -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
+    update execution.doubts as doubt
+       set held_by = null,
+           held_until = null,
+           next_look_at = now()
+     where doubt.held_by is not null or doubt.next_look_at > now();
+
+    with begun as (
+        insert into execution.channel_outbox
+               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
+                reserved_by, attempt, created_at, in_doubt_since)
+        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
+               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
+               'adoption-' || v_epoch.id, job.attempts, greatest(run.created_at, v_epoch.copied_after), now()
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+               cross join unnest(job.item_ids) as item (id)
+               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
+         where job.status in ('queued', 'failed')
+           and (run.scheduled_for is null or run.scheduled_for <= now())
+            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+     returning id, tenant_id, run_id, job_id
+    ), followed as (
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
+        select begun.id, begun.tenant_id, account.id, account.provider
+          from begun
+               join execution.campaign_runs as run on run.id = begun.run_id
+               join tenancy.provider_accounts as account
+                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
+            on conflict do nothing
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
+      from begun;
+    get diagnostics v_more = row_count;
+
+    -- The original may have started the next phase under keys that this database does not have, so an operator starts
+    -- it.
+    with stopped as (
+        update execution.campaigns as campaign
+           set auto_advance = false,
+               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
+         where campaign.auto_advance
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status <> 'not_started')
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status = 'not_started')
+     returning campaign.tenant_id, campaign.id
+    )
+    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
+    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
+      from stopped;
+    get diagnostics v_campaigns = row_count;
+    update execution.campaign_phases set due = null where due = 'advance';
+
+    -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
+    update channels.channel_outbox as reply
+       set status = 'pending',
+           in_doubt_since = coalesce(reply.in_doubt_since, now()),
+           locked_at = null,
+           locked_by = null,
+           next_attempt_at = case reply.status when 'sending' then now() else reply.next_attempt_at end,
+           last_error = c_note,
+           updated_at = now()
+     where reply.status in ('pending', 'sending');
+    get diagnostics v_replies = row_count;
+    update jobs.alert_notifications as notification
+       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, v_epoch.copied_after)),
+           called_at = now(),
+           in_doubt_since = coalesce(notification.in_doubt_since, now()),
+           claims = notification.claims + 1,
+           last_error = c_note,
+           updated_at = now()
+     where notification.status = 'queued';
+
+    update jobs.schedule_firings as firing
+       set outcome = 'skipped',
+           reason = c_note,
+           decided_at = now()
+     where firing.outcome = 'waiting';
+    get diagnostics v_firings = row_count;
+
+    update tenancy.epochs as epoch
+       set items_in_doubt = v_items + v_more,
+           replies_in_doubt = v_replies,
+           firings_skipped = v_firings,
+           campaigns_stopped = v_campaigns
+     where epoch.number = v_epoch.number
+    returning epoch.* into v_epoch;
+    return v_epoch;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt; with cause `moved` nothing does. Only members of the owner role may call it.';
+
+CREATE FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '100ms'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_request tenancy.requests;
+begin
+    delete from tenancy.requests as request
+     where request.tenant_id = v_tenant_id
+       and request.idempotency_key = p_key
+       and request.created_at < now() - interval '24 hours';
+    insert into tenancy.requests (tenant_id, idempotency_key, fingerprint)
+    values (v_tenant_id, p_key, p_fingerprint)
+        on conflict do nothing;
+    if found then
+        return query select 'fresh', null::smallint, null::text, null::text;
+        return;
+    end if;
+
+    select request.*
+      into v_request
+      from tenancy.requests as request
+     where request.tenant_id = v_tenant_id
+       and request.idempotency_key = p_key;
+    return query
+        select case
+                   when v_request.fingerprint is null or v_request.status is null then 'in_progress'
+                   when v_request.fingerprint <> p_fingerprint then 'another'
+                   else 'answered'
+               end,
+               v_request.status,
+               v_request.location,
+               v_request.body;
+exception
+    when lock_not_available then
+        return query select 'in_progress', null::smallint, null::text, null::text;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) IS 'Takes an idempotency key of the current tenant for this transaction. State `fresh`: do the work, then call finish_request. `answered`: the recorded response follows. `in_progress`: another transaction holds the key. `another`: a different request used the key.';
+
+CREATE FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update tenancy.process_marks as known
+       set timeline = p_timeline
+     where known.witness_id = p_witness_id
+       and known.timeline < p_timeline
+$$;
+
+COMMENT ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) IS 'Confirms a timeline on behalf of a process that has ended: the database has everything that its witness knows.';
+
+CREATE FUNCTION tenancy.context_key() RETURNS bytea
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select key.key from tenancy.context_keys as key order by key.id desc limit 1
+$$;
+
+COMMENT ON FUNCTION tenancy.context_key() IS 'Returns the newest context key. A server process reads it at its start and signs tenants with it.';
+
+CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) RETURNS record
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*) from execution.channel_outbox as item where item.status = 'queued'),
+           (select coalesce(sum(cardinality(job.item_ids)
+                                - (select count(*) from execution.channel_outbox as item where item.job_id = job.id)), 0)::bigint
+              from execution.job_queue as job
+                   join execution.campaign_runs as run on run.id = job.run_id
+             where job.status in ('queued', 'locked', 'failed')
+               and (run.scheduled_for is null or run.scheduled_for <= now())),
+           (select count(*) from channels.channel_outbox as reply where reply.status in ('pending', 'sending')),
+           (select count(*) from jobs.alert_notifications as notification where notification.status = 'queued'),
+           (select count(*) from jobs.schedules as schedule where schedule.enabled and schedule.next_fire_at <= now()),
+           (select count(*) from jobs.schedule_firings as firing where firing.outcome = 'waiting'),
+           (select count(*)
+              from execution.campaigns as campaign
+             where campaign.auto_advance
+               and exists (select from execution.campaign_phases as phase
+                            where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                              and phase.status <> 'not_started')
+               and exists (select from execution.campaign_phases as phase
+                            where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                              and phase.status = 'not_started')),
+           (select count(*) from m10_recovery.outbox as event where event.processed_at is null),
+           (select count(*) from jobs.job_runs as run where run.status = 'running' or run.retry_at is not null)
+$$;
+
+COMMENT ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) IS 'Counts the rows that an adoption would change, and the unfinished events and job runs.';
+
+CREATE FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    if p_expires_at <= now() then
+        raise exception 'the expiry lies in the past: %', p_expires_at using errcode = 'invalid_parameter_value';
+    end if;
+    insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash, expires_at)
+    values (p_id, v_tenant_id, p_name, p_role, p_hint, p_key_hash, p_expires_at);
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'key.created', 'key:' || p_id, p_role);
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) IS 'Stores the hash of a new API key for the current tenant. Raises an error if the expiry is in the past.';
+
+CREATE FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, settings, sealed_secret)
+    values (p_id, v_tenant_id, p_workspace_id, p_name, p_provider, p_settings, p_sealed_secret);
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'account.created', 'account:' || p_id, p_provider);
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Creates a provider account with a sealed secret in the current tenant.';
+
+CREATE FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    insert into tenancy.tenants (id, name) values (p_id, p_name);
+    insert into tenancy.workspaces (id, tenant_id, name) values (p_workspace_id, p_id, 'default');
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (p_id, p_actor, 'tenant.created', 'tenant:' || p_id);
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) IS 'Creates a tenant with its workspace `default`. Only members of the owner role may call it, because a caller that can create tenants can act for all of them.';
+
+CREATE FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    select database.oid::bigint, database.datname::text
+      into strict database_oid, database_name
+      from pg_database as database
+     where database.datname = current_database();
+    table_oid := 'tenancy.epochs'::regclass::oid::bigint;
+    begin
+        select control.system_identifier::text into system_identifier from pg_control_system() as control;
+    exception when insufficient_privilege or feature_not_supported or undefined_function then
+        system_identifier := '';
+    end;
+    begin
+        lsn := pg_current_wal_flush_lsn();
+        timeline := ('x' || left(pg_walfile_name(lsn), 8))::bit(32)::integer;
+    exception when insufficient_privilege or feature_not_supported or undefined_function then
+        timeline := null;
+    end;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) IS 'Returns the cluster, database, table and timeline of this database, and the flushed log position. A value that the server does not reveal is empty or null, and comparisons use the others.';
+
+CREATE FUNCTION tenancy.enrol(p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_id constant uuid := gen_random_uuid();
+begin
+    insert into tenancy.epochs
+           (number, id, installation_id, cause, system_identifier, database_oid, database_name, table_oid, timeline, actor)
+    select 1, v_id, v_id, 'enrolled', here.system_identifier, here.database_oid, here.database_name, here.table_oid, here.timeline,
+           p_actor
+      from tenancy.database_identity() as here
+     where not exists (select from tenancy.epochs)
+        on conflict (number) do nothing;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.enrol(p_actor text) IS 'Begins the first epoch, if there is none. If several processes start at once, one of them does it.';
+
+CREATE FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update tenancy.requests as request
+       set status = p_status,
+           location = p_location,
+           body = p_body
+     where request.tenant_id = tenancy.required_tenant_id()
+       and request.idempotency_key = p_key
+       and request.status is null;
+    if not found then
+        raise exception 'no request with this key was begun' using errcode = 'no_data_found';
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) IS 'Records the response of the request that this transaction began.';
+
+CREATE FUNCTION tenancy.key_id_of(p_sealed bytea) RETURNS bytea
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select case when octet_length(p_sealed) >= 29 and get_byte(p_sealed, 0) = 1 then substring(p_sealed from 2 for 4) end
+$$;
+
+COMMENT ON FUNCTION tenancy.key_id_of(p_sealed bytea) IS 'Returns the id of the key that sealed a value, from the header of the value (version, four bytes of key id, nonce). Returns null for anything that is not a sealed value.';
+
+CREATE FUNCTION tenancy.limit_idle_time(p_limit text DEFAULT '30s'::text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('idle_in_transaction_session_timeout') = '0' then
+        perform set_config('idle_in_transaction_session_timeout', p_limit, true);
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.limit_idle_time(p_limit text) IS 'Limits idle time inside the current transaction, unless the login has its own limit. Functions that lock rows call it, so that the server ends the transaction of a client that hangs and blocks others.';
+
+CREATE FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_zone constant text := coalesce(p_limits #>> '{hours,time_zone}', p_limits ->> 'time_zone');
+begin
+    if not exists (select from pg_timezone_names where name = v_zone) and v_zone is not null then
+        raise exception 'the database knows no time zone `%`', v_zone
+            using errcode = 'invalid_parameter_value', hint = 'Write it like `Europe/Berlin`.';
+    end if;
+    update tenancy.provider_accounts
+       set limits = p_limits
+     where tenant_id = v_tenant_id
+       and id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
+    update execution.job_queue as job
+       set run_after = now(),
+           waits_for = null
+     where job.tenant_id = v_tenant_id
+       and job.status = 'queued'
+       and job.waits_for in ('rate', 'daily', 'hours')
+       and job.run_after > now()
+       and job.run_id in (select run.id
+                            from execution.campaign_runs as run
+                           where run.tenant_id = v_tenant_id
+                             and p_id in (run.provider_account_id, run.failover_account_id));
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
+
+CREATE FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    -- A crash must not undo a mark that the process has seen, so the commit is synchronous whatever the login is set
+    -- to.
+    perform tenancy.require_durable_commit();
+    delete from tenancy.process_marks as old where old.marked_at < now() - interval '90 days' and old.witness_id <> p_witness_id;
+    insert into tenancy.process_marks as known (witness_id, epoch_id, process, timeline, stopped_at)
+    values (p_witness_id, p_epoch_id, p_process, p_timeline, case when p_is_stopping then now() end)
+        on conflict (witness_id) do update
+       set mark = known.mark + 1,
+           epoch_id = excluded.epoch_id,
+           process = excluded.process,
+           timeline = excluded.timeline,
+           marked_at = clock_timestamp(),
+           stopped_at = excluded.stopped_at
+    returning known.mark into mark;
+    lsn := ((tenancy.database_identity()).lsn - '0/0'::pg_lsn)::bigint;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) IS 'Increments the mark of a process. `p_timeline` is the timeline on which the process found nothing missing. Returns the mark and a log position before the commit of this mark.';
+
+CREATE FUNCTION tenancy.master_key_check() RETURNS bytea
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select sealed_check from tenancy.master_key
+$$;
+
+COMMENT ON FUNCTION tenancy.master_key_check() IS 'Returns the check value of the registered master key, or null before a key is registered.';
+
+CREATE FUNCTION tenancy.may_act_for(p_tenant_id uuid) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.current_tenant_id();
+begin
+    if v_tenant_id is null then
+        return pg_has_role(session_user, 'postrider_owner', 'member');
+    end if;
+    return p_tenant_id is not distinct from v_tenant_id;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) IS 'Whether the caller may act on a row of this tenant. In a tenant''s context only rows of that tenant are allowed. Without a context, members of the owner role may act on any row.';
+
+CREATE FUNCTION tenancy.note_new_secret() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    new.secret_set_at := now();
+    return new;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.note_new_secret() IS 'Trigger function: sets `secret_set_at` to the current time.';
+
+CREATE FUNCTION tenancy.protect(p_table regclass, p_tenant_column text DEFAULT 'tenant_id'::text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    execute format('alter table %s enable row level security', p_table);
+    execute format('alter table %s force row level security', p_table);
+    execute format('create policy owner_passes on %s to postrider_owner using (true) with check (true)', p_table);
+    -- The sub-select makes Postgres ask once per statement instead of once per row.
+    execute format('create policy tenant_sees_its_own on %s for select '
+                   'to postrider_app, postrider_worker, postrider_read '
+                   'using (%I = (select tenancy.current_tenant_id()))', p_table, p_tenant_column);
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) IS 'Enables and forces row-level security on a table and creates its two policies: definer functions of the owner role pass, and other roles see rows of the current tenant. It fails on a table that has these policies.';
+
+CREATE FUNCTION tenancy.prune_requests(p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_removed bigint;
+begin
+    if p_limit is null or p_limit < 1 then
+        raise exception 'the limit must be at least one' using errcode = 'invalid_parameter_value';
+    end if;
+    delete from tenancy.requests as request
+     using (select old.tenant_id, old.idempotency_key
+              from tenancy.requests as old
+             where old.created_at < now() - interval '24 hours'
+             order by old.created_at
+             limit p_limit
+               for update skip locked) as old
+     where request.tenant_id = old.tenant_id
+       and request.idempotency_key = old.idempotency_key;
+    get diagnostics v_removed = row_count;
+    return v_removed;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.prune_requests(p_limit integer) IS 'Deletes up to p_limit requests that are older than a day. It skips locked rows; the next call deletes those.';
+
+CREATE FUNCTION tenancy.publishing_tenant_id() RETURNS uuid
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END;
+
+COMMENT ON FUNCTION tenancy.publishing_tenant_id() IS 'Returns the tenant of an event that this session publishes. A login with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
+
+CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+    return query
+        select epoch.installation_id, epoch.id, epoch.number, epoch.cause, epoch.began_at, tenancy.sending_refusal(),
+               here.system_identifier, here.database_oid, here.database_name, here.timeline, (here.lsn - '0/0'::pg_lsn)::bigint,
+               (select own.mark from tenancy.process_marks as own where own.witness_id = p_witness_id),
+               p_epoch_id is null or exists (select from tenancy.epochs as known where known.id = p_epoch_id),
+               not exists (select
+                             from unnest(p_reservation_ids) as wanted (id)
+                            where not exists (select from execution.channel_outbox as item where item.id = wanted.id)),
+               array(select other.process
+                       from tenancy.process_marks as other
+                      where other.epoch_id = epoch.id
+                        and other.witness_id is distinct from p_witness_id
+                        and other.stopped_at is null
+                        and other.timeline < here.timeline
+                        and other.marked_at > (select max(old.marked_at) - interval '2 minutes'
+                                                 from tenancy.process_marks as old
+                                                where old.epoch_id = epoch.id
+                                                  and old.timeline < here.timeline)
+                      order by other.process),
+               (select max(each.marked_at) from tenancy.process_marks as each where each.epoch_id = epoch.id),
+               not exists (select from tenancy.process_marks as each where each.epoch_id = epoch.id and each.stopped_at is null)
+          from tenancy.database_identity() as here
+               left join (select newest.* from tenancy.epochs as newest order by newest.number desc limit 1) as epoch on true;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
+
+CREATE FUNCTION tenancy.refuse_change() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    raise exception '%.%: %', tg_table_schema, tg_table_name, tg_argv[0]
+        using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.refuse_change() IS 'Trigger function: refuses the change. The WHEN clause of the trigger states the forbidden change, and the trigger argument is the reason in the error.';
+
+CREATE FUNCTION tenancy.refuse_other_master_key() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if tenancy.key_id_of(new.sealed_secret) <> tenancy.key_id_of(tenancy.sealing_key_check()) then
+        raise exception 'the secret is sealed under another master key than the secrets of this installation'
+            using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name,
+                  hint = 'Start this process with the master key that is in use now.';
+    end if;
+    return new;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.refuse_other_master_key() IS 'Trigger function: refuses a secret that is sealed under another key than the registered one, so that a process still running with the old key cannot store a secret that other processes cannot open.';
+
+CREATE FUNCTION tenancy.register_master_key(p_sealed_check bytea) RETURNS bytea
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_sealed_check bytea;
+begin
+    if tenancy.key_id_of(p_sealed_check) is null then
+        raise exception 'p_sealed_check must be a sealed value' using errcode = 'invalid_parameter_value';
+    end if;
+    insert into tenancy.master_key (sealed_check) values (p_sealed_check) on conflict do nothing;
+    -- This statement has a new snapshot, which shows a key that another process registered meanwhile.
+    select sealed_check into strict v_sealed_check from tenancy.master_key;
+    return v_sealed_check;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) IS 'Registers a master key if none is registered, and returns the check value of the registered key.';
+
+CREATE FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    delete from tenancy.provider_accounts
+     where tenant_id = v_tenant_id
+       and id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'account.removed', 'account:' || p_id);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) IS 'Removes an account of the current tenant. Returns false if there is no such account.';
+
+CREATE FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if tenancy.key_id_of(p_sealed_check) is null then
+        raise exception 'p_sealed_check must be a sealed value' using errcode = 'invalid_parameter_value';
+    end if;
+    perform from tenancy.master_key for update;
+    insert into tenancy.master_key (sealed_check)
+    values (p_sealed_check)
+    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
+    insert into tenancy.audit_log (actor, action, subject)
+    values (p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) IS 'Replaces the registered master key. From this call to the end of the transaction no other transaction can seal a secret. Only members of the owner role may call it.';
+
+CREATE FUNCTION tenancy.require_durable_commit() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('synchronous_commit') in ('off', 'local') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.require_durable_commit() IS 'Makes the commit of the current transaction survive a crash, whatever synchronous_commit of the login is. Functions call it whose record decides whether a provider may be called.';
+
+CREATE FUNCTION tenancy.require_sending_allowed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_refusal constant text := tenancy.sending_refusal();
+    v_fence constant text := nullif(current_setting('app.fence', true), '');
+begin
+    if v_refusal is not null then
+        raise exception 'restored copy: sending waits for adopt: %', v_refusal
+            using errcode = 'PR002', hint = 'Run `postrider adopt`.';
+    end if;
+    if v_fence is not null
+       and v_fence <> coalesce((select epoch.id::text from tenancy.epochs as epoch order by epoch.number desc limit 1), '')
+                      || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
+    then
+        raise exception 'the database changed its timeline or its epoch since this process last looked'
+            using errcode = 'PR003', hint = 'The process looks again, and goes on when nothing is missing.';
+    end if;
+    return null;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.require_sending_allowed() IS 'Trigger function: refuses reservations on a restored copy, for every client. If `app.fence` is set, it also refuses reservations of a process that has not compared the current epoch and timeline with its witness.';
+
+CREATE FUNCTION tenancy.required_tenant_id() RETURNS uuid
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.current_tenant_id();
+begin
+    if v_tenant_id is null then
+        raise exception 'no tenant is set for this transaction'
+            using errcode = 'insufficient_privilege',
+                  hint = 'Begin with: set local app.current_tenant_id = ''<tenant id>''; a login that is not a member of '
+                         'postrider_worker also needs app.tenant_signature (`postrider tenants context NAME` prints both).';
+    end if;
+    return v_tenant_id;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.required_tenant_id() IS 'Returns the tenant of the transaction, or raises an error that explains how to set it.';
+
+CREATE FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_number bigint := 0::bigint;
+    v_one    record;
+    v_set_at timestamptz;
+begin
+    for v_one in
+        select value.kind, value.tenant_id, value.id, value.old, value.new
+          from unnest(p_kinds, p_tenant_ids, p_ids, p_old, p_new) as value (kind, tenant_id, id, old, new)
+    loop
+        case v_one.kind
+            when 'account' then
+                select secret_set_at into v_set_at
+                  from tenancy.provider_accounts
+                 where tenant_id = v_one.tenant_id and id = v_one.id and sealed_secret = v_one.old
+                   for no key update;
+                continue when not found;
+                update tenancy.provider_accounts set sealed_secret = v_one.new where tenant_id = v_one.tenant_id and id = v_one.id;
+                -- The trigger provider_accounts_secrets_have_a_time has set this to now.
+                update tenancy.provider_accounts set secret_set_at = v_set_at where tenant_id = v_one.tenant_id and id = v_one.id;
+            when 'executor' then
+                update channels.channel_executors
+                   set sealed_secret = v_one.new
+                 where tenant_id = v_one.tenant_id and id = v_one.id and sealed_secret = v_one.old;
+                continue when not found;
+            when 'function' then
+                update jobs.functions
+                   set sealed_secret = v_one.new
+                 where tenant_id = v_one.tenant_id and id = v_one.id and sealed_secret = v_one.old;
+                continue when not found;
+        end case;
+        v_number := v_number + 1;
+    end loop;
+    return v_number;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) IS 'Replaces sealed values by newly sealed ones, where the old ones are still present, and returns their number. The plain secrets are the same, so `secret_set_at` stays. Only members of the owner role may call it.';
+
+CREATE FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update tenancy.api_keys
+       set revoked_at = now()
+     where tenant_id = v_tenant_id
+       and id = p_id
+       and revoked_at is null;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (v_tenant_id, p_actor, 'key.revoked', 'key:' || p_id);
+    end if;
+    return exists (select from tenancy.api_keys where tenant_id = v_tenant_id and id = p_id);
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) IS 'Revokes an API key of the current tenant. Returns whether the key exists; revoking it again changes nothing.';
+
+CREATE FUNCTION tenancy.rotate_context_key(p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.add_context_key();
+    delete from tenancy.context_keys
+     where id not in (select newest.id from tenancy.context_keys as newest order by newest.id desc limit 2);
+    insert into tenancy.audit_log (actor, action, subject) values (p_actor, 'context_key.rotated', 'installation');
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.rotate_context_key(p_actor text) IS 'Adds a context key and removes all but the newest two, so signatures under the previous key stay valid until the next rotation. Only members of the owner role may call it.';
+
+CREATE FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
+begin
+    update tenancy.provider_accounts
+       set sealed_secret = p_sealed_secret,
+           updated_at = now()
+     where tenant_id = v_tenant_id
+       and id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the current tenant. Returns false if there is no such account.';
+
+CREATE FUNCTION tenancy.sealed_keys() RETURNS TABLE(key_id bytea, number bigint, tenant_id uuid, id uuid, sealed_secret bytea)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select distinct on (tenancy.key_id_of(value.sealed_secret))
+           tenancy.key_id_of(value.sealed_secret),
+           count(*) over (partition by tenancy.key_id_of(value.sealed_secret)),
+           value.tenant_id, value.id, value.sealed_secret
+      from tenancy.sealed_values() as value
+     where tenancy.key_id_of(value.sealed_secret) is not null
+     order by tenancy.key_id_of(value.sealed_secret), value.id
+$$;
+
+COMMENT ON FUNCTION tenancy.sealed_keys() IS 'Counts the values sealed under each key, with one value of each.';
+
+CREATE FUNCTION tenancy.sealed_values() RETURNS TABLE(kind text, tenant_id uuid, id uuid, sealed_secret bytea)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select 'account', account.tenant_id, account.id, account.sealed_secret
+      from tenancy.provider_accounts as account
+    union all
+    select 'executor', executor.tenant_id, executor.id, executor.sealed_secret
+      from channels.channel_executors as executor
+     where executor.sealed_secret is not null
+    union all
+    select 'function', function.tenant_id, function.id, function.sealed_secret
+      from jobs.functions as function
+     where function.sealed_secret is not null
+$$;
+
+COMMENT ON FUNCTION tenancy.sealed_values() IS 'Returns every sealed value of the installation. A test compares this list with the columns called `sealed_secret`.';
+
+CREATE FUNCTION tenancy.sealing_key_check() RETURNS bytea
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select sealed_check from tenancy.master_key for key share
+$$;
+
+COMMENT ON FUNCTION tenancy.sealing_key_check() IS 'Returns the check value of the master key and locks it against rotation until the end of the transaction, for a transaction that is about to seal a secret.';
+
+CREATE FUNCTION tenancy.sending_refusal() RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_epoch record;
+    v_system text;
+    v_database bigint;
+begin
+    select epoch.system_identifier, epoch.database_oid, epoch.database_name, epoch.table_oid, epoch.suspicion
+      into v_epoch
+      from tenancy.epochs as epoch
+     order by epoch.number desc
+     limit 1;
+    if not found then
+        return null;
+    end if;
+    if v_epoch.suspicion is not null then
+        return v_epoch.suspicion;
+    end if;
+    if v_epoch.system_identifier <> '' then
+        select control.system_identifier::text into v_system from pg_control_system() as control;
+        if v_system <> v_epoch.system_identifier then
+            return format('the database was recorded in cluster %s, and this is cluster %s', v_epoch.system_identifier, v_system);
+        end if;
+    end if;
+    select database.oid::bigint into v_database from pg_database as database where database.datname = current_database();
+    if v_database <> v_epoch.database_oid then
+        return format('it was recorded as database `%s` (oid %s), and this is database `%s` (oid %s)', v_epoch.database_name,
+                      v_epoch.database_oid, current_database(), v_database);
+    end if;
+    if v_epoch.table_oid <> 'tenancy.epochs'::regclass::oid::bigint then
+        return 'its tables were created again after it was recorded';
+    end if;
+    return null;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.sending_refusal() IS 'Returns the reason why this database may not send, or null if sending is allowed. A database without an epoch may send: no process has sent from it yet.';
+
+CREATE FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid, p_due timestamp with time zone, p_version integer, p_skipped_at timestamp with time zone, p_next_fire_at timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if jobs.fire_schedule(p_tenant_id, p_schedule_id, p_due, p_version, '{}', '{}', p_skipped_at,
+                          'adopted after a restore: the original may have fired it', p_next_fire_at) is null
+    then
+        return false;
+    end if;
+    update tenancy.epochs as epoch
+       set firings_skipped = epoch.firings_skipped + 1
+     where epoch.number = (select max(newest.number) from tenancy.epochs as newest);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid, p_due timestamp with time zone, p_version integer, p_skipped_at timestamp with time zone, p_next_fire_at timestamp with time zone) IS 'Moves a schedule past the times at which the original may have fired it. Returns false if the schedule changed meanwhile. Only members of the owner role may call it.';
+
+CREATE FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update tenancy.epochs as epoch
+       set suspected_at = now(),
+           suspicion = left(p_reason, 2000)
+     where epoch.id = p_epoch_id
+       and epoch.suspected_at is null
+$$;
+
+COMMENT ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) IS 'Records that the database lacks something that a process saw committed. From then on no process sends before the database is adopted.';
+
+CREATE TABLE channels.channel_executors (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid,
+    kind text NOT NULL,
+    url text,
+    timeout_seconds integer NOT NULL,
+    sealed_secret bytea,
+    required_role text NOT NULL,
+    sentinel jsonb DEFAULT '{}'::jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_executors_http_has_an_address CHECK (((kind = 'http'::text) = (url IS NOT NULL))),
+    CONSTRAINT channel_executors_kind_check CHECK ((kind = ANY (ARRAY['echo'::text, 'http'::text]))),
+    CONSTRAINT channel_executors_requests_are_signed CHECK (((sealed_secret IS NOT NULL) OR ((kind = 'echo'::text) AND (NOT (sentinel ? 'url'::text))))),
+    CONSTRAINT channel_executors_role_check CHECK ((required_role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text]))),
+    CONSTRAINT channel_executors_sentinel_is_an_object CHECK ((jsonb_typeof(sentinel) = 'object'::text)),
+    CONSTRAINT channel_executors_timeout_is_bounded CHECK (((timeout_seconds >= 1) AND (timeout_seconds <= 60)))
+);
+
+ALTER TABLE ONLY channels.channel_executors FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE channels.channel_executors IS 'The executor of an account''s messages, or with a null account the executor of all accounts without one of their own. The secret is sealed to the row.';
+
+CREATE TABLE channels.channel_links (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    sender_id text NOT NULL,
+    user_id text NOT NULL,
+    role text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_links_names_are_given CHECK (((btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(user_id) <> ''::text) AND (octet_length(user_id) <= 255))),
+    CONSTRAINT channel_links_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
+);
+
+ALTER TABLE ONLY channels.channel_links FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE channels.channel_links IS 'The user and role of a sender at one account. The same sender id at another account may be a different person.';
+
+CREATE TABLE channels.channel_outbox (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    channel_message_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    provider text NOT NULL,
+    recipient_id text NOT NULL,
+    payload jsonb NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    attempt_count integer DEFAULT 0 NOT NULL,
+    max_attempts integer DEFAULT 5 NOT NULL,
+    next_attempt_at timestamp with time zone DEFAULT now() NOT NULL,
+    last_error text,
+    locked_at timestamp with time zone,
+    locked_by text,
+    claims integer DEFAULT 0 NOT NULL,
+    in_doubt_since timestamp with time zone,
+    provider_message_id text,
+    delivery_status text,
+    delivery_status_at timestamp with time zone,
+    delivery_error text,
+    correlation_id uuid NOT NULL,
+    sent_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_outbox_attempts_are_counted CHECK (((attempt_count >= 0) AND ((max_attempts >= 1) AND (max_attempts <= 1000)))),
+    CONSTRAINT channel_outbox_only_sending_is_locked CHECK ((((status = 'sending'::text) = (locked_at IS NOT NULL)) AND ((locked_at IS NULL) = (locked_by IS NULL)))),
+    CONSTRAINT channel_outbox_only_sent_has_its_time CHECK (((status = 'sent'::text) = (sent_at IS NOT NULL))),
+    CONSTRAINT channel_outbox_payload_is_bounded CHECK ((pg_column_size(payload) <= 131072)),
+    CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'sending'::text, 'sent'::text, 'dead'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+
+ALTER TABLE ONLY channels.channel_outbox FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE channels.channel_outbox IS 'Replies to messages, at most one per message, delivered at least once. `next_attempt_at` alone decides when a reply may be tried.';
+
+CREATE TABLE execution.account_states (
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    tokens double precision DEFAULT 0 NOT NULL,
+    refilled_at timestamp with time zone,
+    day date,
+    used_today bigint DEFAULT 0 NOT NULL,
+    wait_until timestamp with time zone,
+    wait_reason text,
+    circuit_open_until timestamp with time zone,
+    circuit_reason text,
+    circuit_openings integer DEFAULT 0 NOT NULL,
+    probe_job_id uuid,
+    probe_until timestamp with time zone
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02');
+
+ALTER TABLE ONLY execution.account_states FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.account_states IS 'The state of a provider account that all processes share: call tokens, calls of the day, the wait that the provider asked for, and the circuit breaker. The first call creates the row; it is deleted with its account.';
+
+CREATE TABLE execution.assets (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    name text NOT NULL,
+    version integer NOT NULL,
+    channel text NOT NULL,
+    content jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT assets_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
+    CONSTRAINT assets_content_is_a_small_object CHECK (((jsonb_typeof(content) = 'object'::text) AND (octet_length((content)::text) <= 1048576))),
+    CONSTRAINT assets_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
+    CONSTRAINT assets_versions_count_from_one CHECK ((version >= 1))
+);
+
+ALTER TABLE ONLY execution.assets FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.assets IS 'Content in versions that never change, so that the content of every message can be read again.';
+
+CREATE TABLE execution.campaign_audit_log (
+    id bigint NOT NULL,
+    tenant_id uuid NOT NULL,
+    campaign_id uuid,
+    phase_id uuid,
+    run_id uuid,
+    job_id uuid,
+    outbox_id uuid,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    action text NOT NULL,
+    note text,
+    CONSTRAINT campaign_audit_log_actor_is_named CHECK ((btrim(actor) <> ''::text))
+);
+
+ALTER TABLE ONLY execution.campaign_audit_log FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.campaign_audit_log IS 'Append-only log of every change of a campaign, phase, run and job, and of every doubt and its settlement, with the actor. An item that goes well has no line here: its outbox row records it.';
+
+ALTER TABLE execution.campaign_audit_log ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME execution.campaign_audit_log_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE execution.campaign_events (
+    tenant_id uuid NOT NULL,
+    campaign_id uuid NOT NULL,
+    sequence bigint NOT NULL,
+    type text NOT NULL,
+    phase text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    payload jsonb NOT NULL,
+    CONSTRAINT campaign_events_count_from_one CHECK ((sequence > 0)),
+    CONSTRAINT campaign_events_type_check CHECK ((type = ANY (ARRAY['phase_started'::text, 'phase_paused'::text, 'phase_resumed'::text, 'phase_completed'::text, 'phase_failed'::text, 'campaign_progress'::text])))
+);
+
+ALTER TABLE ONLY execution.campaign_events FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.campaign_events IS 'The ordered history of a campaign. The numbers of a campaign''s events have no gaps and follow the order of commits. prune_campaign_events deletes old events.';
+
+CREATE TABLE execution.campaign_phases (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    campaign_id uuid NOT NULL,
+    "position" integer NOT NULL,
+    phase text NOT NULL,
+    kind text DEFAULT 'delivery'::text NOT NULL,
+    channel text,
+    asset_id uuid,
+    list_id uuid,
+    provider_account_id uuid,
+    failure_tolerance numeric DEFAULT 0.05 NOT NULL,
+    scheduled_for timestamp with time zone,
+    quiet_time interval DEFAULT '00:11:00'::interval NOT NULL,
+    status text DEFAULT 'not_started'::text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    failover_account_id uuid,
+    progress numeric(4,1) DEFAULT 0 NOT NULL,
+    progress_reported numeric(4,1),
+    due text,
+    CONSTRAINT campaign_phases_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
+    CONSTRAINT campaign_phases_deliveries_are_whole CHECK (((kind = 'external'::text) OR ((channel IS NOT NULL) AND (asset_id IS NOT NULL) AND (provider_account_id IS NOT NULL) AND ((list_id IS NOT NULL) OR (channel = 'social'::text))))),
+    CONSTRAINT campaign_phases_due_check CHECK ((due = ANY (ARRAY['advance'::text, 'end'::text]))),
+    CONSTRAINT campaign_phases_fail_over_to_another_account CHECK ((failover_account_id <> provider_account_id)),
+    CONSTRAINT campaign_phases_kind_check CHECK ((kind = ANY (ARRAY['delivery'::text, 'external'::text]))),
+    CONSTRAINT campaign_phases_name_is_simple CHECK ((phase ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text)),
+    CONSTRAINT campaign_phases_progress_is_a_percentage CHECK (((progress >= (0)::numeric) AND (progress <= (100)::numeric))),
+    CONSTRAINT campaign_phases_quiet_time_is_positive CHECK ((quiet_time > '00:00:00'::interval)),
+    CONSTRAINT campaign_phases_reports_are_percentages CHECK (((progress_reported >= (0)::numeric) AND (progress_reported <= (100)::numeric))),
+    CONSTRAINT campaign_phases_scheduled_in_a_plain_year CHECK (((scheduled_for >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (scheduled_for < '9999-01-01 00:00:00+00'::timestamp with time zone))),
+    CONSTRAINT campaign_phases_status_check CHECK ((status = ANY (ARRAY['not_started'::text, 'in_progress'::text, 'paused'::text, 'completed'::text, 'failed'::text]))),
+    CONSTRAINT campaign_phases_tolerance_is_a_share CHECK (((failure_tolerance >= (0)::numeric) AND (failure_tolerance <= (1)::numeric)))
+);
+
+ALTER TABLE ONLY execution.campaign_phases FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.campaign_phases IS 'The phases of a campaign, in order. A delivery names the asset it sends, the list it addresses and the provider account it uses; an external phase is the work of another service.';
+
+CREATE TABLE execution.campaigns (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    name text NOT NULL,
+    auto_advance boolean DEFAULT true NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    sequence bigint DEFAULT 0 NOT NULL,
+    pruned_through bigint DEFAULT 0 NOT NULL,
+    progress_at timestamp with time zone,
+    not_advanced text,
+    CONSTRAINT campaigns_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
+    CONSTRAINT campaigns_prune_what_happened CHECK (((pruned_through >= 0) AND (pruned_through <= sequence)))
+);
+
+ALTER TABLE ONLY execution.campaigns FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.campaigns IS 'Campaigns. The row also counts the events of the campaign''s history and is the lock for every change of its phases.';
+
+CREATE TABLE execution.doubts (
+    outbox_id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    provider text NOT NULL,
+    looks integer DEFAULT 0 NOT NULL,
+    next_look_at timestamp with time zone DEFAULT now() NOT NULL,
+    held_by text,
+    held_until timestamp with time zone,
+    repeated_at timestamp with time zone,
+    is_for_person boolean DEFAULT false NOT NULL,
+    note text
+)
+WITH (fillfactor='70');
+
+ALTER TABLE ONLY execution.doubts FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.doubts IS 'One row per item in doubt, for as long as it is in doubt: the resolver that holds it, the time of the next look, and the findings so far. looks counts the claims and is the fencing token of a claim.';
+
+CREATE TABLE execution.job_queue (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    "position" integer NOT NULL,
+    job_type text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    outcome text,
+    attempts integer DEFAULT 0 NOT NULL,
+    max_attempts integer DEFAULT 5 NOT NULL,
+    run_after timestamp with time zone DEFAULT now() NOT NULL,
+    locked_by text,
+    locked_at timestamp with time zone,
+    last_error text,
+    item_ids uuid[] NOT NULL,
+    succeeded integer,
+    failed integer,
+    skipped integer,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    finished_at timestamp with time zone,
+    waits_for text,
+    CONSTRAINT job_queue_attempts_are_bounded CHECK (((attempts >= 0) AND (max_attempts >= 1))),
+    CONSTRAINT job_queue_ends_with_an_outcome CHECK (((status = ANY (ARRAY['completed'::text, 'dead'::text])) = (outcome IS NOT NULL))),
+    CONSTRAINT job_queue_has_items CHECK (((cardinality(item_ids) >= 1) AND (cardinality(item_ids) <= 10000))),
+    CONSTRAINT job_queue_lock_has_a_holder CHECK ((((status = 'locked'::text) = (locked_by IS NOT NULL)) AND ((locked_by IS NULL) = (locked_at IS NULL)))),
+    CONSTRAINT job_queue_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'partial'::text, 'failed'::text]))),
+    CONSTRAINT job_queue_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'locked'::text, 'completed'::text, 'failed'::text, 'dead'::text]))),
+    CONSTRAINT job_queue_type_check CHECK ((job_type = ANY (ARRAY['email_send_batch'::text, 'voice_call_batch'::text, 'social_post_batch'::text]))),
+    CONSTRAINT job_queue_waits_for_check CHECK ((waits_for = ANY (ARRAY['rate'::text, 'daily'::text, 'hours'::text, 'retry_after'::text, 'circuit'::text])))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+
+ALTER TABLE ONLY execution.job_queue FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.job_queue IS 'Send jobs: a job is a batch of a run''s items, and one worker holds it at a time. item_ids are the items that the job must bring to an end, so that a missing item is found. Jobs are never deleted.';
+
+CREATE UNLOGGED TABLE execution.lead_intake (
+    intake uuid NOT NULL,
+    line bigint NOT NULL,
+    lead_id uuid NOT NULL,
+    identity text NOT NULL,
+    external_id text,
+    email text,
+    phone text,
+    timezone text,
+    attributes jsonb NOT NULL,
+    suppression_reason text
+);
+
+COMMENT ON TABLE execution.lead_intake IS 'Staging table of imports: COPY adds the lines of a file, and import_leads deletes them in the same transaction, so no other transaction sees them. COPY cannot write to a table with row-level security, so this table has no tenant; the app role may insert and may not read.';
+
+CREATE TABLE execution.lead_list_members (
+    tenant_id uuid NOT NULL,
+    list_id uuid NOT NULL,
+    lead_id uuid NOT NULL
+);
+
+ALTER TABLE ONLY execution.lead_list_members FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.lead_list_members IS 'The leads of each list.';
+
+CREATE TABLE execution.lead_lists (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    name text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT lead_lists_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255)))
+);
+
+ALTER TABLE ONLY execution.lead_lists FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.lead_lists IS 'Named lists of leads. A phase addresses one list.';
+
+CREATE TABLE execution.leads (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    identity text NOT NULL,
+    external_id text,
+    email text,
+    phone text,
+    timezone text,
+    attributes jsonb DEFAULT '{}'::jsonb NOT NULL,
+    suppressed_at timestamp with time zone,
+    suppression_reason text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT leads_addresses_are_short CHECK (((octet_length(email) <= 320) AND (octet_length(phone) <= 32) AND (octet_length(external_id) <= 255) AND (octet_length(timezone) <= 64))),
+    CONSTRAINT leads_addresses_fit_in_a_header CHECK ((((COALESCE(email, ''::text) || COALESCE(phone, ''::text)) || COALESCE(timezone, ''::text)) !~ '[[:cntrl:]]'::text)),
+    CONSTRAINT leads_attributes_are_a_small_object CHECK (((jsonb_typeof(attributes) = 'object'::text) AND (octet_length((attributes)::text) <= 8192))),
+    CONSTRAINT leads_identity_is_given CHECK (((identity <> ''::text) AND (octet_length(identity) <= 400))),
+    CONSTRAINT leads_suppression_has_a_reason CHECK (((suppressed_at IS NULL) = (suppression_reason IS NULL)))
+);
+
+ALTER TABLE ONLY execution.leads FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.leads IS 'People whom campaigns address. A lead keeps its id and identity for ever; a suppressed lead gets no more messages.';
+
+CREATE TABLE execution.provider_callbacks (
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    idempotency_key text NOT NULL,
+    message_id text NOT NULL,
+    status text NOT NULL,
+    proves_action boolean NOT NULL,
+    received_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT provider_callbacks_are_short CHECK (((octet_length(idempotency_key) <= 64) AND (octet_length(message_id) <= 500) AND (octet_length(status) <= 64)))
+);
+
+ALTER TABLE ONLY execution.provider_callbacks FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.provider_callbacks IS 'Status callbacks of providers about their calls, each stored once. The rows are evidence and never change.';
+
+CREATE TABLE execution.turns (
+    tenant_id uuid NOT NULL,
+    last_turn_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+ALTER TABLE ONLY execution.turns FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.turns IS 'The time at which a worker last claimed jobs of each tenant: claims serve the tenant that waited longest first. It affects fairness and never correctness.';
+
+CREATE TABLE jobs.alert_instances (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    alert_config_id text NOT NULL,
+    external_object_id text,
+    title text NOT NULL,
+    severity text DEFAULT 'warning'::text NOT NULL,
+    status text DEFAULT 'active'::text NOT NULL,
+    evidence jsonb DEFAULT '{}'::jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    resolved_at timestamp with time zone,
+    CONSTRAINT alert_instances_evidence_is_an_object CHECK (((jsonb_typeof(evidence) = 'object'::text) AND (pg_column_size(evidence) <= 65536))),
+    CONSTRAINT alert_instances_names_are_given CHECK (((btrim(alert_config_id) <> ''::text) AND (octet_length(alert_config_id) <= 255) AND (octet_length(external_object_id) <= 255) AND (btrim(title) <> ''::text) AND (octet_length(title) <= 1000))),
+    CONSTRAINT alert_instances_only_resolved_have_their_time CHECK (((status = 'resolved'::text) = (resolved_at IS NOT NULL))),
+    CONSTRAINT alert_instances_severity_check CHECK ((severity = ANY (ARRAY['info'::text, 'warning'::text, 'critical'::text]))),
+    CONSTRAINT alert_instances_status_check CHECK ((status = ANY (ARRAY['active'::text, 'open'::text, 'triggered'::text, 'resolved'::text])))
+);
+
+ALTER TABLE ONLY jobs.alert_instances FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.alert_instances IS 'Alerts about conditions that a person should know. At most one alert per day is open for one configuration and object.';
+
+CREATE TABLE jobs.alert_notifications (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    alert_instance_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    recipient text NOT NULL,
+    about text NOT NULL,
+    subject text NOT NULL,
+    body text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    claims integer DEFAULT 0 NOT NULL,
+    first_called_at timestamp with time zone,
+    called_at timestamp with time zone,
+    in_doubt_since timestamp with time zone,
+    provider_message_id text,
+    last_error text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT alert_notifications_about_check CHECK ((about = ANY (ARRAY['raised'::text, 'resolved'::text]))),
+    CONSTRAINT alert_notifications_recipient_is_bounded CHECK (((btrim(recipient) <> ''::text) AND (octet_length(recipient) <= 255))),
+    CONSTRAINT alert_notifications_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'failed'::text])))
+);
+
+ALTER TABLE ONLY jobs.alert_notifications FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.alert_notifications IS 'Messages that tell a recipient that an alert was raised or resolved. Each has one row and one idempotency key, so that a recipient gets it once.';
+
+COMMENT ON COLUMN jobs.alert_notifications.called_at IS 'Time from which the provider may have been called under the newest claim. A queued row with called_at is in doubt until its result is known.';
+
+CREATE TABLE jobs.decision_cards (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    alert_instance_id uuid NOT NULL,
+    metric_code text NOT NULL,
+    period_start date NOT NULL,
+    status text DEFAULT 'OPEN'::text NOT NULL,
+    title text NOT NULL,
+    recommendation text NOT NULL,
+    evidence jsonb DEFAULT '{}'::jsonb NOT NULL,
+    note text,
+    decided_by text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT decision_cards_decided_say_by_whom CHECK (((status = 'OPEN'::text) OR (decided_by IS NOT NULL))),
+    CONSTRAINT decision_cards_status_check CHECK ((status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text, 'RESOLVED'::text, 'DISMISSED'::text])))
+);
+
+ALTER TABLE ONLY jobs.decision_cards FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.decision_cards IS 'Cards that ask a person to decide about an alert, with a recommendation.';
+
+CREATE TABLE jobs.functions (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    name text NOT NULL,
+    kind text NOT NULL,
+    target text NOT NULL,
+    grain text DEFAULT 'day'::text NOT NULL,
+    timeout_seconds integer DEFAULT 60 NOT NULL,
+    max_retries integer DEFAULT 3 NOT NULL,
+    initial_delay_ms integer DEFAULT 1000 NOT NULL,
+    backoff_multiplier double precision DEFAULT 5 NOT NULL,
+    max_delay_ms integer DEFAULT 30000 NOT NULL,
+    sealed_secret bytea,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT functions_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
+    CONSTRAINT functions_kind_check CHECK ((kind = ANY (ARRAY['http'::text, 'sql'::text, 'builtin'::text]))),
+    CONSTRAINT functions_name_is_plain CHECK ((name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'::text)),
+    CONSTRAINT functions_requests_are_signed CHECK (((kind = 'http'::text) = (sealed_secret IS NOT NULL))),
+    CONSTRAINT functions_retries_are_bounded CHECK ((((max_retries >= 0) AND (max_retries <= 100)) AND ((initial_delay_ms >= 0) AND (initial_delay_ms <= 86400000)) AND ((backoff_multiplier >= (1)::double precision) AND (backoff_multiplier <= (100)::double precision)) AND ((max_delay_ms >= 0) AND (max_delay_ms <= 86400000)))),
+    CONSTRAINT functions_target_is_given CHECK (((btrim(target) <> ''::text) AND (octet_length(target) <= 2048))),
+    CONSTRAINT functions_timeout_is_bounded CHECK (((timeout_seconds >= 1) AND (timeout_seconds <= 900)))
+);
+
+ALTER TABLE ONLY jobs.functions FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.functions IS 'Functions that a tenant can run, with their retry policy. A function of kind http has a secret, sealed to its row; the runner signs its requests with it.';
+
+COMMENT ON COLUMN jobs.functions.target IS 'URL (http), name of a function in the database (sql), or name of a Rust function (builtin).';
+
+COMMENT ON COLUMN jobs.functions.grain IS 'Period in which one lock key completes at most once: a day, an hour or five minutes of UTC.';
+
+CREATE TABLE jobs.job_runs (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    function_name text NOT NULL,
+    lock_key text NOT NULL,
+    status text DEFAULT 'running'::text NOT NULL,
+    input_params jsonb,
+    result jsonb,
+    error_message text,
+    retry_count integer DEFAULT 0 NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    completed_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    duration_ms integer GENERATED ALWAYS AS (
+CASE
+    WHEN (completed_at IS NOT NULL) THEN (LEAST((EXTRACT(epoch FROM (completed_at - started_at)) * (1000)::numeric), (2147483647)::numeric))::integer
+    ELSE NULL::integer
+END) STORED,
+    retry_at timestamp with time zone,
+    heartbeat_at timestamp with time zone,
+    schedule_id uuid,
+    scheduled_for timestamp with time zone,
+    grain text NOT NULL,
+    grain_start timestamp with time zone NOT NULL,
+    is_forced boolean DEFAULT false NOT NULL,
+    locked_by text,
+    claims integer DEFAULT 0 NOT NULL,
+    CONSTRAINT job_runs_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
+    CONSTRAINT job_runs_held_has_a_heartbeat CHECK (((locked_by IS NULL) = (heartbeat_at IS NULL))),
+    CONSTRAINT job_runs_input_is_bounded CHECK ((pg_column_size(input_params) <= 1048576)),
+    CONSTRAINT job_runs_only_completed_has_a_result CHECK (((result IS NULL) OR (status = 'completed'::text))),
+    CONSTRAINT job_runs_only_failed_is_retried CHECK (((retry_at IS NULL) OR (status = 'failed'::text))),
+    CONSTRAINT job_runs_only_running_has_no_end CHECK (((status = 'running'::text) = (completed_at IS NULL))),
+    CONSTRAINT job_runs_only_running_is_held CHECK (((locked_by IS NULL) OR (status = 'running'::text))),
+    CONSTRAINT job_runs_result_is_bounded CHECK ((pg_column_size(result) <= 1048576)),
+    CONSTRAINT job_runs_retries_are_counted CHECK (((retry_count >= 0) AND (claims >= 0))),
+    CONSTRAINT job_runs_status_check CHECK ((status = ANY (ARRAY['running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02');
+
+ALTER TABLE ONLY jobs.job_runs FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.job_runs IS 'Runs of functions, each under a lock key. At most one run per lock key is active, and at most one that is not forced completes per grain.';
+
+COMMENT ON COLUMN jobs.job_runs.status IS 'running without locked_by: waits for a runner. running with locked_by: a runner holds it and heartbeat_at shows that it lives. failed with retry_at: waits for its retry. failed without retry_at: failed for good, and sync_errors has a row about it.';
+
+COMMENT ON COLUMN jobs.job_runs.is_forced IS 'The caller ran the function again although the lock key had a completed run in this grain.';
+
+COMMENT ON COLUMN jobs.job_runs.claims IS 'Number of claims, used as a fencing token: only the runner that names the newest claim can end the run.';
+
+CREATE VIEW jobs.job_health WITH (security_invoker='true') AS
+ SELECT job_runs.function_name,
+    job_runs.status,
+    count(*) AS count,
+    avg(job_runs.duration_ms) AS avg_duration_ms,
+    max(job_runs.duration_ms) AS max_duration_ms,
+    sum(
+        CASE
+            WHEN (job_runs.retry_count > 0) THEN 1
+            ELSE 0
+        END) AS retried_count
+   FROM jobs.job_runs
+  WHERE (job_runs.created_at > (now() - '24:00:00'::interval))
+  GROUP BY job_runs.function_name, job_runs.status
+  ORDER BY job_runs.function_name, job_runs.status;
+
+COMMENT ON VIEW jobs.job_health IS 'Job runs of the last 24 hours by function and status, of the tenants that the reader may see.';
+
+CREATE TABLE jobs.schedule_firings (
+    tenant_id uuid NOT NULL,
+    schedule_id uuid NOT NULL,
+    fire_at timestamp with time zone NOT NULL,
+    outcome text NOT NULL,
+    job_run_id uuid,
+    reason text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    looked_at timestamp with time zone DEFAULT now() NOT NULL,
+    decided_at timestamp with time zone,
+    CONSTRAINT schedule_firings_outcome_check CHECK ((outcome = ANY (ARRAY['started'::text, 'waiting'::text, 'skipped'::text]))),
+    CONSTRAINT schedule_firings_started_have_a_run CHECK (((outcome <> 'started'::text) OR (job_run_id IS NOT NULL))),
+    CONSTRAINT schedule_firings_waiting_are_not_decided CHECK (((outcome = 'waiting'::text) = (decided_at IS NULL)))
+);
+
+ALTER TABLE ONLY jobs.schedule_firings FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.schedule_firings IS 'Firings of schedules and their outcomes: started (a run exists), waiting (for functions it depends on), skipped (reason says why).';
+
+COMMENT ON COLUMN jobs.schedule_firings.looked_at IS 'Time at which a scheduler last checked a waiting firing. fire_waiting checks the oldest first.';
+
+CREATE TABLE jobs.sync_errors (
+    id uuid DEFAULT jobs.new_id() NOT NULL,
+    tenant_id uuid NOT NULL,
+    error_type text NOT NULL,
+    error_code text NOT NULL,
+    error_message text NOT NULL,
+    error_details jsonb DEFAULT '{}'::jsonb NOT NULL,
+    source_entity_type text NOT NULL,
+    source_entity_id uuid NOT NULL,
+    is_resolved boolean DEFAULT false NOT NULL,
+    resolved_at timestamp with time zone,
+    resolved_by text,
+    resolution_note text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT sync_errors_code_check CHECK ((error_code = ANY (ARRAY['MAX_RETRIES_EXCEEDED'::text, 'EXECUTION_ERROR'::text]))),
+    CONSTRAINT sync_errors_details_are_an_object CHECK ((jsonb_typeof(error_details) = 'object'::text)),
+    CONSTRAINT sync_errors_resolved_say_by_whom CHECK (((is_resolved = (resolved_at IS NOT NULL)) AND (is_resolved = (resolved_by IS NOT NULL))))
+);
+
+ALTER TABLE ONLY jobs.sync_errors FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.sync_errors IS 'Dead letters: job runs that failed for good and that a person must resolve.';
+
+CREATE TABLE m10_recovery.outbox (
+    id bigint NOT NULL,
+    aggregate_type text NOT NULL,
+    aggregate_id text NOT NULL,
+    event_type text NOT NULL,
+    payload jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    processed_at timestamp with time zone,
+    retry_count integer DEFAULT 0 NOT NULL,
+    process_after timestamp with time zone,
+    claimed_at timestamp with time zone,
+    claimed_by text,
+    last_error text,
+    tenant_id uuid
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+
+ALTER TABLE ONLY m10_recovery.outbox FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE m10_recovery.outbox IS 'Published domain events. An event is pending, claimed (for five minutes, by `claimed_by`) or processed. A processed event never changes, and an event that is not processed cannot be removed.';
+
+CREATE TABLE m10_recovery.outbox_deliveries (
+    event_id bigint NOT NULL,
+    sink text NOT NULL,
+    delivered_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE m10_recovery.outbox_deliveries IS 'Sinks that already have an event, written only when another sink of the same event failed, so that the retry skips them. Losing a row costs a repeated delivery, nothing more.';
+
+ALTER TABLE m10_recovery.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME m10_recovery.outbox_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE postrider.catalogue (
+    line text NOT NULL
+);
+
+COMMENT ON TABLE postrider.catalogue IS 'The database catalog as the last migration left it, one line per object. `postrider doctor` compares it with the current catalog.';
+
+CREATE TABLE postrider.sources (
+    path text NOT NULL,
+    kind text NOT NULL,
+    version integer,
+    checksum text NOT NULL,
+    release text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT sources_kind_check CHECK ((kind = ANY (ARRAY['baseline'::text, 'upgrade'::text, 'replaceable'::text]))),
+    CONSTRAINT sources_replaceable_has_no_version CHECK (((kind = 'replaceable'::text) = (version IS NULL)))
+);
+
+COMMENT ON TABLE postrider.sources IS 'One row per applied file of sql/: baseline files with the version of the baseline, upgrade steps with their number, and replaceable files. The checksum shows whether the text changed since. The migrator locks this table, so that one migration runs at a time.';
+
+CREATE TABLE tenancy.api_keys (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    name text NOT NULL,
+    role text NOT NULL,
+    hint text NOT NULL,
+    key_hash bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    last_used_at timestamp with time zone,
+    CONSTRAINT api_keys_hash_is_sha256 CHECK ((octet_length(key_hash) = 32)),
+    CONSTRAINT api_keys_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
+    CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
+);
+
+ALTER TABLE ONLY tenancy.api_keys FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE tenancy.api_keys IS 'API keys of tenants. Only the SHA-256 of a key is stored. A revoked key never changes again.';
+
+CREATE TABLE tenancy.audit_log (
+    id bigint NOT NULL,
+    tenant_id uuid,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    action text NOT NULL,
+    subject text NOT NULL,
+    note text,
+    CONSTRAINT audit_log_actor_is_named CHECK ((btrim(actor) <> ''::text))
+);
+
+ALTER TABLE ONLY tenancy.audit_log FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE tenancy.audit_log IS 'One row per administrative action: actor, action and subject. The function that acts adds the row in the same transaction. Rows never change.';
+
+ALTER TABLE tenancy.audit_log ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME tenancy.audit_log_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE tenancy.context_keys (
+    id integer NOT NULL,
+    key bytea NOT NULL,
+    inner_pad bytea NOT NULL,
+    outer_pad bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT context_keys_have_the_sizes_of_sha256 CHECK (((octet_length(key) = 32) AND (octet_length(inner_pad) = 64) AND (octet_length(outer_pad) = 64)))
+);
+
+COMMENT ON TABLE tenancy.context_keys IS 'HMAC-SHA256 keys with which the server signs the tenant of a transaction. Signatures under the newest two keys are valid. Only the owner role reads this table.';
+
+ALTER TABLE tenancy.context_keys ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME tenancy.context_keys_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE tenancy.master_key (
+    is_the_only_row boolean DEFAULT true NOT NULL,
+    sealed_check bytea NOT NULL,
+    changed_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT master_key_is_the_only_row CHECK (is_the_only_row)
+);
+
+COMMENT ON TABLE tenancy.master_key IS 'A known value sealed with the master key of this installation, in one row. It identifies the key under which all secrets are sealed. Only the owner role reads or writes this table.';
+
+CREATE TABLE tenancy.process_marks (
+    witness_id uuid NOT NULL,
+    epoch_id uuid NOT NULL,
+    process text NOT NULL,
+    mark bigint DEFAULT 1 NOT NULL,
+    timeline integer,
+    marked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    stopped_at timestamp with time zone
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
+
+COMMENT ON TABLE tenancy.process_marks IS 'One row per witness. A process with sending roles increments its mark every second and keeps the last committed mark outside the database, so that it can detect a restored copy.';
+
+CREATE TABLE tenancy.provider_accounts (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    name text NOT NULL,
+    provider text NOT NULL,
+    settings jsonb DEFAULT '{}'::jsonb NOT NULL,
+    sealed_secret bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    limits jsonb DEFAULT '{}'::jsonb NOT NULL,
+    secret_set_at timestamp with time zone,
+    CONSTRAINT provider_accounts_limits_are_an_object CHECK ((jsonb_typeof(limits) = 'object'::text)),
+    CONSTRAINT provider_accounts_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
+    CONSTRAINT provider_accounts_provider_is_given CHECK ((provider ~ '^[a-z][a-z0-9_]{0,62}$'::text)),
+    CONSTRAINT provider_accounts_settings_are_an_object CHECK ((jsonb_typeof(settings) = 'object'::text))
+);
+
+ALTER TABLE ONLY tenancy.provider_accounts FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE tenancy.provider_accounts IS 'Accounts of tenants at providers. The server seals the secret before it stores it; a sealed secret is bound to its tenant and row.';
+
+CREATE TABLE tenancy.requests (
+    tenant_id uuid NOT NULL,
+    idempotency_key text NOT NULL,
+    fingerprint bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    status smallint,
+    location text,
+    body text,
+    CONSTRAINT requests_answers_are_bounded CHECK (((octet_length(body) <= 65536) AND (octet_length(location) <= 1024))),
+    CONSTRAINT requests_fingerprint_is_sha256 CHECK ((octet_length(fingerprint) = 32)),
+    CONSTRAINT requests_key_is_printable CHECK ((idempotency_key ~ '^[ -~]{1,255}$'::text))
+);
+
+ALTER TABLE ONLY tenancy.requests FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE tenancy.requests IS 'Responses to requests with an `Idempotency-Key`, kept for a day. The transaction that does the work writes the row and its response, so a committed row is a request that was carried out, and a failed request leaves no row.';
+
+CREATE TABLE tenancy.tenants (
+    id uuid NOT NULL,
+    name text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT tenants_id_is_not_the_servers CHECK ((id <> '00000000-0000-0000-0000-000000000000'::uuid)),
+    CONSTRAINT tenants_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255)))
+);
+
+ALTER TABLE ONLY tenancy.tenants FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE tenancy.tenants IS 'The tenants of this installation. Every row of a tenant table belongs to one of them.';
+
+CREATE TABLE tenancy.workspaces (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    name text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT workspaces_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255)))
+);
+
+ALTER TABLE ONLY tenancy.workspaces FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE tenancy.workspaces IS 'The workspaces of a tenant. Each tenant gets one called `default` when it is created.';
+
+ALTER TABLE ONLY channels.channel_executors
+    ADD CONSTRAINT channel_executors_one_per_account UNIQUE NULLS NOT DISTINCT (tenant_id, account_id);
+
+ALTER TABLE ONLY channels.channel_executors
+    ADD CONSTRAINT channel_executors_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY channels.channel_links
+    ADD CONSTRAINT channel_links_one_per_sender UNIQUE (tenant_id, account_id, sender_id);
+
+ALTER TABLE ONLY channels.channel_links
+    ADD CONSTRAINT channel_links_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY channels.channel_messages
+    ADD CONSTRAINT channel_messages_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY channels.channel_messages
+    ADD CONSTRAINT channel_messages_one_per_delivery UNIQUE (tenant_id, account_id, provider_message_id);
+
+ALTER TABLE ONLY channels.channel_messages
+    ADD CONSTRAINT channel_messages_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY channels.channel_outbox
+    ADD CONSTRAINT channel_outbox_one_reply_per_message UNIQUE (channel_message_id, tenant_id);
+
+ALTER TABLE ONLY channels.channel_outbox
+    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY events.sink_sets
+    ADD CONSTRAINT sink_sets_pkey PRIMARY KEY (generation);
+
+ALTER TABLE ONLY execution.account_states
+    ADD CONSTRAINT account_states_pkey PRIMARY KEY (tenant_id, account_id);
+
+ALTER TABLE ONLY execution.assets
+    ADD CONSTRAINT assets_one_per_version UNIQUE (tenant_id, workspace_id, name, version);
+
+ALTER TABLE ONLY execution.assets
+    ADD CONSTRAINT assets_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_audit_log
+    ADD CONSTRAINT campaign_audit_log_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY execution.campaign_events
+    ADD CONSTRAINT campaign_events_pkey PRIMARY KEY (tenant_id, campaign_id, sequence);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_one_per_name UNIQUE (tenant_id, campaign_id, phase);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_one_per_position UNIQUE (tenant_id, campaign_id, "position");
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_are_numbered UNIQUE (tenant_id, phase_id, number);
+
+ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_one_per_tenant_and_id UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY execution.campaigns
+    ADD CONSTRAINT campaigns_one_per_name UNIQUE (tenant_id, workspace_id, name);
+
+ALTER TABLE ONLY execution.campaigns
+    ADD CONSTRAINT campaigns_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.channel_outbox
+    ADD CONSTRAINT channel_outbox_one_row_per_key UNIQUE (tenant_id, workspace_id, idempotency_key);
+
+ALTER TABLE ONLY execution.channel_outbox
+    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY execution.doubts
+    ADD CONSTRAINT doubts_pkey PRIMARY KEY (tenant_id, outbox_id);
+
+ALTER TABLE ONLY execution.job_queue
+    ADD CONSTRAINT job_queue_one_per_tenant_and_id UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY execution.job_queue
+    ADD CONSTRAINT job_queue_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY execution.lead_list_members
+    ADD CONSTRAINT lead_list_members_pkey PRIMARY KEY (tenant_id, list_id, lead_id);
+
+ALTER TABLE ONLY execution.lead_lists
+    ADD CONSTRAINT lead_lists_one_per_name UNIQUE (tenant_id, workspace_id, name);
+
+ALTER TABLE ONLY execution.lead_lists
+    ADD CONSTRAINT lead_lists_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.leads
+    ADD CONSTRAINT leads_one_per_identity UNIQUE (tenant_id, workspace_id, identity);
+
+ALTER TABLE ONLY execution.leads
+    ADD CONSTRAINT leads_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY execution.provider_callbacks
+    ADD CONSTRAINT provider_callbacks_pkey PRIMARY KEY (tenant_id, account_id, idempotency_key, message_id, status);
+
+ALTER TABLE ONLY execution.turns
+    ADD CONSTRAINT turns_pkey PRIMARY KEY (tenant_id);
+
+ALTER TABLE ONLY jobs.alert_instances
+    ADD CONSTRAINT alert_instances_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY jobs.alert_instances
+    ADD CONSTRAINT alert_instances_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobs.alert_notifications
+    ADD CONSTRAINT alert_notifications_one_each UNIQUE (tenant_id, alert_instance_id, account_id, recipient, about);
+
+ALTER TABLE ONLY jobs.alert_notifications
+    ADD CONSTRAINT alert_notifications_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobs.decision_cards
+    ADD CONSTRAINT decision_cards_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY jobs.decision_cards
+    ADD CONSTRAINT decision_cards_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobs.functions
+    ADD CONSTRAINT functions_one_per_name UNIQUE (tenant_id, name);
+
+ALTER TABLE ONLY jobs.functions
+    ADD CONSTRAINT functions_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY jobs.job_runs
+    ADD CONSTRAINT job_runs_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY jobs.job_runs
+    ADD CONSTRAINT job_runs_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobs.schedule_firings
+    ADD CONSTRAINT schedule_firings_pkey PRIMARY KEY (tenant_id, schedule_id, fire_at);
+
+ALTER TABLE ONLY jobs.schedules
+    ADD CONSTRAINT schedules_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY jobs.sync_errors
+    ADD CONSTRAINT sync_errors_by_tenant UNIQUE (tenant_id, id);
+
+ALTER TABLE ONLY jobs.sync_errors
+    ADD CONSTRAINT sync_errors_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY m10_recovery.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (event_id, sink);
+
+ALTER TABLE ONLY m10_recovery.outbox
+    ADD CONSTRAINT outbox_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY postrider.sources
+    ADD CONSTRAINT sources_pkey PRIMARY KEY (path);
+
+ALTER TABLE ONLY tenancy.api_keys
+    ADD CONSTRAINT api_keys_one_row_per_key UNIQUE (key_hash, tenant_id);
+
+ALTER TABLE ONLY tenancy.api_keys
+    ADD CONSTRAINT api_keys_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY tenancy.audit_log
+    ADD CONSTRAINT audit_log_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY tenancy.context_keys
+    ADD CONSTRAINT context_keys_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY tenancy.epochs
+    ADD CONSTRAINT epochs_one_per_id UNIQUE (id);
+
+ALTER TABLE ONLY tenancy.epochs
+    ADD CONSTRAINT epochs_pkey PRIMARY KEY (number);
+
+ALTER TABLE ONLY tenancy.master_key
+    ADD CONSTRAINT master_key_pkey PRIMARY KEY (is_the_only_row);
+
+ALTER TABLE ONLY tenancy.process_marks
+    ADD CONSTRAINT process_marks_pkey PRIMARY KEY (witness_id);
+
+ALTER TABLE ONLY tenancy.provider_accounts
+    ADD CONSTRAINT provider_accounts_one_per_name UNIQUE (tenant_id, workspace_id, name);
+
+ALTER TABLE ONLY tenancy.provider_accounts
+    ADD CONSTRAINT provider_accounts_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY tenancy.requests
+    ADD CONSTRAINT requests_one_row_per_key PRIMARY KEY (tenant_id, idempotency_key);
+
+ALTER TABLE ONLY tenancy.tenants
+    ADD CONSTRAINT tenants_one_per_name UNIQUE (name);
+
+ALTER TABLE ONLY tenancy.tenants
+    ADD CONSTRAINT tenants_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY tenancy.workspaces
+    ADD CONSTRAINT workspaces_one_per_name UNIQUE (tenant_id, name);
+
+ALTER TABLE ONLY tenancy.workspaces
+    ADD CONSTRAINT workspaces_pkey PRIMARY KEY (tenant_id, id);
+
+CREATE INDEX channel_messages_by_age ON channels.channel_messages USING btree (created_at);
+
+CREATE INDEX channel_messages_by_sender ON channels.channel_messages USING btree (tenant_id, account_id, sender_id, created_at);
+
+CREATE INDEX channel_messages_by_status ON channels.channel_messages USING btree (tenant_id, status, id);
+
+CREATE INDEX channel_messages_leases ON channels.channel_messages USING btree (leased_until) WHERE (leased_until IS NOT NULL);
+
+CREATE INDEX channel_outbox_active ON channels.channel_outbox USING btree (tenant_id, account_id, next_attempt_at, id) WHERE (status = ANY (ARRAY['pending'::text, 'sending'::text]));
+
+CREATE INDEX channel_outbox_by_status ON channels.channel_outbox USING btree (tenant_id, status, next_attempt_at);
+
+CREATE INDEX channel_outbox_by_tenant ON channels.channel_outbox USING btree (tenant_id, id);
+
+CREATE INDEX channel_outbox_dead ON channels.channel_outbox USING btree (tenant_id, updated_at) WHERE (status = 'dead'::text);
+
+CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (locked_at) WHERE (status = 'sending'::text);
+
+CREATE INDEX account_states_circuits ON execution.account_states USING btree (circuit_open_until) WHERE (circuit_open_until IS NOT NULL);
+
+CREATE INDEX assets_by_age ON execution.assets USING btree (tenant_id, created_at, id);
+
+CREATE INDEX campaign_audit_log_by_campaign ON execution.campaign_audit_log USING btree (tenant_id, campaign_id, id);
+
+CREATE INDEX campaign_audit_log_by_item ON execution.campaign_audit_log USING btree (outbox_id) WHERE (outbox_id IS NOT NULL);
+
+CREATE INDEX campaign_audit_log_by_run ON execution.campaign_audit_log USING btree (tenant_id, run_id, id);
+
+CREATE INDEX campaign_events_by_time ON execution.campaign_events USING btree (at);
+
+CREATE INDEX campaign_phases_due ON execution.campaign_phases USING btree (tenant_id, id) WHERE (due IS NOT NULL);
+
+CREATE INDEX campaign_phases_reported ON execution.campaign_phases USING btree (tenant_id, id) WHERE (progress_reported IS NOT NULL);
+
+CREATE INDEX campaign_runs_by_age ON execution.campaign_runs USING btree (tenant_id, created_at, id);
+
+CREATE INDEX campaign_runs_by_campaign ON execution.campaign_runs USING btree (tenant_id, campaign_id, created_at);
+
+CREATE INDEX campaign_runs_by_correlation ON execution.campaign_runs USING btree (tenant_id, correlation_id);
+
+CREATE INDEX campaign_runs_by_phase ON execution.campaign_runs USING btree (tenant_id, phase_id, created_at);
+
+CREATE INDEX campaigns_by_age ON execution.campaigns USING btree (tenant_id, created_at, id);
+
+CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id);
+
+CREATE INDEX channel_outbox_in_doubt ON execution.channel_outbox USING btree (in_doubt_since) WHERE (in_doubt_since IS NOT NULL);
+
+CREATE INDEX doubts_due ON execution.doubts USING btree (provider, next_look_at) WHERE (NOT is_for_person);
+
+CREATE INDEX idx_channel_outbox_run_id ON execution.channel_outbox USING btree (run_id);
+
+CREATE INDEX job_queue_by_run ON execution.job_queue USING btree (tenant_id, run_id, "position");
+
+CREATE INDEX job_queue_left ON execution.job_queue USING btree (run_id, run_after, id) WHERE (status = ANY (ARRAY['queued'::text, 'locked'::text, 'failed'::text]));
+
+CREATE INDEX job_queue_locked ON execution.job_queue USING btree (locked_at) WHERE (status = 'locked'::text);
+
+CREATE INDEX job_queue_retries ON execution.job_queue USING btree (run_after) WHERE (status = 'failed'::text);
+
+CREATE INDEX job_queue_waiting ON execution.job_queue USING btree (tenant_id, run_after, id) WHERE (status = 'queued'::text);
+
+CREATE INDEX lead_intake_by_intake ON execution.lead_intake USING btree (intake);
+
+CREATE INDEX leads_by_email ON execution.leads USING btree (tenant_id, email, id) WHERE (email IS NOT NULL);
+
+CREATE INDEX leads_by_later_external_id ON execution.leads USING btree (tenant_id, external_id) WHERE ((external_id IS NOT NULL) AND (identity !~~ 'id:%'::text));
+
+CREATE INDEX leads_by_lower_email ON execution.leads USING btree (tenant_id, lower(email)) WHERE (email IS NOT NULL);
+
+CREATE INDEX leads_by_phone ON execution.leads USING btree (tenant_id, phone, id) WHERE (phone IS NOT NULL);
+
+CREATE INDEX leads_suppressed ON execution.leads USING btree (tenant_id, id) WHERE (suppressed_at IS NOT NULL);
+
+CREATE INDEX leads_suppressed_by_email ON execution.leads USING btree (lower(email), tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
+
+CREATE INDEX leads_suppressed_by_phone ON execution.leads USING btree (phone, tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
+
+CREATE INDEX alert_instances_by_age ON jobs.alert_instances USING btree (resolved_at) WHERE (status = 'resolved'::text);
+
+CREATE INDEX alert_notifications_open ON jobs.alert_notifications USING btree (tenant_id, created_at) WHERE (status = 'queued'::text);
+
+CREATE INDEX decision_cards_by_alert ON jobs.decision_cards USING btree (tenant_id, alert_instance_id);
+
+CREATE UNIQUE INDEX idx_job_runs_lock_active ON jobs.job_runs USING btree (lock_key, tenant_id) WHERE ((status = 'running'::text) OR (retry_at IS NOT NULL));
+
+CREATE INDEX idx_job_runs_status ON jobs.job_runs USING btree (status) WHERE (status = 'running'::text);
+
+CREATE INDEX idx_job_runs_tenant_function ON jobs.job_runs USING btree (tenant_id, function_name, created_at DESC);
+
+CREATE INDEX job_runs_by_age ON jobs.job_runs USING btree (created_at);
+
+CREATE INDEX job_runs_completed ON jobs.job_runs USING btree (tenant_id, function_name, grain_start) WHERE (status = 'completed'::text);
+
+CREATE INDEX job_runs_heartbeats ON jobs.job_runs USING btree (heartbeat_at) WHERE (heartbeat_at IS NOT NULL);
+
+CREATE UNIQUE INDEX job_runs_once_per_grain ON jobs.job_runs USING btree (lock_key, tenant_id) WHERE ((NOT is_forced) AND ((status = ANY (ARRAY['running'::text, 'completed'::text])) OR (retry_at IS NOT NULL)));
+
+CREATE INDEX job_runs_waiting ON jobs.job_runs USING btree (tenant_id, COALESCE(retry_at, started_at)) WHERE (((status = 'running'::text) AND (locked_by IS NULL)) OR (retry_at IS NOT NULL));
+
+CREATE INDEX schedule_firings_by_age ON jobs.schedule_firings USING btree (fire_at) WHERE (outcome <> 'waiting'::text);
+
+CREATE INDEX schedule_firings_waiting ON jobs.schedule_firings USING btree (looked_at) WHERE (outcome = 'waiting'::text);
+
+CREATE INDEX schedules_by_function ON jobs.schedules USING btree (tenant_id, function_name);
+
+CREATE INDEX schedules_due ON jobs.schedules USING btree (next_fire_at) WHERE enabled;
+
+CREATE INDEX sync_errors_by_age ON jobs.sync_errors USING btree (resolved_at) WHERE is_resolved;
+
+CREATE INDEX sync_errors_by_id ON jobs.sync_errors USING btree (tenant_id, is_resolved, id DESC);
+
+CREATE UNIQUE INDEX sync_errors_one_open_per_source ON jobs.sync_errors USING btree (tenant_id, source_entity_type, source_entity_id) WHERE (NOT is_resolved);
+
+CREATE UNIQUE INDEX unique_alert_instance ON jobs.alert_instances USING btree (tenant_id, alert_config_id, COALESCE(external_object_id, ''::text), (((created_at AT TIME ZONE 'UTC'::text))::date)) NULLS NOT DISTINCT WHERE (status = ANY (ARRAY['active'::text, 'open'::text, 'triggered'::text]));
+
+CREATE UNIQUE INDEX unique_decision_card ON jobs.decision_cards USING btree (tenant_id, alert_instance_id, metric_code, period_start) NULLS NOT DISTINCT WHERE (status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text]));
+
+CREATE INDEX outbox_by_tenant ON m10_recovery.outbox USING btree (tenant_id, id) WHERE (tenant_id IS NOT NULL);
+
+CREATE INDEX outbox_failed_before ON m10_recovery.outbox USING btree (retry_count, id) WHERE ((processed_at IS NULL) AND (retry_count > 0));
+
+CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(process_after, '-infinity'::timestamp with time zone), id) WHERE (processed_at IS NULL);
+
+CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (subject, id);
+
+CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id);
+
+CREATE INDEX provider_accounts_by_id ON tenancy.provider_accounts USING btree (id);
+
+CREATE INDEX requests_by_age ON tenancy.requests USING btree (created_at);
+
+CREATE TRIGGER channel_executors_are_sealed_under_one_key BEFORE INSERT ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
+CREATE TRIGGER channel_executors_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
+CREATE TRIGGER channel_messages_are_facts BEFORE UPDATE OF id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id, created_at ON channels.channel_messages FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what somebody wrote stays as it was written');
+
+CREATE TRIGGER channel_messages_are_never_emptied BEFORE TRUNCATE ON channels.channel_messages FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('messages are removed by prune_messages, once they are over');
+
+CREATE TRIGGER channel_messages_change_as_they_may BEFORE UPDATE OF status ON channels.channel_messages FOR EACH ROW WHEN (((old.status <> new.status) AND ((((((((((old.status <> 'accepted'::text) OR (new.status <> 'executed'::text)) AND ((old.status <> 'accepted'::text) OR (new.status <> 'denied_unlinked'::text))) AND ((old.status <> 'accepted'::text) OR (new.status <> 'denied_rbac'::text))) AND ((old.status <> 'accepted'::text) OR (new.status <> 'denied_sentinel'::text))) AND ((old.status <> 'accepted'::text) OR (new.status <> 'dispatch_failed'::text))) AND ((old.status <> 'dispatch_failed'::text) OR (new.status <> 'executed'::text))) AND ((old.status <> 'dispatch_failed'::text) OR (new.status <> 'denied_unlinked'::text))) AND ((old.status <> 'dispatch_failed'::text) OR (new.status <> 'denied_rbac'::text))) AND ((old.status <> 'dispatch_failed'::text) OR (new.status <> 'denied_sentinel'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a message that was executed or denied stays so, and none is accepted twice');
+
+CREATE TRIGGER channel_messages_executed_have_a_reply BEFORE INSERT OR UPDATE OF status ON channels.channel_messages FOR EACH ROW WHEN ((new.status = 'executed'::text)) EXECUTE FUNCTION channels.require_reply();
+
+CREATE TRIGGER channel_messages_open_ones_are_kept BEFORE DELETE ON channels.channel_messages FOR EACH ROW WHEN (((old.status = 'accepted'::text) OR (old.leased_until IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_change('a message that is being executed cannot be removed');
+
+CREATE TRIGGER channel_outbox_changes_as_it_may BEFORE UPDATE OF status ON channels.channel_outbox FOR EACH ROW WHEN (((old.status <> new.status) AND ((((((old.status <> 'pending'::text) OR (new.status <> 'sending'::text)) AND ((old.status <> 'sending'::text) OR (new.status <> 'sent'::text))) AND ((old.status <> 'sending'::text) OR (new.status <> 'pending'::text))) AND ((old.status <> 'sending'::text) OR (new.status <> 'dead'::text))) AND ((old.status <> 'dead'::text) OR (new.status <> 'pending'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a reply goes from pending to sending, and from there to sent, pending or dead; what was sent stays sent');
+
+CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON channels.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('replies are removed by prune_messages, once they are over');
+
+CREATE TRIGGER channel_outbox_nothing_accepted_is_lost BEFORE DELETE ON channels.channel_outbox FOR EACH ROW WHEN ((old.status = ANY (ARRAY['pending'::text, 'sending'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a reply that is on its way cannot be removed');
+
+CREATE TRIGGER channel_outbox_replies_are_facts BEFORE UPDATE OF id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, correlation_id, created_at ON channels.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reply stays as it was made');
+
+CREATE TRIGGER sink_sets_are_facts BEFORE DELETE OR UPDATE ON events.sink_sets FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a registered set of sinks stays as it was registered');
+
+CREATE TRIGGER sink_sets_are_never_emptied BEFORE TRUNCATE ON events.sink_sets FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a registered set of sinks stays as it was registered');
+
+CREATE TRIGGER assets_are_never_emptied BEFORE TRUNCATE ON execution.assets FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
+
+CREATE TRIGGER assets_never_change BEFORE DELETE OR UPDATE ON execution.assets FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
+
+CREATE TRIGGER campaign_audit_log_is_append_only BEFORE DELETE OR UPDATE ON execution.campaign_audit_log FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+
+CREATE TRIGGER campaign_audit_log_is_never_emptied BEFORE TRUNCATE ON execution.campaign_audit_log FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+
+CREATE TRIGGER campaign_events_are_facts BEFORE UPDATE ON execution.campaign_events FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what has happened does not change');
+
+CREATE TRIGGER campaign_events_are_never_emptied BEFORE TRUNCATE ON execution.campaign_events FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('what has happened does not change');
+
+CREATE TRIGGER campaign_events_stay_for_an_hour BEFORE DELETE ON execution.campaign_events FOR EACH ROW WHEN ((old.at > (now() - '01:00:00'::interval))) EXECUTE FUNCTION tenancy.refuse_change('readers may still ask for it');
+
+CREATE TRIGGER campaign_phases_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_phases FOR EACH ROW WHEN (((((((((old.status <> 'not_started'::text) OR (new.status <> 'in_progress'::text)) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'paused'::text))) AND ((old.status <> 'paused'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'completed'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'in_progress'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a phase does not change like this');
+
+CREATE TRIGGER campaign_runs_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider, failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id, created_at ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was deployed stays as it was deployed');
+
+CREATE TRIGGER campaign_runs_are_never_emptied BEFORE TRUNCATE ON execution.campaign_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('runs are kept');
+
+CREATE TRIGGER campaign_runs_are_never_removed BEFORE DELETE ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('runs are kept');
+
+CREATE TRIGGER campaign_runs_causes_are_facts BEFORE UPDATE OF cause, number ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was deployed stays as it was deployed');
+
+CREATE TRIGGER campaign_runs_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_runs FOR EACH ROW WHEN ((((((old.status <> 'queued'::text) OR (new.status <> 'running'::text)) AND ((old.status <> 'running'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'partial'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'failed'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a run does not change like this');
+
+CREATE TRIGGER campaign_runs_ends_are_final BEFORE UPDATE ON execution.campaign_runs FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'partial'::text, 'failed'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a run that has ended never changes');
+
+CREATE TRIGGER channel_outbox_doubts_are_followed AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.in_doubt_since IS DISTINCT FROM new.in_doubt_since)) EXECUTE FUNCTION execution.follow_doubt();
+
+CREATE TRIGGER channel_outbox_doubts_end_with_the_item AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN (((old.in_doubt_since IS NOT NULL) AND (new.in_doubt_since IS NULL) AND (new.status = 'queued'::text))) EXECUTE FUNCTION tenancy.refuse_change('an item stays in doubt until it is known how it ended');
+
+CREATE TRIGGER channel_outbox_ends_are_final AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.status <> 'queued'::text)) EXECUTE FUNCTION tenancy.refuse_change('an item that has ended never changes; sending again is a new run');
+
+CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
+
+CREATE TRIGGER channel_outbox_is_never_removed_from BEFORE DELETE ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
+
+CREATE TRIGGER channel_outbox_moves_once AFTER UPDATE OF moved_to_account_id ON execution.channel_outbox FOR EACH ROW WHEN (((old.moved_to_account_id IS NOT NULL) OR (old.status <> 'queued'::text) OR (old.in_doubt_since IS NOT NULL) OR (new.moved_to_account_id IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
+
+CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reservation stays as it was made');
+
+CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
+
+CREATE TRIGGER job_queue_changes_as_the_table_says BEFORE UPDATE OF status ON execution.job_queue FOR EACH ROW WHEN ((((((((old.status <> 'queued'::text) OR (new.status <> 'locked'::text)) AND ((old.status <> 'locked'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'dead'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a job does not change like this');
+
+CREATE TRIGGER job_queue_ends_are_final BEFORE UPDATE ON execution.job_queue FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'dead'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a job that has ended never changes');
+
+CREATE TRIGGER job_queue_intentions_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, run_id, "position", job_type, item_ids, max_attempts, created_at ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was intended stays as it was intended');
+
+CREATE TRIGGER job_queue_is_never_emptied BEFORE TRUNCATE ON execution.job_queue FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('jobs are kept');
+
+CREATE TRIGGER job_queue_is_never_removed_from BEFORE DELETE ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('jobs are kept');
+
+CREATE TRIGGER leads_stay_where_they_are BEFORE UPDATE OF id, tenant_id, workspace_id, identity ON execution.leads FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id) OR (old.workspace_id <> new.workspace_id) OR (old.identity <> new.identity))) EXECUTE FUNCTION tenancy.refuse_change('a lead stays who it is');
+
+CREATE TRIGGER provider_callbacks_are_facts BEFORE DELETE OR UPDATE ON execution.provider_callbacks FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what a provider said stays as it was said');
+
+CREATE TRIGGER alert_instances_are_facts BEFORE UPDATE OF id, tenant_id, alert_config_id, external_object_id, created_at ON jobs.alert_instances FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('an alert stays about what it was raised for');
+
+CREATE TRIGGER alert_instances_resolved_for_ever BEFORE UPDATE ON jobs.alert_instances FOR EACH ROW WHEN ((old.status = 'resolved'::text)) EXECUTE FUNCTION tenancy.refuse_change('an alert that is resolved stays so; what happens again is a new one');
+
+CREATE TRIGGER alert_notifications_change_as_they_may BEFORE UPDATE OF status ON jobs.alert_notifications FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status <> 'queued'::text) OR (new.status <> 'sent'::text)) AND ((old.status <> 'queued'::text) OR (new.status <> 'failed'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a notification that was sent or given up stays so');
+
+CREATE TRIGGER decision_cards_change_as_they_may BEFORE UPDATE OF status ON jobs.decision_cards FOR EACH ROW WHEN (((old.status <> new.status) AND (((((((old.status <> 'OPEN'::text) OR (new.status <> 'IN_PROGRESS'::text)) AND ((old.status <> 'OPEN'::text) OR (new.status <> 'RESOLVED'::text))) AND ((old.status <> 'OPEN'::text) OR (new.status <> 'DISMISSED'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'OPEN'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'RESOLVED'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'DISMISSED'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a card that is resolved or dismissed stays so');
+
+CREATE TRIGGER functions_are_sealed_under_one_key BEFORE INSERT ON jobs.functions FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
+CREATE TRIGGER functions_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON jobs.functions FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
+CREATE TRIGGER job_runs_active_ones_are_kept BEFORE DELETE ON jobs.job_runs FOR EACH ROW WHEN (((old.status = 'running'::text) OR (old.retry_at IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_change('a run that is not over cannot be removed');
+
+CREATE TRIGGER job_runs_are_facts BEFORE UPDATE OF id, tenant_id, function_name, lock_key, input_params, created_at, schedule_id, scheduled_for, grain, grain_start, is_forced ON jobs.job_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was invoked stays as it was invoked');
+
+CREATE TRIGGER job_runs_are_never_emptied BEFORE TRUNCATE ON jobs.job_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('runs are removed by prune_runs, once they are over');
+
+CREATE TRIGGER job_runs_change_as_they_may BEFORE UPDATE OF status ON jobs.job_runs FOR EACH ROW WHEN (((old.status <> new.status) AND ((((((old.status <> 'running'::text) OR (new.status <> 'completed'::text)) AND ((old.status <> 'running'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'cancelled'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'running'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'cancelled'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a run goes from running to completed, failed or cancelled, and from failed back to running or to cancelled');
+
+CREATE TRIGGER job_runs_retries_are_true BEFORE UPDATE ON jobs.job_runs FOR EACH ROW WHEN ((new.retry_count <> (old.retry_count + (((old.status = 'failed'::text) AND (new.status = 'running'::text)))::integer))) EXECUTE FUNCTION tenancy.refuse_change('retry_count says how often a run went from failed to running');
+
+CREATE TRIGGER schedule_firings_are_decided_once BEFORE UPDATE ON jobs.schedule_firings FOR EACH ROW WHEN (((old.outcome <> 'waiting'::text) OR (old.tenant_id <> new.tenant_id) OR (old.schedule_id <> new.schedule_id) OR (old.fire_at <> new.fire_at))) EXECUTE FUNCTION tenancy.refuse_change('a firing is decided once');
+
+CREATE TRIGGER sync_errors_are_never_emptied BEFORE TRUNCATE ON jobs.sync_errors FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('errors are removed by prune_runs, once they are resolved');
+
+CREATE TRIGGER sync_errors_open_ones_are_kept BEFORE DELETE ON jobs.sync_errors FOR EACH ROW WHEN ((NOT old.is_resolved)) EXECUTE FUNCTION tenancy.refuse_change('an error that nobody has resolved cannot be removed');
+
+CREATE TRIGGER sync_errors_resolved_for_ever BEFORE UPDATE ON jobs.sync_errors FOR EACH ROW WHEN (old.is_resolved) EXECUTE FUNCTION tenancy.refuse_change('what was resolved stays as it is');
+
+CREATE TRIGGER outbox_claim_has_a_holder BEFORE UPDATE OF claimed_at, claimed_by ON m10_recovery.outbox FOR EACH ROW WHEN (((new.claimed_at IS NULL) <> (new.claimed_by IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('a claim has a time and a holder, or neither');
+
+CREATE TRIGGER outbox_events_are_facts BEFORE UPDATE OF id, aggregate_type, aggregate_id, event_type, payload, created_at, tenant_id ON m10_recovery.outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was published stays as it was published');
+
+CREATE TRIGGER outbox_events_begin_well BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN (((new.aggregate_type = ''::text) OR (new.aggregate_id = ''::text) OR (new.event_type = ''::text) OR (new.retry_count < 0) OR ((new.claimed_at IS NULL) <> (new.claimed_by IS NULL)))) EXECUTE FUNCTION tenancy.refuse_change('an event has its three names, counts from zero, and a claim has a holder');
+
+CREATE TRIGGER outbox_is_never_emptied BEFORE TRUNCATE ON m10_recovery.outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('events are removed by prune_outbox, once processed');
+
+CREATE TRIGGER outbox_nothing_accepted_is_lost BEFORE DELETE ON m10_recovery.outbox FOR EACH ROW WHEN ((old.processed_at IS NULL)) EXECUTE FUNCTION tenancy.refuse_change('an event that is not processed cannot be removed');
+
+CREATE TRIGGER outbox_processed_is_final BEFORE UPDATE ON m10_recovery.outbox FOR EACH ROW WHEN ((old.processed_at IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_change('a processed event never changes');
+
+CREATE TRIGGER outbox_retries_count_from_zero BEFORE UPDATE OF retry_count ON m10_recovery.outbox FOR EACH ROW WHEN ((new.retry_count < 0)) EXECUTE FUNCTION tenancy.refuse_change('retry_count counts failures and is never negative');
+
+CREATE TRIGGER api_keys_revoked_for_ever BEFORE UPDATE ON tenancy.api_keys FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_change('a revoked key stays as it is; create a new one');
+
+CREATE TRIGGER audit_log_is_append_only BEFORE DELETE OR UPDATE ON tenancy.audit_log FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+
+CREATE TRIGGER audit_log_is_never_emptied BEFORE TRUNCATE ON tenancy.audit_log FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+
+CREATE TRIGGER epochs_are_facts BEFORE UPDATE OF number, id, installation_id, cause, system_identifier, database_oid, database_name, table_oid, began_at, actor ON tenancy.epochs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('an epoch stays as it began');
+
+CREATE TRIGGER epochs_are_never_emptied BEFORE TRUNCATE ON tenancy.epochs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('epochs are kept');
+
+CREATE TRIGGER epochs_are_never_removed BEFORE DELETE ON tenancy.epochs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('epochs are kept');
+
+CREATE TRIGGER provider_accounts_are_sealed_under_one_key BEFORE INSERT ON tenancy.provider_accounts FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
+CREATE TRIGGER provider_accounts_secrets_have_a_time BEFORE UPDATE OF sealed_secret ON tenancy.provider_accounts FOR EACH ROW WHEN ((old.sealed_secret IS DISTINCT FROM new.sealed_secret)) EXECUTE FUNCTION tenancy.note_new_secret();
+
+CREATE TRIGGER provider_accounts_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON tenancy.provider_accounts FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
+
+CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant_id ON tenancy.provider_accounts FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id))) EXECUTE FUNCTION tenancy.refuse_change('an account does not move; its secret is bound to its row');
+
+CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('what was answered stays as it was said');
+
+ALTER TABLE ONLY channels.channel_executors
+    ADD CONSTRAINT channel_executors_are_of_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY channels.channel_executors
+    ADD CONSTRAINT channel_executors_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY channels.channel_links
+    ADD CONSTRAINT channel_links_are_of_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY channels.channel_links
+    ADD CONSTRAINT channel_links_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY channels.channel_messages
+    ADD CONSTRAINT channel_messages_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY channels.channel_outbox
+    ADD CONSTRAINT channel_outbox_answers_a_message FOREIGN KEY (tenant_id, channel_message_id) REFERENCES channels.channel_messages(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY channels.channel_outbox
+    ADD CONSTRAINT channel_outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY execution.account_states
+    ADD CONSTRAINT account_states_belong_to_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY execution.assets
+    ADD CONSTRAINT assets_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_audit_log
+    ADD CONSTRAINT campaign_audit_log_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY execution.campaign_events
+    ADD CONSTRAINT campaign_events_belong_to_a_campaign FOREIGN KEY (tenant_id, campaign_id) REFERENCES execution.campaigns(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_address_a_list FOREIGN KEY (tenant_id, list_id) REFERENCES execution.lead_lists(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_belong_to_a_campaign FOREIGN KEY (tenant_id, campaign_id) REFERENCES execution.campaigns(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_fail_over_to_an_account FOREIGN KEY (tenant_id, failover_account_id) REFERENCES tenancy.provider_accounts(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_send_an_asset FOREIGN KEY (tenant_id, asset_id) REFERENCES execution.assets(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_phases
+    ADD CONSTRAINT campaign_phases_use_an_account FOREIGN KEY (tenant_id, provider_account_id) REFERENCES tenancy.provider_accounts(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_belong_to_a_campaign FOREIGN KEY (tenant_id, campaign_id) REFERENCES execution.campaigns(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaign_runs
+    ADD CONSTRAINT campaign_runs_belong_to_a_phase FOREIGN KEY (tenant_id, phase_id) REFERENCES execution.campaign_phases(tenant_id, id);
+
+ALTER TABLE ONLY execution.campaigns
+    ADD CONSTRAINT campaigns_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.doubts
+    ADD CONSTRAINT doubts_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY execution.job_queue
+    ADD CONSTRAINT job_queue_belongs_to_a_run FOREIGN KEY (tenant_id, run_id) REFERENCES execution.campaign_runs(tenant_id, id);
+
+ALTER TABLE ONLY execution.lead_list_members
+    ADD CONSTRAINT lead_list_members_are_leads FOREIGN KEY (tenant_id, lead_id) REFERENCES execution.leads(tenant_id, id);
+
+ALTER TABLE ONLY execution.lead_list_members
+    ADD CONSTRAINT lead_list_members_have_a_list FOREIGN KEY (tenant_id, list_id) REFERENCES execution.lead_lists(tenant_id, id);
+
+ALTER TABLE ONLY execution.lead_lists
+    ADD CONSTRAINT lead_lists_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.leads
+    ADD CONSTRAINT leads_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.provider_callbacks
+    ADD CONSTRAINT provider_callbacks_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY execution.turns
+    ADD CONSTRAINT turns_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.alert_instances
+    ADD CONSTRAINT alert_instances_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.alert_notifications
+    ADD CONSTRAINT alert_notifications_are_about_an_alert FOREIGN KEY (tenant_id, alert_instance_id) REFERENCES jobs.alert_instances(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY jobs.decision_cards
+    ADD CONSTRAINT decision_cards_are_about_an_alert FOREIGN KEY (tenant_id, alert_instance_id) REFERENCES jobs.alert_instances(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY jobs.functions
+    ADD CONSTRAINT functions_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.job_runs
+    ADD CONSTRAINT job_runs_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.schedule_firings
+    ADD CONSTRAINT schedule_firings_are_of_a_schedule FOREIGN KEY (tenant_id, schedule_id) REFERENCES jobs.schedules(tenant_id, id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY jobs.schedules
+    ADD CONSTRAINT schedules_run_a_function FOREIGN KEY (tenant_id, function_name) REFERENCES jobs.functions(tenant_id, name);
+
+ALTER TABLE ONLY jobs.schedules
+    ADD CONSTRAINT schedules_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY jobs.sync_errors
+    ADD CONSTRAINT sync_errors_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY m10_recovery.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_event_id_fkey FOREIGN KEY (event_id) REFERENCES m10_recovery.outbox(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY m10_recovery.outbox
+    ADD CONSTRAINT outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY tenancy.api_keys
+    ADD CONSTRAINT api_keys_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY tenancy.audit_log
+    ADD CONSTRAINT audit_log_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY tenancy.process_marks
+    ADD CONSTRAINT process_marks_belong_to_an_epoch FOREIGN KEY (epoch_id) REFERENCES tenancy.epochs(id);
+
+ALTER TABLE ONLY tenancy.provider_accounts
+    ADD CONSTRAINT provider_accounts_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY tenancy.requests
+    ADD CONSTRAINT requests_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY tenancy.workspaces
+    ADD CONSTRAINT workspaces_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE channels.channel_executors ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE channels.channel_links ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE channels.channel_messages ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE channels.channel_outbox ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON channels.channel_executors TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON channels.channel_links TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON channels.channel_messages TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON channels.channel_outbox TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY tenant_sees_its_own ON channels.channel_executors FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON channels.channel_links FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON channels.channel_messages FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON channels.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+ALTER TABLE execution.account_states ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.assets ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaign_audit_log ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaign_events ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaign_phases ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaign_runs ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.campaigns ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.channel_outbox ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.doubts ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.job_queue ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.lead_list_members ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.lead_lists ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.leads ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON execution.account_states TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.assets TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaign_audit_log TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaign_events TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaign_phases TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaign_runs TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.campaigns TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.channel_outbox TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.doubts TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.job_queue TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.lead_list_members TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.lead_lists TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.leads TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.provider_callbacks TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.turns TO postrider_owner USING (true) WITH CHECK (true);
+
+ALTER TABLE execution.provider_callbacks ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY tenant_sees_its_own ON execution.account_states FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.assets FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaign_audit_log FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaign_events FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaign_phases FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaign_runs FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.campaigns FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.doubts FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.job_queue FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.lead_list_members FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.lead_lists FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.leads FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.provider_callbacks FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.turns FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+ALTER TABLE execution.turns ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.alert_instances ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.alert_notifications ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.decision_cards ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.functions ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.job_runs ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON jobs.alert_instances TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.alert_notifications TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.decision_cards TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.functions TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.job_runs TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.schedule_firings TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.schedules TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON jobs.sync_errors TO postrider_owner USING (true) WITH CHECK (true);
+
+ALTER TABLE jobs.schedule_firings ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.schedules ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE jobs.sync_errors ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY tenant_sees_its_own ON jobs.alert_instances FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.alert_notifications FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.decision_cards FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.functions FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.job_runs FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.schedule_firings FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.schedules FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON jobs.sync_errors FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+ALTER TABLE m10_recovery.outbox ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON m10_recovery.outbox TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY tenant_sees_its_own ON m10_recovery.outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+ALTER TABLE tenancy.api_keys ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE tenancy.audit_log ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON tenancy.api_keys TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON tenancy.audit_log TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON tenancy.provider_accounts TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON tenancy.requests TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON tenancy.tenants TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON tenancy.workspaces TO postrider_owner USING (true) WITH CHECK (true);
+
+ALTER TABLE tenancy.provider_accounts ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE tenancy.requests ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY tenant_sees_its_own ON tenancy.api_keys FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON tenancy.audit_log FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON tenancy.provider_accounts FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON tenancy.requests FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON tenancy.tenants FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON tenancy.workspaces FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+ALTER TABLE tenancy.tenants ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE tenancy.workspaces ENABLE ROW LEVEL SECURITY;
+
+GRANT USAGE ON SCHEMA channels TO postrider_app;
+GRANT USAGE ON SCHEMA channels TO postrider_worker;
+GRANT USAGE ON SCHEMA channels TO postrider_read;
+
+GRANT USAGE ON SCHEMA events TO postrider_app;
+GRANT USAGE ON SCHEMA events TO postrider_worker;
+GRANT USAGE ON SCHEMA events TO postrider_read;
+
+GRANT USAGE ON SCHEMA execution TO postrider_app;
+GRANT USAGE ON SCHEMA execution TO postrider_worker;
+GRANT USAGE ON SCHEMA execution TO postrider_read;
+
+GRANT USAGE ON SCHEMA jobs TO postrider_app;
+GRANT USAGE ON SCHEMA jobs TO postrider_worker;
+GRANT USAGE ON SCHEMA jobs TO postrider_read;
+
+GRANT USAGE ON SCHEMA m10_recovery TO postrider_app;
+GRANT USAGE ON SCHEMA m10_recovery TO postrider_worker;
+GRANT USAGE ON SCHEMA m10_recovery TO postrider_read;
+GRANT USAGE ON SCHEMA m10_recovery TO postrider_publish;
+
+GRANT USAGE ON SCHEMA postrider TO postrider_app;
+GRANT USAGE ON SCHEMA postrider TO postrider_worker;
+GRANT USAGE ON SCHEMA postrider TO postrider_read;
+
+GRANT USAGE ON SCHEMA tenancy TO postrider_app;
+GRANT USAGE ON SCHEMA tenancy TO postrider_worker;
+GRANT USAGE ON SCHEMA tenancy TO postrider_read;
+
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_app;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_worker;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_read;
+
+REVOKE ALL ON FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION channels.executor_of(p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_app;
+GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.held_message(p_message_id uuid, p_execution integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.measure_replies() FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.measure_replies() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.require_reply() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
+GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
+
+REVOKE ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.count_items(p_job_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) FROM PUBLIC;
+
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_app;
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_worker;
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_app;
+GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.fail_missing(p_job_id uuid, p_error text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.finish_run(p_run_id uuid, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.follow_doubt() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.measure_circuits() FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.measure_circuits() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.measure_jobs() FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.measure_jobs() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.note_progress(p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.note_progress(p_worker_id text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.phase_goal(p_trigger text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.phase_target(p_trigger text, p_from text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_app;
+GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.shelve_jobs(p_run_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.success_of(p_channel text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_app;
+GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.tend_phase(p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tend_phase(p_actor text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_run_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.verify_launch(p_run_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) TO postrider_app;
+
+GRANT SELECT ON TABLE jobs.schedules TO postrider_app;
+GRANT SELECT ON TABLE jobs.schedules TO postrider_worker;
+GRANT SELECT ON TABLE jobs.schedules TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.entity_hash(p_entities json) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.generate_decision_cards() FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.generate_decision_cards() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.grain_length(p_grain text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.grain_start(p_grain text, p_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.json_code_units(p_string text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_code_units(p_string text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_code_units(p_string text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_code_units(p_string text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_digits(p_number text, OUT digits text, OUT point bigint) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_string(p_escaped text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_string(p_escaped text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_string(p_escaped text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_string(p_escaped text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_members(p_shielded json) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_members(p_shielded json) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_members(p_shielded json) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_members(p_shielded json) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_number(p_number text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_number(p_number text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_number(p_number text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_number(p_number text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_shielded(p_value json) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_shielded(p_value json) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_shielded(p_value json) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_shielded(p_value json) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.json_stringify(p_value json) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.keep_moving() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.measure_jobs() FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.measure_jobs() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.new_id() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.recommendation(p_alert_config_id text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.remove_function(p_name text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.remove_function(p_name text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.reserve_notifications(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.reserve_notifications(p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION jobs.which_ended(p_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.which_ended(p_ids uuid[]) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.contract_violations() FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_app;
+GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_worker;
+GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_read;
+
+REVOKE ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_app;
+GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_worker;
+GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_publish;
+
+REVOKE ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.named_tenant_id() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.named_tenant_id() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.named_tenant_id() TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.named_tenant_id() TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.verified_tenant_id(p_tenant_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.current_tenant_id() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.current_tenant_id() TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.acts_for_server() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.add_context_key() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.context_key() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.context_key() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.enrol(p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.enrol(p_actor text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.key_id_of(p_sealed bytea) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.limit_idle_time(p_limit text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.master_key_check() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.master_key_check() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.master_key_check() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.prune_requests(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.prune_requests(p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.publishing_tenant_id() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.refuse_change() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.refuse_other_master_key() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.require_durable_commit() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.require_sending_allowed() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.required_tenant_id() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_read;
+
+REVOKE ALL ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.rotate_context_key(p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.sealed_keys() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.sealed_keys() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.sealed_values() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.sealing_key_check() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.sealing_key_check() TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.sending_refusal() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid, p_due timestamp with time zone, p_version integer, p_skipped_at timestamp with time zone, p_next_fire_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) TO postrider_worker;
+
+GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(tenant_id) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(tenant_id) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(tenant_id) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(account_id) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(account_id) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(account_id) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(kind) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(kind) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(kind) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(url) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(url) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(url) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(timeout_seconds) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(timeout_seconds) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(timeout_seconds) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(required_role) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(required_role) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(required_role) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(sentinel) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(sentinel) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(sentinel) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT(created_at) ON TABLE channels.channel_executors TO postrider_app;
+GRANT SELECT(created_at) ON TABLE channels.channel_executors TO postrider_worker;
+GRANT SELECT(created_at) ON TABLE channels.channel_executors TO postrider_read;
+
+GRANT SELECT ON TABLE channels.channel_links TO postrider_app;
+GRANT SELECT ON TABLE channels.channel_links TO postrider_worker;
+GRANT SELECT ON TABLE channels.channel_links TO postrider_read;
+
+GRANT SELECT ON TABLE channels.channel_outbox TO postrider_app;
+GRANT SELECT ON TABLE channels.channel_outbox TO postrider_worker;
+GRANT SELECT ON TABLE channels.channel_outbox TO postrider_read;
+
+GRANT SELECT ON TABLE execution.account_states TO postrider_app;
+GRANT SELECT ON TABLE execution.account_states TO postrider_worker;
+GRANT SELECT ON TABLE execution.account_states TO postrider_read;
+
+GRANT SELECT ON TABLE execution.assets TO postrider_app;
+GRANT SELECT ON TABLE execution.assets TO postrider_worker;
+GRANT SELECT ON TABLE execution.assets TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaign_audit_log TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_audit_log TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_audit_log TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaign_events TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_events TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_events TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaign_phases TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_phases TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_phases TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaigns TO postrider_app;
+GRANT SELECT ON TABLE execution.campaigns TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaigns TO postrider_read;
+
+GRANT SELECT ON TABLE execution.doubts TO postrider_app;
+GRANT SELECT ON TABLE execution.doubts TO postrider_worker;
+GRANT SELECT ON TABLE execution.doubts TO postrider_read;
+
+GRANT SELECT ON TABLE execution.job_queue TO postrider_app;
+GRANT SELECT ON TABLE execution.job_queue TO postrider_worker;
+GRANT SELECT ON TABLE execution.job_queue TO postrider_read;
+
+GRANT INSERT ON TABLE execution.lead_intake TO postrider_app;
+
+GRANT SELECT ON TABLE execution.lead_list_members TO postrider_app;
+GRANT SELECT ON TABLE execution.lead_list_members TO postrider_worker;
+GRANT SELECT ON TABLE execution.lead_list_members TO postrider_read;
+
+GRANT SELECT ON TABLE execution.lead_lists TO postrider_app;
+GRANT SELECT ON TABLE execution.lead_lists TO postrider_worker;
+GRANT SELECT ON TABLE execution.lead_lists TO postrider_read;
+
+GRANT SELECT ON TABLE execution.leads TO postrider_app;
+GRANT SELECT ON TABLE execution.leads TO postrider_worker;
+GRANT SELECT ON TABLE execution.leads TO postrider_read;
+
+GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_app;
+GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_worker;
+GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.alert_instances TO postrider_app;
+GRANT SELECT ON TABLE jobs.alert_instances TO postrider_worker;
+GRANT SELECT ON TABLE jobs.alert_instances TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.alert_notifications TO postrider_app;
+GRANT SELECT ON TABLE jobs.alert_notifications TO postrider_worker;
+GRANT SELECT ON TABLE jobs.alert_notifications TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.decision_cards TO postrider_app;
+GRANT SELECT ON TABLE jobs.decision_cards TO postrider_worker;
+GRANT SELECT ON TABLE jobs.decision_cards TO postrider_read;
+
+GRANT SELECT(id) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(id) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(id) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(tenant_id) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(tenant_id) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(tenant_id) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(name) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(name) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(name) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(kind) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(kind) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(kind) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(target) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(target) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(target) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(grain) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(grain) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(grain) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(timeout_seconds) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(timeout_seconds) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(timeout_seconds) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(max_retries) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(max_retries) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(max_retries) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(initial_delay_ms) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(initial_delay_ms) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(initial_delay_ms) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(backoff_multiplier) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(backoff_multiplier) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(backoff_multiplier) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(max_delay_ms) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(max_delay_ms) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(max_delay_ms) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(created_at) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(created_at) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(created_at) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT(updated_at) ON TABLE jobs.functions TO postrider_app;
+GRANT SELECT(updated_at) ON TABLE jobs.functions TO postrider_worker;
+GRANT SELECT(updated_at) ON TABLE jobs.functions TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.job_runs TO postrider_app;
+GRANT SELECT ON TABLE jobs.job_runs TO postrider_worker;
+GRANT SELECT ON TABLE jobs.job_runs TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.job_health TO postrider_app;
+GRANT SELECT ON TABLE jobs.job_health TO postrider_worker;
+GRANT SELECT ON TABLE jobs.job_health TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_app;
+GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_worker;
+GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.sync_errors TO postrider_app;
+GRANT SELECT ON TABLE jobs.sync_errors TO postrider_worker;
+GRANT SELECT ON TABLE jobs.sync_errors TO postrider_read;
+
+GRANT SELECT ON TABLE m10_recovery.outbox TO postrider_app;
+GRANT SELECT ON TABLE m10_recovery.outbox TO postrider_worker;
+GRANT SELECT ON TABLE m10_recovery.outbox TO postrider_read;
+
+GRANT SELECT ON TABLE postrider.catalogue TO postrider_app;
+GRANT SELECT ON TABLE postrider.catalogue TO postrider_worker;
+GRANT SELECT ON TABLE postrider.catalogue TO postrider_read;
+
+GRANT SELECT ON TABLE postrider.sources TO postrider_app;
+GRANT SELECT ON TABLE postrider.sources TO postrider_worker;
+GRANT SELECT ON TABLE postrider.sources TO postrider_read;
+
+GRANT SELECT(id) ON TABLE tenancy.api_keys TO postrider_app;
+GRANT SELECT(id) ON TABLE tenancy.api_keys TO postrider_read;
+
+GRANT SELECT(tenant_id) ON TABLE tenancy.api_keys TO postrider_app;
+GRANT SELECT(tenant_id) ON TABLE tenancy.api_keys TO postrider_read;
+
+GRANT SELECT(name) ON TABLE tenancy.api_keys TO postrider_app;
+GRANT SELECT(name) ON TABLE tenancy.api_keys TO postrider_read;
+
+GRANT SELECT(role) ON TABLE tenancy.api_keys TO postrider_app;
+GRANT SELECT(role) ON TABLE tenancy.api_keys TO postrider_read;
+
+GRANT SELECT(hint) ON TABLE tenancy.api_keys TO postrider_app;
+GRANT SELECT(hint) ON TABLE tenancy.api_keys TO postrider_read;
+
+GRANT SELECT(created_at) ON TABLE tenancy.api_keys TO postrider_app;
+GRANT SELECT(created_at) ON TABLE tenancy.api_keys TO postrider_read;
+
+GRANT SELECT(expires_at) ON TABLE tenancy.api_keys TO postrider_app;
+GRANT SELECT(expires_at) ON TABLE tenancy.api_keys TO postrider_read;
+
+GRANT SELECT(revoked_at) ON TABLE tenancy.api_keys TO postrider_app;
+GRANT SELECT(revoked_at) ON TABLE tenancy.api_keys TO postrider_read;
+
+GRANT SELECT(last_used_at) ON TABLE tenancy.api_keys TO postrider_app;
+GRANT SELECT(last_used_at) ON TABLE tenancy.api_keys TO postrider_read;
+
+GRANT SELECT ON TABLE tenancy.audit_log TO postrider_app;
+GRANT SELECT ON TABLE tenancy.audit_log TO postrider_worker;
+GRANT SELECT ON TABLE tenancy.audit_log TO postrider_read;
+
+GRANT SELECT ON TABLE tenancy.provider_accounts TO postrider_worker;
+
+GRANT SELECT(id) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(id) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(tenant_id) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(tenant_id) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(workspace_id) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(workspace_id) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(name) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(name) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(provider) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(provider) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(settings) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(settings) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(created_at) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(created_at) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(updated_at) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(updated_at) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(limits) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(limits) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(secret_set_at) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(secret_set_at) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT ON TABLE tenancy.tenants TO postrider_app;
+GRANT SELECT ON TABLE tenancy.tenants TO postrider_worker;
+GRANT SELECT ON TABLE tenancy.tenants TO postrider_read;
+
+GRANT SELECT ON TABLE tenancy.workspaces TO postrider_app;
+GRANT SELECT ON TABLE tenancy.workspaces TO postrider_worker;
+GRANT SELECT ON TABLE tenancy.workspaces TO postrider_read;

@@ -1,0 +1,187 @@
+-- Tables of tenants, their API keys and provider accounts, the audit log, answered requests, and the installation's own
+-- keys and epochs. Row-level security, triggers and grants of these tables are in functions/guards.sql.
+
+create table tenancy.tenants (
+    id         uuid        primary key,
+    name       text        not null,
+    created_at timestamptz not null default now(),
+    constraint tenants_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
+    -- The server itself acts under this id while no tenant is known (tenancy.acts_for_server), so no row belongs to it.
+    constraint tenants_id_is_not_the_servers check (id <> '00000000-0000-0000-0000-000000000000'),
+    constraint tenants_one_per_name unique (name)
+);
+comment on table tenancy.tenants is
+    'The tenants of this installation. Every row of a tenant table belongs to one of them.';
+
+create table tenancy.workspaces (
+    id         uuid        not null,
+    tenant_id  uuid        not null references tenancy.tenants (id),
+    name       text        not null,
+    created_at timestamptz not null default now(),
+    primary key (tenant_id, id),
+    constraint workspaces_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
+    constraint workspaces_one_per_name unique (tenant_id, name)
+);
+comment on table tenancy.workspaces is
+    'The workspaces of a tenant. Each tenant gets one called `default` when it is created.';
+
+create table tenancy.api_keys (
+    id           uuid        not null,
+    tenant_id    uuid        not null references tenancy.tenants (id),
+    name         text        not null,
+    role         text        not null,
+    hint         text        not null,
+    key_hash     bytea       not null,
+    created_at   timestamptz not null default now(),
+    expires_at   timestamptz,
+    revoked_at   timestamptz,
+    last_used_at timestamptz,
+    primary key (tenant_id, id),
+    constraint api_keys_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
+    constraint api_keys_role_check check (role in ('viewer', 'operator', 'admin')),
+    constraint api_keys_hash_is_sha256 check (octet_length(key_hash) = 32),
+    constraint api_keys_one_row_per_key unique (key_hash, tenant_id)
+);
+comment on table tenancy.api_keys is
+    'API keys of tenants. Only the SHA-256 of a key is stored. A revoked key never changes again.';
+
+create table tenancy.audit_log (
+    id        bigint      generated always as identity,
+    -- Null for an action that concerns the whole installation.
+    tenant_id uuid        references tenancy.tenants (id),
+    at        timestamptz not null default now(),
+    actor     text        not null,
+    action    text        not null,
+    subject   text        not null,
+    note      text,
+    primary key (id),
+    constraint audit_log_actor_is_named check (btrim(actor) <> '')
+);
+create index audit_log_by_subject on tenancy.audit_log (subject, id);
+create index audit_log_by_tenant on tenancy.audit_log (tenant_id, id);
+comment on table tenancy.audit_log is
+    'One row per administrative action: actor, action and subject. The function that acts adds the row in the same '
+    'transaction. Rows never change.';
+
+create table tenancy.provider_accounts (
+    id            uuid        not null,
+    tenant_id     uuid        not null,
+    workspace_id  uuid        not null,
+    name          text        not null,
+    provider      text        not null,
+    settings      jsonb       not null default '{}',
+    sealed_secret bytea       not null,
+    created_at    timestamptz not null default now(),
+    updated_at    timestamptz not null default now(),
+    -- Read by postrider_model::limits.
+    limits        jsonb       not null default '{}',
+    -- Time of the last change of the secret; null if the secret never changed.
+    secret_set_at timestamptz,
+    primary key (tenant_id, id),
+    constraint provider_accounts_belong_to_a_workspace
+        foreign key (tenant_id, workspace_id) references tenancy.workspaces (tenant_id, id),
+    constraint provider_accounts_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
+    constraint provider_accounts_provider_is_given check (provider ~ '^[a-z][a-z0-9_]{0,62}$'),
+    constraint provider_accounts_settings_are_an_object check (jsonb_typeof(settings) = 'object'),
+    constraint provider_accounts_limits_are_an_object check (jsonb_typeof(limits) = 'object'),
+    constraint provider_accounts_one_per_name unique (tenant_id, workspace_id, name)
+);
+-- For account_of_callback, which knows no tenant.
+create index provider_accounts_by_id on tenancy.provider_accounts (id);
+comment on table tenancy.provider_accounts is
+    'Accounts of tenants at providers. The server seals the secret before it stores it; a sealed secret is bound to '
+    'its tenant and row.';
+
+create table tenancy.requests (
+    tenant_id       uuid        not null references tenancy.tenants (id),
+    idempotency_key text        not null,
+    fingerprint     bytea       not null,
+    created_at      timestamptz not null default now(),
+    status          smallint,
+    -- The URL of the created resource, and the response body. Bodies that contain a secret or are very large are not
+    -- kept.
+    location        text,
+    body            text,
+    constraint requests_one_row_per_key primary key (tenant_id, idempotency_key),
+    constraint requests_key_is_printable check (idempotency_key ~ '^[ -~]{1,255}$'),
+    constraint requests_fingerprint_is_sha256 check (octet_length(fingerprint) = 32),
+    constraint requests_answers_are_bounded check (octet_length(body) <= 65536 and octet_length(location) <= 1024)
+);
+create index requests_by_age on tenancy.requests (created_at);
+comment on table tenancy.requests is
+    'Responses to requests with an `Idempotency-Key`, kept for a day. The transaction that does the work writes the '
+    'row and its response, so a committed row is a request that was carried out, and a failed request leaves no row.';
+
+create table tenancy.epochs (
+    number            integer     not null,
+    id                uuid        not null default gen_random_uuid(),
+    installation_id   uuid        not null,
+    cause             text        not null,
+    system_identifier text        not null,
+    database_oid      bigint      not null,
+    database_name     text        not null,
+    table_oid         bigint      not null,
+    timeline          integer,
+    began_at          timestamptz not null default now(),
+    actor             text        not null,
+    reason            text,
+    -- Lower bound of the time at which the copy was taken: an action that the copy lacks cannot have happened before
+    -- it.
+    copied_after      timestamptz,
+    items_in_doubt    bigint      not null default 0,
+    replies_in_doubt  bigint      not null default 0,
+    firings_skipped   bigint      not null default 0,
+    campaigns_stopped bigint      not null default 0,
+    -- Set when a process finds that the database lacks a row which that process saw committed.
+    suspected_at      timestamptz,
+    suspicion         text,
+    primary key (number),
+    constraint epochs_one_per_id unique (id),
+    constraint epochs_cause_check check (cause in ('enrolled', 'adopted', 'moved')),
+    constraint epochs_actor_is_named check (btrim(actor) <> ''),
+    constraint epochs_suspicions_have_a_reason check ((suspected_at is null) = (suspicion is null))
+);
+comment on table tenancy.epochs is
+    'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts '
+    'on the database, and each adoption begins another one. A row names the cluster, database and table in which it '
+    'was written; a mismatch shows that the database is a restored copy.';
+
+create table tenancy.process_marks (
+    witness_id uuid        not null,
+    epoch_id   uuid        not null,
+    process    text        not null,
+    mark       bigint      not null default 1,
+    -- The newest timeline on which the process found nothing missing.
+    timeline   integer,
+    marked_at  timestamptz not null default clock_timestamp(),
+    stopped_at timestamptz,
+    primary key (witness_id),
+    constraint process_marks_belong_to_an_epoch foreign key (epoch_id) references tenancy.epochs (id)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+comment on table tenancy.process_marks is
+    'One row per witness. A process with sending roles increments its mark every second and keeps the last committed '
+    'mark outside the database, so that it can detect a restored copy.';
+
+create table tenancy.context_keys (
+    id         integer     generated always as identity primary key,
+    key        bytea       not null,
+    -- The two padded blocks of HMAC-SHA256, so that a signature takes two calls of sha256.
+    inner_pad  bytea       not null,
+    outer_pad  bytea       not null,
+    created_at timestamptz not null default now(),
+    constraint context_keys_have_the_sizes_of_sha256
+        check (octet_length(key) = 32 and octet_length(inner_pad) = 64 and octet_length(outer_pad) = 64)
+);
+comment on table tenancy.context_keys is
+    'HMAC-SHA256 keys with which the server signs the tenant of a transaction. Signatures under the newest two keys '
+    'are valid. Only the owner role reads this table.';
+
+create table tenancy.master_key (
+    is_the_only_row boolean     primary key default true,
+    sealed_check    bytea       not null,
+    changed_at      timestamptz not null default now(),
+    constraint master_key_is_the_only_row check (is_the_only_row)
+);
+comment on table tenancy.master_key is
+    'A known value sealed with the master key of this installation, in one row. It identifies the key under which all '
+    'secrets are sealed. Only the owner role reads or writes this table.';
