@@ -150,7 +150,7 @@ async fn stage() -> anyhow::Result<(Stage, Things)> {
     Ok((stage, things))
 }
 
-/// Every operation, with what the document gives as examples, with what lies at the edges of its schemas, and with some chance.
+/// Every operation, with the examples of the document and with values at the edges of its schemas. `make fuzz` adds chance.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_as_the_document_says() -> anyhow::Result<()> {
     let (stage, things) = stage().await?;
@@ -159,7 +159,7 @@ async fn every_answer_is_as_the_document_says() -> anyhow::Result<()> {
         &stage,
         &things,
         &known,
-        &["--phases", "examples,coverage,fuzzing", "--max-examples", "8", "--seed", "1"],
+        &["--phases", "examples,coverage", "--seed", "1"],
     )
 }
 

@@ -5,7 +5,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{Stage, Windows, claim, complete, finalize};
-use crate::sql::{execute, number, texts};
+use crate::sql::{acting_as, execute, number, texts};
 
 /// What this session has counted so far: whole tables read, and rows fetched through indexes where there are many.
 async fn counted(client: &mut PgConnection) -> Result<(Vec<String>, i64), sqlx::Error> {
@@ -114,4 +114,52 @@ async fn a_job_lives_by_indexes_beside_many_and_on_tables_that_were_drained() ->
     live(&mut session, true).await?;
     let mut new_session = stage.admin.acquire().await?;
     live(&mut new_session, true).await
+}
+
+/// Imports a hundred new people for the tenant and returns how many of its leads that has read; leaves no trace.
+async fn leads_read_by_an_import(stage: &Stage) -> anyhow::Result<i64> {
+    let read = "select coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::bigint from pg_stat_xact_user_tables \
+                 where relid = 'execution.leads'::regclass";
+    let mut client = stage.admin.begin().await?;
+    let intake = Uuid::now_v7();
+    execute(&mut *client, acting_as(stage.own.id)).await?;
+    execute(
+        &mut *client,
+        format!(
+            "insert into execution.lead_intake (intake, line, lead_id, identity, external_id, email, phone, attributes)
+             select '{intake}', n, gen_random_uuid(), 'id:' || n, n, n || '@new.example', null, '{{}}'
+               from generate_series(1, 50) as n
+              union all
+             select '{intake}', n, gen_random_uuid(), 'phone:+1444' || n, null, null, '+1444' || n, '{{}}'
+               from generate_series(51, 100) as n"
+        ),
+    )
+    .await?;
+    let before = number(&mut *client, read).await?;
+    let import = format!(
+        "select added from execution.import_leads('{intake}', '{}', 'new', gen_random_uuid())",
+        stage.own.workspace
+    );
+    assert_eq!(number(&mut *client, import).await?, 100);
+    let after = number(&mut *client, read).await?;
+    client.rollback().await?;
+    Ok(after - before)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_reads_as_much_for_a_tenant_with_many_leads_as_for_one_with_none() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    execute(&stage.admin, NO_AUTOVACUUM).await?;
+    let none = leads_read_by_an_import(&stage).await?;
+    stage.list(stage.own, "all", 20_000).await?;
+    let never_analyzed = leads_read_by_an_import(&stage).await?;
+    execute(&stage.admin, "analyze execution.leads").await?;
+    let analyzed = leads_read_by_an_import(&stage).await?;
+    let new_tenant = Stage { own: super::Tenant::create(&stage.admin, "new").await?, ..stage };
+    new_tenant.list(new_tenant.own, "all", 20_000).await?;
+    let unknown_to_statistics = leads_read_by_an_import(&new_tenant).await?;
+    for read in [none, never_analyzed, analyzed, unknown_to_statistics] {
+        assert!(read <= 200, "{none}, {never_analyzed}, {analyzed} and {unknown_to_statistics} leads were read");
+    }
+    Ok(())
 }

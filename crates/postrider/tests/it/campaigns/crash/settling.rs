@@ -7,7 +7,7 @@ use sqlx::Row;
 
 use super::{
     plan::Plan,
-    rig::{QUIET_SECONDS, Rig},
+    rig::Rig,
     torment,
 };
 use crate::{
@@ -114,7 +114,6 @@ async fn what_is_in_doubt_is_settled_as_it_was() -> anyhow::Result<()> {
     for provider in ["resend", "mastodon", "bluesky", "webhook", "sim", "twilio"] {
         let one = settled.get(provider).ok_or_else(|| anyhow::anyhow!("void: no doubt about {provider}"))?;
         anyhow::ensure!(one.as_done > 50, "void: {provider}: {one}");
-        anyhow::ensure!(one.median < Duration::from_secs(QUIET_SECONDS + 60), "{provider}: {one}");
         // A call that was never placed sends no callback: a person finds out.
         anyhow::ensure!(one.left == one.refused || provider == "twilio", "{provider}: {one}");
     }
