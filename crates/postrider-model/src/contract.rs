@@ -528,7 +528,7 @@ pub fn as_markdown() -> String {
             };
             let _ = writeln!(
                 page,
-                "Function{note}:\n\n```sql\n{}({})\nreturns {}\n```\n",
+                "Function{note}:\n\n```text\n{}({})\nreturns {}\n```\n",
                 function.name, function.arguments, function.result
             );
         }

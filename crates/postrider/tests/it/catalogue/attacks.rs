@@ -315,7 +315,6 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             "23503",
             "23503",
             "23503",
-            "23503",
             "P0002",
             "P0002",
             "P0002",
