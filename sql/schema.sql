@@ -2625,50 +2625,62 @@ begin
        and list.workspace_id = p_workspace_id
        and list.name = p_list;
 
-    -- Look up the existing leads of all lines at once and keep them as maps: a plan that was made while the tables
-    -- were small or their statistics old then reads the tenant once, not once per line.
+    -- Look up the existing leads of all lines, one index lookup per value, and keep them as maps. A comparison with the
+    -- whole array would compare every lead of the tenant with every line.
     select array_agg(intake.identity), array_agg(intake.external_id) filter (where intake.external_id is not null),
-           array_agg(lower(intake.email)) filter (where intake.email is not null),
-           array_agg(intake.phone) filter (where intake.email is null and intake.phone is not null)
+           array_agg(distinct lower(intake.email)) filter (where intake.email is not null),
+           array_agg(distinct intake.phone) filter (where intake.email is null and intake.phone is not null)
       into v_identities, v_external_ids, v_mails, v_phones
       from execution.lead_intake as intake
      where intake.intake = p_intake;
-    select jsonb_object_agg(lead.identity, true)
+    select jsonb_object_agg(known.identity, true)
       into v_known
-      from execution.leads as lead
-     where lead.tenant_id = v_tenant_id
-       and lead.workspace_id = p_workspace_id
-       and lead.identity = any (v_identities);
-    select jsonb_object_agg(lead.external_id, lead.identity)
+      from unnest(v_identities) as wanted (identity)
+           cross join lateral (
+               select lead.identity
+                 from execution.leads as lead
+                where lead.tenant_id = v_tenant_id
+                  and lead.workspace_id = p_workspace_id
+                  and lead.identity = wanted.identity
+                offset 0) as known;
+    select jsonb_object_agg(later.external_id, later.identity)
       into v_later
-      from execution.leads as lead
-     where lead.tenant_id = v_tenant_id
-       and lead.workspace_id = p_workspace_id
-       and lead.external_id = any (v_external_ids)
-       and lead.external_id is not null
-       and lead.identity not like 'id:%';
+      from unnest(v_external_ids) as wanted (external_id)
+           cross join lateral (
+               select lead.external_id, lead.identity
+                 from execution.leads as lead
+                where lead.tenant_id = v_tenant_id
+                  and lead.workspace_id = p_workspace_id
+                  and lead.external_id = wanted.external_id
+                  and lead.external_id is not null
+                  and lead.identity not like 'id:%'
+                offset 0) as later;
     -- For each address: the lowest and the highest identity of the leads that have it, and whether one has an
     -- external id.
-    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+    select jsonb_object_agg(wanted.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
       into v_by_mail
-      from (select lower(lead.email) as address, min(lead.identity) as lowest, max(lead.identity) as highest,
-                   bool_or(lead.external_id is not null) as is_named
-              from execution.leads as lead
-             where lead.tenant_id = v_tenant_id
-               and lead.workspace_id = p_workspace_id
-               and lower(lead.email) = any (v_mails)
-               and lead.email is not null
-             group by lower(lead.email)) as holder;
-    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+      from unnest(v_mails) as wanted (address)
+           cross join lateral (
+               select min(lead.identity) as lowest, max(lead.identity) as highest,
+                      bool_or(lead.external_id is not null) as is_named
+                 from execution.leads as lead
+                where lead.tenant_id = v_tenant_id
+                  and lead.workspace_id = p_workspace_id
+                  and lower(lead.email) = wanted.address
+                  and lead.email is not null) as holder
+     where holder.lowest is not null;
+    select jsonb_object_agg(wanted.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
       into v_by_phone
-      from (select lead.phone as address, min(lead.identity) as lowest, max(lead.identity) as highest,
-                   bool_or(lead.external_id is not null) as is_named
-              from execution.leads as lead
-             where lead.tenant_id = v_tenant_id
-               and lead.workspace_id = p_workspace_id
-               and lead.phone = any (v_phones)
-               and lead.phone is not null
-             group by lead.phone) as holder;
+      from unnest(v_phones) as wanted (address)
+           cross join lateral (
+               select min(lead.identity) as lowest, max(lead.identity) as highest,
+                      bool_or(lead.external_id is not null) as is_named
+                 from execution.leads as lead
+                where lead.tenant_id = v_tenant_id
+                  and lead.workspace_id = p_workspace_id
+                  and lead.phone = wanted.address
+                  and lead.phone is not null) as holder
+     where holder.lowest is not null;
 
     with lines as materialized (
         delete from execution.lead_intake as intake
@@ -4944,8 +4956,7 @@ CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
          CASE
              WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
              WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
-
-'::text))), 4, '0'::text)
+'::text))), 4, '0'::text)
              WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
              ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
          END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"

@@ -152,7 +152,13 @@ fn start_cluster() -> anyhow::Result<Cluster> {
         Err(_) => std::process::id(),
     };
     let data_dir = run_dir();
-    let settings = [("max_connections", "400"), ("shared_buffers", "256MB"), ("max_wal_size", "4GB"), ("jit", "off"), ("autovacuum_naptime", "1h")];
+    let settings = [
+        ("max_connections", "400"),
+        ("shared_buffers", "256MB"),
+        ("max_wal_size", "4GB"),
+        ("jit", "off"),
+        ("autovacuum_naptime", "1h"),
+    ];
     let cluster = Cluster::start_or_adopt(&Options {
         data_dir: data_dir.clone(),
         bin_dir: None,

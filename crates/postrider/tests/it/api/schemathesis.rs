@@ -155,12 +155,7 @@ async fn stage() -> anyhow::Result<(Stage, Things)> {
 async fn every_answer_is_as_the_document_says() -> anyhow::Result<()> {
     let (stage, things) = stage().await?;
     let known = dictionaries(&stage, &things)?;
-    schemathesis(
-        &stage,
-        &things,
-        &known,
-        &["--phases", "examples,coverage", "--seed", "1"],
-    )
+    schemathesis(&stage, &things, &known, &["--phases", "examples,coverage", "--seed", "1"])
 }
 
 /// One request after the other, each with what the one before it told.

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod context;
+mod lint;
 mod rights;
 mod visibility;
 

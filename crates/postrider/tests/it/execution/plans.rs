@@ -159,7 +159,10 @@ async fn an_import_reads_as_much_for_a_tenant_with_many_leads_as_for_one_with_no
     new_tenant.list(new_tenant.own, "all", 20_000).await?;
     let unknown_to_statistics = leads_read_by_an_import(&new_tenant).await?;
     for read in [none, never_analyzed, analyzed, unknown_to_statistics] {
-        assert!(read <= 200, "{none}, {never_analyzed}, {analyzed} and {unknown_to_statistics} leads were read");
+        assert!(
+            read <= 200,
+            "{none}, {never_analyzed}, {analyzed} and {unknown_to_statistics} leads were read"
+        );
     }
     Ok(())
 }

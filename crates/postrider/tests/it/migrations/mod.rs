@@ -1,10 +1,12 @@
 //! Bringing the schema forward: by whom, once, beside others, and never onto a schema that is not ours.
 
 mod conflicts;
+mod contracts;
 mod dump;
 mod locks;
 mod logins;
 mod steps;
+mod under_load;
 
 use postrider_store::migrate::{self, Tree};
 use sqlx::PgPool;
@@ -32,7 +34,11 @@ fn all_paths() -> Vec<String> {
 
 /// Every file that was recorded.
 async fn recorded(client: &PgPool) -> Result<Vec<String>, sqlx::Error> {
-    texts(client, "select concat_ws(' ', kind, path, checksum) as file from postrider.sources order by file collate \"C\"")
+    texts(
+        client,
+        "select file from (select concat_ws(' ', kind, path, checksum) as file from postrider.sources) as recorded
+          order by file collate \"C\"",
+    )
         .await
 }
 

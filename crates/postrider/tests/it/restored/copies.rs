@@ -1,7 +1,13 @@
 //! Copies of every kind: a dump, files, a base backup, a replica. Each is refused, adopted, and settles without a second call.
 
-use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
+use anyhow::Context;
 use serde_json::Value;
 use sqlx::Connection;
 use uuid::Uuid;
@@ -11,7 +17,7 @@ use crate::{
     campaigns::stage::Stage,
     http::get,
     postgres::Postgres,
-    sql::{execute, refusal},
+    sql::{execute, number, refusal, texts},
     world::{Server, Sim, eventually},
 };
 
@@ -87,6 +93,87 @@ async fn adopt_and_settle(
     Ok(adopted)
 }
 
+fn succeeds(command: &mut Command) -> anyhow::Result<Vec<u8>> {
+    let output = command.output()?;
+    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(output.stdout)
+}
+
+/// A dump, made as operations.md says.
+fn dump(original: &Postgres, site: &Site) -> anyhow::Result<PathBuf> {
+    let dump = original.home().join("dump");
+    succeeds(original.program("pg_dump").args(["-Fc", "-d", &site.url("postgres"), "-f"]).arg(&dump))?;
+    Ok(dump)
+}
+
+/// Restores it as operations.md says: the roles first, then the dump.
+fn restore(
+    original: &Postgres,
+    site: &Site,
+    dump: &Path,
+    other: &Postgres,
+    copy: &Site,
+) -> anyhow::Result<()> {
+    let roles = succeeds(original.program("pg_dumpall").args(["--roles-only", "-d", &site.url("postgres")]))?;
+    let roles_file = original.home().join("roles.sql");
+    std::fs::write(&roles_file, roles)?;
+    // Some roles exist already.
+    other.program("psql").args(["-X", "-q", "-d", &copy.url("postgres"), "-f"]).arg(&roles_file).output()?;
+    succeeds(other.program("pg_restore").args(["--exit-on-error", "-d", &copy.url("postgres")]).arg(dump))?;
+    Ok(())
+}
+
+/// Every table of Postrider with the number of its rows.
+async fn counts(admin: &sqlx::PgPool) -> anyhow::Result<Vec<String>> {
+    let tables = "select class.oid::regclass::text from pg_class as class
+                   where class.relkind = 'r'
+                     and class.relnamespace in (select oid from pg_namespace where nspowner = 'postrider_owner'::regrole)
+                   order by 1";
+    let mut counts = Vec::new();
+    for table in texts(admin, tables).await? {
+        let rows = number(admin, format!("select count(*) from {table}")).await?;
+        counts.push(format!("{table} {rows}"));
+    }
+    Ok(counts)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_dump_has_the_schema_and_the_rows_of_the_original() -> anyhow::Result<()> {
+    let (original, sim) = (Postgres::start().await?, slow_sim()?);
+    let site = Site::at(original.home())?;
+    let stage = site.stage(&sim, 10).await?;
+    let mut server = site.serve()?;
+    let run = stage.deploy_one("news", "email").await?;
+    assert_eq!(stage.ended(run).await?, "completed");
+    stop(&mut server)?;
+    let before = counts(&stage.admin).await?;
+    assert!(before.contains(&"execution.channel_outbox 10".to_owned()), "{before:?}");
+
+    let other = Postgres::start().await?;
+    let copy = Site::at(other.home())?;
+    restore(&original, &site, &dump(&original, &site)?, &other, &copy)?;
+
+    let copied = copy.same_stage(&stage).await?;
+    assert_eq!(counts(&copied.admin).await?, before);
+    let findings = copy.findings()?;
+    for check in
+        ["schema", "drift", "contracts", "roles", "row-level security", "grants", "definer functions"]
+    {
+        let finding = findings.iter().find(|finding| finding["check"] == check).context(check)?;
+        assert_eq!(finding["verdict"], "ok", "{finding}");
+    }
+    // A difference that the restore could have made is found.
+    execute(
+        &copied.admin,
+        "alter table execution.channel_outbox drop constraint channel_outbox_status_check",
+    )
+    .await?;
+    let findings = copy.findings()?;
+    let drift = findings.iter().find(|finding| finding["check"] == "drift").context("drift")?;
+    assert_eq!(drift["verdict"], "failure", "{drift}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_that_is_restored_elsewhere_sends_nothing_again() -> anyhow::Result<()> {
     let (original, sim) = (Postgres::start().await?, slow_sim()?);
@@ -95,30 +182,15 @@ async fn a_dump_that_is_restored_elsewhere_sends_nothing_again() -> anyhow::Resu
     let mut server = site.serve()?;
     let run = stage.deploy_one("news", "email").await?;
     freeze_in_the_middle(&sim).await?;
-    let dump = original.home().join("dump");
-    let dumped =
-        original.program("pg_dump").args(["-Fc", "-d", &site.url("postgres"), "-f"]).arg(&dump).output()?;
-    assert!(dumped.status.success(), "{}", String::from_utf8_lossy(&dumped.stderr));
+    let dump = dump(&original, &site)?;
     sim.thaw()?;
     assert_eq!(stage.ended(run).await?, "completed");
     assert_called_once(&sim, PEOPLE)?;
     stop(&mut server)?;
 
-    // As operations.md says: the roles first, then the dump.
     let other = Postgres::start().await?;
     let copy = Site::at(other.home())?;
-    let roles =
-        original.program("pg_dumpall").args(["--roles-only", "-d", &site.url("postgres")]).output()?;
-    assert!(roles.status.success(), "{}", String::from_utf8_lossy(&roles.stderr));
-    let roles_file = original.home().join("roles.sql");
-    std::fs::write(&roles_file, roles.stdout)?;
-    other.program("psql").args(["-X", "-q", "-d", &copy.url("postgres"), "-f"]).arg(&roles_file).output()?;
-    let restored = other
-        .program("pg_restore")
-        .args(["--exit-on-error", "-d", &copy.url("postgres")])
-        .arg(&dump)
-        .output()?;
-    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    restore(&original, &site, &dump, &other, &copy)?;
     let copied = copy.same_stage(&stage).await?;
     let (sent, unreserved) = standing(&copied, run).await?;
     assert!(

@@ -80,6 +80,12 @@ impl Site {
         Ok(serde_json::from_str(&output.stdout)?)
     }
 
+    /// Everything that `doctor` finds.
+    fn findings(&self) -> anyhow::Result<Vec<Value>> {
+        let output = self.postrider(&["doctor", "--json"])?;
+        serde_json::from_str(&output.stdout).with_context(|| output.stderr.clone())
+    }
+
     /// What `doctor` says about restored copies, and whether it is a failure.
     fn doctor(&self) -> anyhow::Result<(String, bool)> {
         let output = self.postrider(&["doctor", "--json"])?;

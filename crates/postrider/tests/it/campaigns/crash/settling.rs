@@ -5,11 +5,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use sqlx::Row;
 
-use super::{
-    plan::Plan,
-    rig::Rig,
-    torment,
-};
+use super::{plan::Plan, rig::Rig, torment};
 use crate::{
     sql::number,
     world::{postrider, run},
