@@ -254,7 +254,11 @@ impl Tree {
         match self.sources.iter_mut().find(|source| source.path == path) {
             Some(source) => source.sql = text,
             None => {
-                self.sources.push(Source { kind: Kind::Replaceable, path: path.to_owned().into(), sql: text })
+                self.sources.push(Source {
+                    kind: Kind::Replaceable,
+                    path: path.to_owned().into(),
+                    sql: text,
+                });
             }
         }
         self

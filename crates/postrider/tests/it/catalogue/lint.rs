@@ -243,12 +243,13 @@ async fn signatures_have_no_row_types_and_one_function_notifies() -> anyhow::Res
                           left join pg_type as element on element.oid = kind.typelem and kind.typcategory = 'A'
                           join pg_class as class on class.oid = coalesce(element.typrelid, kind.typrelid)
                          where class.relkind in ('r', 'p', 'v', 'm'))
-          order by 1 collate \"C\""
+          order by routine.oid::regprocedure::text collate \"C\""
     );
     assert_eq!(texts(&admin, with_row_types).await?, WITH_ROW_TYPES);
     let notifying = format!(
         "select routine.oid::regprocedure::text from pg_proc as routine
-          where {OURS} and prosrc ~* '\\m(pg_)?notify\\M' order by 1 collate \"C\""
+          where {OURS} and prosrc ~* '\\m(pg_)?notify\\M'
+          order by routine.oid::regprocedure::text collate \"C\""
     );
     assert_eq!(texts(&admin, notifying).await?, NOTIFYING);
     Ok(())

@@ -127,10 +127,10 @@ async fn leads_read_by_an_import(stage: &Stage) -> anyhow::Result<i64> {
         &mut *client,
         format!(
             "insert into execution.lead_intake (intake, line, lead_id, identity, external_id, email, phone, attributes)
-             select '{intake}', n, gen_random_uuid(), 'id:' || n, n, n || '@new.example', null, '{{}}'
+             select '{intake}'::uuid, n, gen_random_uuid(), 'id:' || n, n::text, n || '@new.example', null, '{{}}'::jsonb
                from generate_series(1, 50) as n
               union all
-             select '{intake}', n, gen_random_uuid(), 'phone:+1444' || n, null, null, '+1444' || n, '{{}}'
+             select '{intake}'::uuid, n, gen_random_uuid(), 'phone:+1444' || n, null, null, '+1444' || n, '{{}}'::jsonb
                from generate_series(51, 100) as n"
         ),
     )
