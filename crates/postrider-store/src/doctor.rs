@@ -331,7 +331,10 @@ async fn drift(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let gone = then.iter().filter(|line| !now.contains(line)).map(|line| format!("before: {line}"));
     let changes: Vec<String> = added.chain(gone).collect();
     if changes.is_empty() {
-        return Ok(Finding::ok("drift", format!("{} objects are as the last migration left them", now.len())));
+        return Ok(Finding::ok(
+            "drift",
+            format!("{} objects are as the last migration left them", now.len()),
+        ));
     }
     let shown: Vec<&str> = changes.iter().take(4).map(String::as_str).collect();
     Ok(Finding::failure(

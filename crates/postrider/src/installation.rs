@@ -33,8 +33,7 @@ use postrider_store::{
     embedded::{Alone, Cluster, Options, SUPERUSER},
     keys,
     master_key::{self, Standing},
-    migrate,
-    pool, provision,
+    migrate, pool, provision,
     tenants::{self, Tenant},
 };
 use secrecy::{ExposeSecret, SecretString};

@@ -164,7 +164,9 @@ async fn apply_next(connection: &mut PgConnection, url: &str, tree: &Tree) -> Re
     if pending.is_empty() {
         return Ok(Vec::new());
     }
-    if let Some(step) = pending.steps.first().filter(|step| step.is_concurrent() && !pending.is_empty_database) {
+    if let Some(step) =
+        pending.steps.first().filter(|step| step.is_concurrent() && !pending.is_empty_database)
+    {
         transaction.rollback().await.map_err(on("migrating"))?;
         return apply_concurrent(connection, url, tree, step).await;
     }
@@ -189,7 +191,11 @@ async fn apply_next(connection: &mut PgConnection, url: &str, tree: &Tree) -> Re
         steps
     };
     for source in &sources {
-        let sql = if pending.is_empty_database { source.for_an_empty_database() } else { source.sql.as_ref().into() };
+        let sql = if pending.is_empty_database {
+            source.for_an_empty_database()
+        } else {
+            source.sql.as_ref().into()
+        };
         execute(&mut transaction, sql).await.map_err(stop(|error| explain_source(source, error)))?;
         records::write(&mut transaction, tree, source).await.map_err(on("recording a migration"))?;
     }
@@ -216,7 +222,8 @@ async fn apply_concurrent(
     let mut holder = other.begin().await.map_err(on("migrating"))?;
     execute(&mut holder, PREAMBLE).await.map_err(on("migrating"))?;
     execute(&mut holder, LOCK).await.map_err(stop(explain_rights))?;
-    let is_pending = missing(&mut holder, tree).await?.steps.first().is_some_and(|next| next.path == step.path);
+    let is_pending =
+        missing(&mut holder, tree).await?.steps.first().is_some_and(|next| next.path == step.path);
     if is_pending {
         for statement in step.statements() {
             execute(connection, statement).await.map_err(stop(|error| explain_source(step, error)))?;
@@ -231,7 +238,8 @@ async fn apply_concurrent(
 
 /// Locks the tables whose triggers these files replace, all of them before anything else is locked.
 async fn lock_tables_of_triggers(connection: &mut PgConnection, files: &[&Source]) -> Result<(), Stop> {
-    let mut names: Vec<String> = files.iter().flat_map(|file| file.trigger_tables()).map(str::to_owned).collect();
+    let mut names: Vec<String> =
+        files.iter().flat_map(|file| file.trigger_tables()).map(str::to_owned).collect();
     names.sort_unstable();
     names.dedup();
     let existing = sqlx::query_scalar!(

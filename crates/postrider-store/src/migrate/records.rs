@@ -80,7 +80,11 @@ pub(super) async fn read(connection: &mut PgConnection) -> Result<Records, sqlx:
 }
 
 /// Records that a file was applied.
-pub(super) async fn write(connection: &mut PgConnection, tree: &Tree, source: &Source) -> Result<(), sqlx::Error> {
+pub(super) async fn write(
+    connection: &mut PgConnection,
+    tree: &Tree,
+    source: &Source,
+) -> Result<(), sqlx::Error> {
     sqlx::query!(
         r#"
         insert into postrider.sources (path, kind, version, checksum, release)
@@ -218,12 +222,17 @@ mod tests {
     }
 
     fn of(tree: &Tree) -> Records {
-        Records { rows: tree.sources.iter().map(|source| row(tree, source)).collect(), has_numbered_steps: false }
+        Records {
+            rows: tree.sources.iter().map(|source| row(tree, source)).collect(),
+            has_numbered_steps: false,
+        }
     }
 
     #[test]
     fn pending_are_new_steps_and_changed_files_of_this_or_an_earlier_release() {
-        let old = Tree::current().with_step("upgrades/0001_a.sql", "select 1").with_file("x/functions/a.sql", "select 1");
+        let old = Tree::current()
+            .with_step("upgrades/0001_a.sql", "select 1")
+            .with_file("x/functions/a.sql", "select 1");
         let new = old
             .clone()
             .with_step("upgrades/0002_b.sql", "select 2")
@@ -238,7 +247,9 @@ mod tests {
         assert!(!pending.is_empty_database && pending.removed.is_empty());
 
         // A file that was renamed is applied under its new name, and its old name is forgotten.
-        let renamed = Tree::current().with_step("upgrades/0001_a.sql", "select 1").with_file("x/functions/c.sql", "select 1");
+        let renamed = Tree::current()
+            .with_step("upgrades/0001_a.sql", "select 1")
+            .with_file("x/functions/c.sql", "select 1");
         let pending = records.pending(&renamed).unwrap();
         assert_eq!((pending.files.len(), pending.removed), (1, vec!["x/functions/a.sql".to_owned()]));
 
@@ -253,9 +264,15 @@ mod tests {
         let newer = Tree::current().with_step("upgrades/0001_later.sql", "select 1");
         assert!(refused(&of(&newer)).contains("has upgrades/0001_later.sql, which this version"));
         let later = |tree: Tree| tree.of_release(Release(99, 0, 0));
-        assert!(refused(&of(&later(Tree::current().with_file("x/functions/a.sql", "")))).contains("migrated by a newer one"));
+        assert!(
+            refused(&of(&later(Tree::current().with_file("x/functions/a.sql", ""))))
+                .contains("migrated by a newer one")
+        );
         let path = "tenancy/functions/keys.sql";
-        assert!(refused(&of(&later(Tree::current().with_file(path, "select 1")))).contains("of release 99.0.0, which"));
+        assert!(
+            refused(&of(&later(Tree::current().with_file(path, "select 1"))))
+                .contains("of release 99.0.0, which")
+        );
         // A later release that changed nothing is no obstacle.
         assert!(of(&later(Tree::current())).pending(&ours).unwrap().is_empty());
 

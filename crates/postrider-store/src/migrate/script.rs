@@ -1,6 +1,9 @@
 //! The script for psql.
 
-use super::{catalogue::CATALOGUE, sources::{ROLES, Tree}};
+use super::{
+    catalogue::CATALOGUE,
+    sources::{ROLES, Tree},
+};
 
 /// The first statement: nothing is changed where a name is taken.
 const REFUSE_FOREIGN_SCHEMAS: &str = "
@@ -30,7 +33,8 @@ pub fn script() -> String {
     script.push_str(&REFUSE_FOREIGN_SCHEMAS.replace("SCHEMAS", &schemas.join(", ")));
     script.push_str(&format!("\n-- roles.sql\n{ROLES}"));
     for source in &tree.sources {
-        let version = tree.version_of(source).map_or_else(|| "null".to_owned(), |version| version.to_string());
+        let version =
+            tree.version_of(source).map_or_else(|| "null".to_owned(), |version| version.to_string());
         script.push_str(&format!(
             "\n-- {path}\n{sql}\
              insert into postrider.sources (path, kind, version, checksum, release)\n\

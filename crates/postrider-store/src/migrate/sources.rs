@@ -180,7 +180,8 @@ impl Source {
     /// Names of the tables whose triggers it replaces.
     pub(super) fn trigger_tables(&self) -> impl Iterator<Item = &str> {
         let statements = self.sql.split("create or replace trigger ").skip(1);
-        statements.filter_map(|statement| statement.split_whitespace().skip_while(|word| *word != "on").nth(1))
+        statements
+            .filter_map(|statement| statement.split_whitespace().skip_while(|word| *word != "on").nth(1))
     }
 
     /// Names of the schemas that it creates.
@@ -239,9 +240,9 @@ impl Tree {
     /// Adds an upgrade step after all others.
     #[must_use]
     pub fn with_step(mut self, path: &str, sql: &str) -> Self {
-        let after = self.sources.iter().rposition(|source| source.kind != Kind::Replaceable).map_or(0, |at| at + 1);
-        let step =
-            Source { kind: Kind::Upgrade, path: path.to_owned().into(), sql: sql.to_owned().into() };
+        let after =
+            self.sources.iter().rposition(|source| source.kind != Kind::Replaceable).map_or(0, |at| at + 1);
+        let step = Source { kind: Kind::Upgrade, path: path.to_owned().into(), sql: sql.to_owned().into() };
         self.sources.insert(after, step);
         self
     }
@@ -252,11 +253,9 @@ impl Tree {
         let text: Cow<'static, str> = sql.to_owned().into();
         match self.sources.iter_mut().find(|source| source.path == path) {
             Some(source) => source.sql = text,
-            None => self.sources.push(Source {
-                kind: Kind::Replaceable,
-                path: path.to_owned().into(),
-                sql: text,
-            }),
+            None => {
+                self.sources.push(Source { kind: Kind::Replaceable, path: path.to_owned().into(), sql: text })
+            }
         }
         self
     }

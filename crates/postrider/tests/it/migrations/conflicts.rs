@@ -41,9 +41,7 @@ async fn a_foreign_schema_of_any_of_our_names_stops_the_migration_before_it_chan
         for name in *names {
             execute(
                 &admin,
-                format!(
-                    "create schema {name} authorization stranger; create table {name}.sources (id int)"
-                ),
+                format!("create schema {name} authorization stranger; create table {name}.sources (id int)"),
             )
             .await?;
         }

@@ -105,17 +105,13 @@ async fn the_committed_schema_is_what_the_files_lead_to() -> anyhow::Result<()> 
         return Ok(());
     }
 
-    let committed =
-        std::fs::read_to_string(&path).context("sql/schema.sql is missing; run `make schema`")?;
+    let committed = std::fs::read_to_string(&path).context("sql/schema.sql is missing; run `make schema`")?;
     if !committed.contains(&format!("{};", made_by(&major.to_string()))) {
         println!("skipped: sql/schema.sql was made by another major than this server's, {major}");
         assert!(committed.contains(&made_by("")), "its header must say by which major it was made");
         return Ok(());
     }
     let first = committed.lines().zip(schema.lines()).find(|(committed, now)| committed != now);
-    assert!(
-        committed == schema,
-        "sql/schema.sql is stale, run `make schema`; first difference: {first:?}"
-    );
+    assert!(committed == schema, "sql/schema.sql is stale, run `make schema`; first difference: {first:?}");
     Ok(())
 }

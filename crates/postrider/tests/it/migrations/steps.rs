@@ -22,7 +22,9 @@ fn later() -> Tree {
          revoke all on function jobs.new_function() from public;\n",
         current.file(FILE).unwrap()
     );
-    current.with_file(FILE, &changed).with_step("upgrades/0001_note.sql", "create table jobs.notes (tenant_id uuid not null);\n")
+    current
+        .with_file(FILE, &changed)
+        .with_step("upgrades/0001_note.sql", "create table jobs.notes (tenant_id uuid not null);\n")
 }
 
 async fn failures(admin: &PgPool) -> anyhow::Result<Vec<Finding>> {
@@ -45,16 +47,16 @@ async fn an_upgrade_applies_its_steps_and_the_changed_files_in_one_transaction()
     assert!(migrate::apply(&world.admin_url(), &later()).await?.is_empty());
     // The release before does not know the step, and leaves the database alone.
     let error = migrate::run(&world.admin_url()).await.unwrap_err().to_string();
-    assert!(error.contains("upgrades/0001_note.sql, which this version of Postrider does not know"), "{error}");
+    assert!(
+        error.contains("upgrades/0001_note.sql, which this version of Postrider does not know"),
+        "{error}"
+    );
 
     // An empty database gets the same.
     let fresh = World::empty().await?;
     assert_eq!(migrate::apply(&fresh.admin_url(), &later()).await?.len(), all_paths().len() + 1);
     let catalogue = "select line from postrider.catalogue order by line collate \"C\"";
-    assert_eq!(
-        texts(&fresh.client("postgres").await?, catalogue).await?,
-        texts(&admin, catalogue).await?
-    );
+    assert_eq!(texts(&fresh.client("postgres").await?, catalogue).await?, texts(&admin, catalogue).await?);
     Ok(())
 }
 
@@ -90,10 +92,10 @@ async fn a_step_that_builds_an_index_concurrently_runs_outside_a_transaction_and
     let applied = migrate::apply(&world.admin_url(), &tree).await?;
 
     assert_eq!(applied, ["upgrades/0001_note.sql", "upgrades/0002_index.sql", "upgrades/0003_use.sql", FILE]);
-    let index = "select count(*) from pg_index where indexrelid = 'jobs.notes_by_tenant'::regclass and indisvalid";
+    let index =
+        "select count(*) from pg_index where indexrelid = 'jobs.notes_by_tenant'::regclass and indisvalid";
     assert_eq!(number(&admin, index).await?, 1);
-    let transactions =
-        "select count(distinct xmin::text) from postrider.sources where path ~ 'upgrades' or path = 'jobs/functions/lock_keys.sql'";
+    let transactions = "select count(distinct xmin::text) from postrider.sources where path ~ 'upgrades' or path = 'jobs/functions/lock_keys.sql'";
     assert_eq!(number(&admin, transactions).await?, 3);
 
     let fresh = World::empty().await?;
@@ -120,7 +122,11 @@ async fn every_replaceable_file_can_be_applied_again_and_changes_nothing() -> an
     assert_eq!(texts(&admin, catalogue).await?, before);
     assert!(failures(&admin).await?.is_empty());
     // A file that a release no longer has is forgotten.
-    execute(&admin, "insert into postrider.sources values ('jobs/functions/old.sql', 'replaceable', null, 'x', '0.0.9')").await?;
+    execute(
+        &admin,
+        "insert into postrider.sources values ('jobs/functions/old.sql', 'replaceable', null, 'x', '0.0.9')",
+    )
+    .await?;
     assert_eq!(migrate::run(&world.admin_url()).await?, ["jobs/functions/old.sql (removed)"]);
     migrate::verify(&mut *admin.acquire().await?).await?;
     Ok(())

@@ -107,10 +107,7 @@ async fn a_schema_that_is_missing_behind_or_changed_is_refused() -> anyhow::Resu
     );
 
     for (sql, says) in [
-        (
-            "delete from postrider.sources where path = 'jobs/functions/claim.sql'",
-            "1 file behind",
-        ),
+        ("delete from postrider.sources where path = 'jobs/functions/claim.sql'", "1 file behind"),
         (
             "update postrider.sources set checksum = repeat('0', 64) where path = 'jobs/tables.sql'",
             "the binary or the record was changed",
