@@ -4,6 +4,7 @@
 mod attacks;
 mod context;
 mod rights;
+mod tenants;
 mod visibility;
 
 use postrider_store::doctor::{self, Finding, Verdict};
