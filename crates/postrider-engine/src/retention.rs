@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use postrider_model::ids::TenantId;
 use postrider_store::{PgConnection, Pool, StoreError, events, history, job_runs, pool, replies, requests};
 use tokio_util::sync::CancellationToken;
 
@@ -64,7 +65,7 @@ impl Retention {
     /// One pass over the runs of functions that are over. Returns how many were removed.
     pub async fn sweep_runs(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(older_than) = self.runs else { return Ok(0) };
-        Old::Runs { older_than }.sweep(pool, shutdown).await
+        Old::Runs { older_than, tenants: None }.sweep(pool, shutdown).await
     }
 }
 
@@ -75,10 +76,21 @@ pub async fn sweep_requests(pool: &Pool, shutdown: &CancellationToken) -> Result
 
 /// What grows old.
 enum Old {
-    Events { before: Timestamp, after_id: i64 },
-    History { before: Timestamp },
-    Messages { older_than: Duration },
-    Runs { older_than: Duration },
+    Events {
+        before: Timestamp,
+        after_id: i64,
+    },
+    History {
+        before: Timestamp,
+    },
+    Messages {
+        older_than: Duration,
+    },
+    /// Tenant by tenant; `None` before the tenants are chosen.
+    Runs {
+        older_than: Duration,
+        tenants: Option<Vec<TenantId>>,
+    },
     Requests,
 }
 
@@ -108,7 +120,18 @@ impl Old {
             }
             Self::History { before } => history::prune(connection, *before, WINDOW).await?,
             Self::Messages { older_than } => replies::prune(connection, *older_than, WINDOW).await?,
-            Self::Runs { older_than } => job_runs::prune(connection, *older_than, WINDOW).await?,
+            Self::Runs { older_than, tenants } => {
+                let tenants = match tenants {
+                    Some(tenants) => tenants,
+                    None => tenants.insert(job_runs::old_tenants(connection, *older_than).await?),
+                };
+                let Some(tenant) = tenants.last() else { return Ok((0, true)) };
+                let removed = job_runs::prune(connection, *tenant, *older_than, WINDOW).await?;
+                if removed < i64::from(WINDOW) {
+                    tenants.pop();
+                }
+                return Ok((removed, tenants.is_empty()));
+            }
             Self::Requests => requests::prune(connection, WINDOW).await?,
         };
         Ok((removed, removed < i64::from(WINDOW)))
