@@ -5,7 +5,7 @@
 
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-/// What a metric counts or measures.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
     /// A number that only rises.
@@ -23,7 +23,7 @@ pub struct Metric {
     pub name: &'static str,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it counts or measures.
+    /// Counter, gauge or histogram.
     pub kind: Kind,
     /// The help text, a noun phrase.
     pub help: &'static str,

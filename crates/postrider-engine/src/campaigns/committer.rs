@@ -35,7 +35,7 @@ pub(super) struct Submission {
     pub(super) reply: oneshot::Sender<Written>,
 }
 
-/// What became of a submission.
+/// The result of a submission.
 #[derive(Debug)]
 pub(super) enum Written {
     /// Everything is committed.

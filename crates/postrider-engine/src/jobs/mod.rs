@@ -200,7 +200,7 @@ enum Kind {
     Sql,
 }
 
-/// What is under way of one tenant.
+/// Running attempts of one tenant.
 #[derive(Debug, Clone, Copy, Default)]
 struct Busy {
     /// All attempts.
@@ -271,7 +271,7 @@ impl Work {
             // Without the key others are better off with what is behind a URL.
             Kind::Other => (usize::MAX, &["builtin"]),
         };
-        // What a tenant may have more, beside what is under way of it.
+        // Number of further attempts that a tenant may start.
         let share = |busy: Busy| {
             let all = settings.tenant_concurrency.saturating_sub(busy.attempts);
             match kind {

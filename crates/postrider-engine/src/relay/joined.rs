@@ -29,7 +29,7 @@ pub enum RelayError {
     OtherSinks {
         /// The registered sinks.
         registered: Box<Registered>,
-        /// What is different here, one line for each sink.
+        /// Differences from the registered sinks, one line per sink.
         changes: Vec<String>,
     },
     /// The database failed.

@@ -13,7 +13,7 @@ const NODE: usize = 32;
 /// Maximum nesting of lists and maps. JSON attributes nest at most 128 levels.
 const NESTING_MAX: usize = 150;
 
-/// What is left of [`WORK_MAX`]. It lives in the state of one rendering.
+/// Remaining part of [`WORK_MAX`]. It lives in the state of one rendering.
 struct Work {
     left: usize,
 }

@@ -538,7 +538,7 @@ fn has_control_character(statements: &[Stmt<'_>]) -> bool {
             }
             _ => false,
         },
-        // What a block begins and ends with may be the end of the message.
+        // The first and last words of a block may also be those of the message, so only its inside counts.
         Stmt::ForLoop(one) => between_words(&one.body) || between_words(&one.else_body),
         Stmt::IfCond(one) => between_words(&one.true_body) || between_words(&one.false_body),
         _ => false,

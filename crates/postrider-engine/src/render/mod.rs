@@ -315,7 +315,7 @@ fn nobody() -> Value {
     Value::from(Serde(serde_json::Map::new()))
 }
 
-/// What a template sees. A value is made when it is first used: a lead has many attributes, and a template uses few.
+/// The variables of a template. A value is made when it is first used: a lead has many attributes, and a template uses few.
 #[derive(Debug)]
 struct Names {
     attributes: serde_json::Map<String, serde_json::Value>,

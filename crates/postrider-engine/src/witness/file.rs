@@ -1,4 +1,4 @@
-//! What processes keep in a directory: one file each, which is locked while its process lives and used again afterwards.
+//! Witness files in a directory: each process locks one file while it lives, and a later process uses it again.
 //!
 //! | place in the file | content |
 //! |---|---|
@@ -58,7 +58,7 @@ impl Slot {
         Err(io::Error::other("every file of the installation is in use"))
     }
 
-    /// What its last user left.
+    /// The record of the process that used the file before.
     pub(super) fn left_by(&self) -> Option<Record> {
         self.left_by.clone()
     }
