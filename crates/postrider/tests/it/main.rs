@@ -26,6 +26,7 @@ mod phases;
 mod pool;
 mod pooler;
 mod postgres;
+mod project;
 mod relay;
 mod resolver;
 mod restored;

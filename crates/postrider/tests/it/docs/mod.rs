@@ -2,7 +2,7 @@
 
 mod blocks;
 mod facts;
-mod pages;
+pub mod pages;
 mod rust;
 mod session;
 
