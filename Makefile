@@ -1,11 +1,11 @@
-# Postrider. `make demo` and `make test` do all the set-up that a fresh Debian machine needs.
+# Postrider. `make demo` and `make test` install everything that a fresh Debian machine needs.
 
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-# Debian keeps servers where ordinary users do not look.
+# Debian installs server programs in directories that are not on an ordinary user's PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-# cargo-nextest runs the tests faster where it is installed; cargo itself does everywhere.
+# cargo-nextest runs the tests faster. Without it, `cargo test` runs them.
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help setup demo build test check lint test-only crash crash-replies crash-jobs fuzz bench schema sqlx clean
@@ -13,24 +13,24 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: ## Show the whole thing at work on this machine
+demo: ## Run a campaign of three phases on this machine, and kill a worker in the middle
 	@scripts/setup
 	@cargo build --quiet -p postrider
 	@target/debug/postrider demo
 
-build: ## Build the server for production
+build: ## Build the release binary
 	cargo build --release -p postrider
 
-test: ## Everything that must hold: formatting, lints, checked queries, tests
+test: ## Check formatting, lints and prepared queries, and run every test
 	@scripts/setup tests
 	@$(MAKE) --no-print-directory check test-only
 
-check: ## Formatting, lints, and the freshness of .sqlx
+check: ## Check formatting, lints and the prepared queries in .sqlx
 	@scripts/setup
 	cargo fmt --all --check
 	scripts/sqlx check cargo clippy --quiet --workspace --all-targets -- -D warnings
 
-test-only: ## The tests alone
+test-only: ## Run the tests alone
 ifeq ($(NEXTEST),yes)
 	cargo nextest run --workspace
 	cargo test --quiet --workspace --doc
@@ -39,37 +39,37 @@ else
 endif
 
 # Set CRASH_SECONDS, CRASH_SEED, CRASH_KILLS, CRASH_ITEMS and CRASH_RATES to choose another run.
-crash: ## The long form of the crash proof: kills, stops, database crashes, provider faults, and the auditor
+crash: ## Run the long crash proof of campaigns: kills, stops, database crashes and provider faults, checked by the auditor
 	@scripts/setup tests
 	cargo test -p postrider --test it -- --ignored --exact --nocapture campaigns::crash::the_long_run
 
 # Set CRASH_SECONDS and CRASH_SEED to choose another run.
-crash-replies: ## The same for chat: kills of those who receive and reply, and outages of a minute with ten thousand replies waiting
+crash-replies: ## Run the long crash proof of chat: kills of receiving and sending processes, and one-minute outages with ten thousand waiting replies
 	@scripts/setup tests
 	cargo test -p postrider --test it -- --ignored --exact --nocapture --test-threads=1 channels::crash::the_long_run channels::outage::ten_thousand_replies_outlive_every_outage_of_a_minute
 
 # Set CRASH_SECONDS and CRASH_SEED to choose another run.
-crash-jobs: ## The same for jobs: kills of those who fire schedules and run functions
+crash-jobs: ## Run the long crash proof of jobs: kills of processes that fire schedules and run functions
 	@scripts/setup tests
 	cargo test -p postrider --test it -- --ignored --exact --nocapture jobs::crash::the_long_run
 
 # Set FUZZ_SECONDS and FUZZ_SEED to choose another run.
-fuzz: ## The long form of trying everything that the OpenAPI document says, and does not say
+fuzz: ## Send generated requests, valid and invalid, to every route of the OpenAPI document for longer
 	@scripts/setup tests
 	cargo test -p postrider --test it -- --ignored --exact --nocapture api::schemathesis::the_long_run
 
-bench: ## Speed beside the raw SQL limit, on a cluster made for it
+bench: ## Compare the speed with raw SQL, on a temporary cluster
 	@scripts/setup
 	@cargo build --quiet --release -p postrider
 	@target/release/postrider bench
 
-sqlx: ## Make .sqlx anew after a query or a file of sql/ has changed
+sqlx: ## Write .sqlx again, after a change of a query or of sql/
 	@scripts/setup
 	@scripts/sqlx update
 
-schema: ## Make sql/schema.sql anew after a file of sql/ has changed
+schema: ## Write sql/schema.sql again, after a change of sql/
 	@scripts/setup
 	UPDATE_SCHEMA=1 cargo test --quiet -p postrider --test it -- migrations::dump
 
-clean: ## Remove what was built
+clean: ## Remove all build results
 	cargo clean

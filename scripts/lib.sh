@@ -1,4 +1,4 @@
-# Shared by the scripts: where Postgres' binaries are, and how to run them as an ordinary user.
+# Functions of the scripts: find the Postgres binaries, and run them as an ordinary user.
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
