@@ -1,6 +1,7 @@
-//! The files of the project: versions, licenses and links.
+//! The files of the project: versions, licenses, links, and the words of comments and documentation.
 
 mod links;
+mod words;
 
 use std::{collections::BTreeSet, path::PathBuf, process::Command};
 
