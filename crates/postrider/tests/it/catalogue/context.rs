@@ -215,13 +215,13 @@ async fn a_publisher_publishes_for_any_tenant_and_can_do_nothing_else() -> anyho
     execute(&admin, format!("drop owned by {direct}; drop role {direct}")).await?;
 
     let everything = "select 'select 1 from ' || oid::regclass from pg_class where relkind in ('r', 'v', 'S')
-                         and relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs')
+                         and relnamespace::regnamespace::text in ('postrider', 'tenancy', 'events', 'm10_recovery', 'execution', 'channels', 'jobs')
                        union all
                       select format('select %I.%I(%s)', pronamespace::regnamespace, proname,
                                     (select string_agg('null::' || format_type(type, null), ', ' order by at)
                                        from unnest(proargtypes) with ordinality as argument (type, at)))
                         from pg_proc
-                       where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs')
+                       where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'events', 'm10_recovery', 'execution', 'channels', 'jobs')
                          and prorettype <> 'trigger'::regtype and proname <> 'publish_outbox'";
     for attack in texts(&admin, everything).await? {
         for context in
