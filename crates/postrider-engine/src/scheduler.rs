@@ -63,25 +63,22 @@ impl Scheduler {
         let mut unfit = HashMap::new();
         while !shutdown.is_cancelled() {
             self.ends.mark_unchanged();
-            let fired = match self.fire_due(&mut unfit).await {
-                Ok(fired) => {
-                    self.health.passed();
-                    fired
-                }
-                Err(error) => {
-                    self.health.failed(&error);
-                    tracing::error!(
-                        ?error,
-                        "the scheduler failed to fire schedules; they wait for the next round: {error}"
-                    );
-                    Fired::default()
-                }
-            };
-            let went_on = schedules::fire_waiting(&self.pool, BATCH, self.settings.dependency_patience);
-            let went_on = within(went_on).await.unwrap_or_else(|error| {
-                tracing::error!(?error, "firings that waited wait for the next round: {error}");
-                0
+            let fired = self.fire_due(&mut unfit).await.inspect_err(|error| {
+                tracing::error!(
+                    ?error,
+                    "the scheduler failed to fire schedules; they wait for the next round: {error}"
+                );
             });
+            let went_on = schedules::fire_waiting(&self.pool, BATCH, self.settings.dependency_patience);
+            let went_on = within(went_on).await.inspect_err(|error| {
+                tracing::error!(?error, "firings that waited wait for the next round: {error}");
+            });
+            // A pass failed if either part did.
+            match fired.as_ref().err().or(went_on.as_ref().err()) {
+                None => self.health.passed(),
+                Some(error) => self.health.failed(error),
+            }
+            let (fired, went_on) = (fired.unwrap_or_default(), went_on.unwrap_or_default());
             if fired.runs + went_on > 0 {
                 self.runs.send();
             }

@@ -41,9 +41,11 @@ impl Sweep {
         let measuring =
             tokio::spawn(vital("what measures replies", measure(self.pool.clone(), shutdown.clone())));
         while !shutdown.is_cancelled() {
-            self.report("replies whose dispatcher went away", self.reclaim().await);
-            self.report("kept replies", self.enqueue_kept().await);
-            self.report("messages whose execution was not ended", self.take_up(&executions).await);
+            self.report([
+                ("replies whose dispatcher went away", self.reclaim().await),
+                ("kept replies", self.enqueue_kept().await),
+                ("messages whose execution was not ended", self.take_up(&executions).await),
+            ]);
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 () = tokio::time::sleep(self.every) => {}
@@ -101,15 +103,22 @@ impl Sweep {
         Ok(count)
     }
 
-    fn report(&self, what: &str, swept: Result<usize, StoreError>) {
-        match &swept {
-            Ok(0) => {}
-            Ok(count) => tracing::warn!(count, "took up {count} {what}"),
-            Err(error) => tracing::warn!(?error, "{what} wait for the next round: {error}"),
+    /// Reports one pass. It failed if any step did: a step that works does not hide one that does not.
+    fn report(&self, steps: [(&str, Result<usize, StoreError>); 3]) {
+        let mut failure = None;
+        for (what, swept) in steps {
+            match swept {
+                Ok(0) => {}
+                Ok(count) => tracing::warn!(count, "took up {count} {what}"),
+                Err(error) => {
+                    tracing::warn!(?error, "{what} wait for the next round: {error}");
+                    failure = Some(error);
+                }
+            }
         }
-        match swept {
-            Ok(_) => self.health.passed(),
-            Err(error) => self.health.failed(&error),
+        match failure {
+            None => self.health.passed(),
+            Some(error) => self.health.failed(&error),
         }
     }
 }

@@ -28,7 +28,7 @@ use postrider_model::{
 };
 use postrider_providers::GuardedClient;
 use postrider_store::{
-    Pool,
+    Pool, StoreError,
     job_runs::{self, ClaimedRun, EndedRun, Room},
     wakeups::Wakeups,
 };
@@ -155,8 +155,20 @@ impl Runner {
             // Whoever left nothing to the other kind last time comes second.
             let order = if is_full { [Kind::Sql, Kind::Other] } else { [Kind::Other, Kind::Sql] };
             is_full = false;
+            let mut failure = None;
             for kind in order {
-                is_full |= work.claim(kind).await;
+                match work.claim(kind).await {
+                    Ok(kind_is_full) => is_full |= kind_is_full,
+                    Err(error) => {
+                        tracing::error!(?error, "the runner failed to claim runs: {error}");
+                        failure = Some(error);
+                    }
+                }
+            }
+            // A pass failed if the claim of either kind did.
+            match failure {
+                None => shared.health.passed(),
+                Some(error) => shared.health.failed(&error),
             }
             // A full claim means that there is more.
             if is_full && work.free() > 0 {
@@ -221,25 +233,15 @@ struct Work {
 
 impl Work {
     /// Claims runs of a kind and begins them. Whether there may be more.
-    async fn claim(&mut self, kind: Kind) -> bool {
+    async fn claim(&mut self, kind: Kind) -> Result<bool, StoreError> {
         let room = self.room(kind);
         if room.limit == 0 {
-            self.shared.health.passed();
-            return false;
+            return Ok(false);
         }
-        match within(job_runs::claim(&self.shared.pool, &self.shared.name, &room)).await {
-            Ok(claimed) => {
-                self.shared.health.passed();
-                let is_full = claimed.len() >= room.limit;
-                self.begin(claimed, kind);
-                is_full
-            }
-            Err(error) => {
-                self.shared.health.failed(&error);
-                tracing::error!(error = ?error, "the runner failed to claim runs: {error}");
-                false
-            }
-        }
+        let claimed = within(job_runs::claim(&self.shared.pool, &self.shared.name, &room)).await?;
+        let is_full = claimed.len() >= room.limit;
+        self.begin(claimed, kind);
+        Ok(is_full)
     }
 
     /// How many more there may be.

@@ -149,6 +149,10 @@ async fn says_how_to_reach_it_and_leaves_nothing_running(home: Home) -> anyhow::
     .fetch_one(&mut admin)
     .await?;
     assert_eq!((name.as_str(), workspace.as_str()), ("default", text(&run, "workspace_id")?));
+    let may_fill_the_disk = "select count(*) from unnest(array['lo_creat(integer)', 'lo_create(oid)', 'lo_from_bytea(oid, bytea)']) as function,
+                                    unnest(array['postrider_app', 'postrider_worker', 'postrider_read', 'postrider_publish']) as role
+                              where has_function_privilege(role, function, 'execute')";
+    assert_eq!(number(&mut admin, may_fill_the_disk).await?, 0, "no role makes large objects");
     let psql = Command::new("psql")
         .args(["-X", "-A", "-t", "-d", database_url, "-c", "show fsync; show listen_addresses"])
         .output()?;

@@ -71,10 +71,15 @@ fn a_year_of_minutes_is_not_walked() {
     let (due, now) = (at("2030-05-06T08:00:00Z"), at("2031-05-06T08:00:30Z"));
     for misfire in [Misfire::Skip, Misfire::Once, Misfire::All] {
         let policy = Policy { misfire, grace: SignedDuration::from_secs(10), limit: 100 };
-        let begun = std::time::Instant::now();
-        let plan = plan(&minutely, &policy, due, now);
-        // Half a million firings would take far longer.
-        assert!(begun.elapsed().as_secs() < 2, "{misfire} took {:?}", begun.elapsed());
+        let took = |_| {
+            let begun = std::time::Instant::now();
+            (plan(&minutely, &policy, due, now), begun.elapsed())
+        };
+        // Half a million firings would take far longer each time; a machine that is busy may delay one of three.
+        let plans: Vec<_> = (0..3).map(took).collect();
+        let fastest = plans.iter().map(|(_, took)| *took).min().unwrap();
+        assert!(fastest.as_secs() < 2, "{misfire} took {fastest:?}");
+        let plan = plans.into_iter().next().unwrap().0;
         match misfire {
             Misfire::Skip => {
                 let skipped = plan.skipped.unwrap();

@@ -200,6 +200,47 @@ async fn imports_that_take_long_hold_up_nobody() -> anyhow::Result<()> {
     Ok(())
 }
 
+// The two files have the same people in the same order, so that their chunks meet.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_imports_at_once_of_the_same_people_make_one_lead_of_each() -> anyhow::Result<()> {
+    const PEOPLE: usize = 12_000;
+    let stage = Stage::new().await?;
+    let by_id: String = (0..PEOPLE).map(|n| format!("{n},{n}@example.org,A{n}\n")).collect();
+    let by_mail: String = (0..PEOPLE).map(|n| format!("{n}@example.org,B{n}\n")).collect();
+    let files = [
+        ("id", format!("external_id,email,first\n{by_id}")),
+        ("mail", format!("email,second\n{by_mail}only-here@example.org,B\n")),
+    ];
+    let mut imports = Vec::new();
+    for (list, csv) in &files {
+        let call = stage.call("POST", &format!("/leads/import?list={list}")).key(&stage.acme.operator);
+        let call = call.bytes("text/csv", csv.as_bytes());
+        imports.push(tokio::task::spawn_blocking(move || call.send()));
+    }
+    let (mut added, mut updated) = (0, 0);
+    for (import, lines) in imports.into_iter().zip([PEOPLE, PEOPLE + 1]) {
+        let summary = import.await??.expect(200)?;
+        assert_eq!(
+            [&summary["lines"], &summary["repeated"], &summary["bad"]],
+            [&json!(lines), &json!(0), &json!(0)],
+            "{summary}"
+        );
+        added += summary["added"].as_u64().context("no number")?;
+        updated += summary["updated"].as_u64().context("no number")?;
+    }
+    assert_eq!((added, updated), (PEOPLE as u64 + 1, PEOPLE as u64));
+    assert_eq!(stage.count("select count(*) from execution.leads").await?, PEOPLE as i64 + 1);
+    let merged = "select count(*) from execution.leads
+                   where external_id is not null and attributes ? 'first' and attributes ? 'second'";
+    assert_eq!(stage.count(merged).await?, PEOPLE as i64);
+    let members = "select list.name || ' ' || count(*) from execution.lead_list_members as member
+                     join execution.lead_lists as list on list.tenant_id = member.tenant_id and list.id = member.list_id
+                    group by list.name order by list.name";
+    let members = crate::sql::texts(&stage.admin, members).await?;
+    assert_eq!(members, [format!("id {PEOPLE}"), format!("mail {}", PEOPLE + 1)]);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_with_a_key_is_done_once() -> anyhow::Result<()> {
     let stage = Stage::new().await?;

@@ -139,6 +139,31 @@ async fn no_role_can_make_itself_more_than_it_is() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_role_ends_or_sees_the_sessions_of_another_one() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    for victim in [&ROLES[..], &["postgres"]].concat() {
+        let session = world.client(victim).await?;
+        let mut session = session.acquire().await?;
+        let pid = number(&mut *session, "select pg_backend_pid()::bigint").await?;
+        for role in ROLES.into_iter().filter(|role| *role != victim) {
+            let client = world.client(role).await?;
+            for function in ["pg_terminate_backend", "pg_cancel_backend"] {
+                let refused = refusal(execute(&client, format!("select {function}({pid}::int)")).await)?;
+                assert_eq!(refused.code, "42501", "{role} against {victim}: {refused:?}");
+            }
+            let shown = format!("select query from pg_stat_activity where pid = {pid}");
+            assert_eq!(
+                texts(&client, shown).await?,
+                ["<insufficient privilege>"],
+                "{role} looks at {victim}"
+            );
+        }
+        assert_eq!(number(&mut *session, "select pg_backend_pid()::bigint").await?, pid);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn hashes_and_sealed_secrets_are_not_read_by_those_who_serve() -> anyhow::Result<()> {
     let world = World::new().await?;
     let own = Tenant::create(&world.client("postgres").await?, "own").await?.id;

@@ -27,6 +27,30 @@ fn the_diagram_of_an_event_is_the_model_s_table() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[test]
+fn applications_are_granted_postrider_publish_and_no_other_role() -> anyhow::Result<()> {
+    let applications = [" to your_application", "create role shop_app "];
+    let mut granted = 0;
+    for page in [
+        "README.md",
+        "docs/events.md",
+        "docs/operations.md",
+        "docs/production.md",
+        "docs/jobs.md",
+        "docs/guarantees.md",
+    ] {
+        let text = read(page)?;
+        for line in text.lines().filter(|line| applications.iter().any(|words| line.contains(words))) {
+            assert!(line.contains("postrider_publish"), "{page}: {line}");
+            let others = ["postrider_app", "postrider_worker", "postrider_read", "postrider_owner"];
+            assert!(!others.iter().any(|role| line.contains(role)), "{page}: {line}");
+            granted += 1;
+        }
+    }
+    assert!(granted >= 2, "the pages say how an application gets its role");
+    Ok(())
+}
+
 fn step_name(step: EventStep) -> String {
     format!("{step:?}").to_lowercase()
 }

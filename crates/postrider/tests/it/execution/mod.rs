@@ -13,6 +13,7 @@ mod deploy;
 mod document;
 mod facts;
 mod finalize;
+mod importing;
 mod keys;
 mod launch;
 mod limits;

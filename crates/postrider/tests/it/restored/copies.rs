@@ -18,7 +18,7 @@ use crate::{
     http::get,
     postgres::Postgres,
     sql::{execute, number, refusal, texts},
-    world::{Server, Sim, eventually},
+    world::{Server, Sim, World, eventually},
 };
 
 const PEOPLE: usize = 80;
@@ -171,6 +171,67 @@ async fn a_restored_dump_has_the_schema_and_the_rows_of_the_original() -> anyhow
     let findings = copy.findings()?;
     let drift = findings.iter().find(|finding| finding["check"] == "drift").context("drift")?;
     assert_eq!(drift["verdict"], "failure", "{drift}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_part_of_the_recorded_identity_tells_a_copy_by_itself() -> anyhow::Result<()> {
+    let admin = World::new().await?.client("postgres").await?;
+    for (part, recorded, says) in [
+        ("nothing", "", ""),
+        ("system_identifier", "'7'", "the database was recorded in cluster 7, and this is cluster "),
+        ("database_oid", "7", "(oid 7), and this is database "),
+        ("table_oid", "7", "its tables were created again after it was recorded"),
+    ] {
+        let of_here = ["system_identifier", "database_oid", "database_name", "table_oid"];
+        let values = of_here.map(|column| if column == part { recorded } else { column });
+        let mut transaction = admin.begin().await?;
+        let record = format!(
+            "insert into tenancy.epochs (number, installation_id, cause, actor, {}) select 1, gen_random_uuid(), 'enrolled', 'a test', {}
+               from tenancy.database_identity()",
+            of_here.join(", "),
+            values.join(", ")
+        );
+        execute(&mut *transaction, record).await?;
+        let refusal =
+            texts(&mut *transaction, "select coalesce(tenancy.sending_refusal(), '')").await?.concat();
+        assert!(refusal.contains(says) && refusal.is_empty() == says.is_empty(), "{part}: {refusal}");
+        transaction.rollback().await?;
+    }
+    Ok(())
+}
+
+// A process names the epoch and the timeline that it has compared, through whatever connection it reserves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_under_another_epoch_or_timeline_than_the_compared_one_is_refused() -> anyhow::Result<()>
+{
+    let (world, sim) = (World::new().await?, Sim::start(&[])?);
+    let stage = Stage::with_sim(&world, &sim, 1).await?;
+    stage.deploy_one("news", "email").await?;
+    execute(&stage.admin, "select tenancy.enrol('a test')").await?;
+    let here =
+        "select id || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) from tenancy.epochs";
+    let here = texts(&stage.admin, here).await?.concat();
+    let (epoch, timeline) = here.split_once('/').context("no timeline")?;
+    let reserve = "insert into execution.channel_outbox (tenant_id, workspace_id, run_id, job_id, channel, provider, idempotency_key)
+                   select tenant_id, workspace_id, run_id, id, 'email', 'sim', gen_random_uuid()::text from execution.job_queue";
+    for (fence, is_compared) in [
+        (here.clone(), true),
+        (String::new(), true), // a client without a witness
+        (format!("{epoch}/0000FFFF"), false),
+        (format!("{}/{timeline}", Uuid::now_v7()), false),
+        (epoch.to_owned(), false),
+    ] {
+        let mut transaction = stage.admin.begin().await?;
+        execute(&mut *transaction, format!("set local app.fence = '{fence}'")).await?;
+        let reserved = execute(&mut *transaction, reserve).await;
+        if is_compared {
+            reserved.with_context(|| format!("under `{fence}`"))?;
+        } else {
+            assert_eq!(refusal(reserved)?.code, "PR003", "under `{fence}`");
+        }
+        transaction.rollback().await?;
+    }
     Ok(())
 }
 

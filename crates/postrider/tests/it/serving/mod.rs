@@ -4,6 +4,7 @@ mod connections;
 mod draining;
 mod metrics;
 mod outage;
+mod readiness;
 mod refusals;
 mod routes;
 mod starving;

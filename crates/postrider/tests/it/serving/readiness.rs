@@ -1,0 +1,47 @@
+//! `/readyz` of a process whose roles cannot work, role by role.
+
+use super::SECRET;
+use crate::{
+    http::get,
+    sql::execute,
+    world::{Server, Sim, World, eventually},
+};
+
+/// Loops of the roles, each with a function that it cannot work without. The roles of one round differ.
+const ROUNDS: [&[(&str, &str)]; 3] = [
+    &[
+        ("campaigns", "execution.claim_queued_jobs"),
+        ("resolver", "execution.claim_doubts"),
+        ("dispatcher", "channels.claim_replies"),
+        ("relay", "events.claim_events"),
+        ("scheduler", "jobs.due_schedules"),
+    ],
+    &[("dispatcher", "channels.reclaim_replies"), ("scheduler", "jobs.claim_runs")],
+    &[("dispatcher", "channels.claim_unfinished_messages"), ("scheduler", "jobs.fire_waiting")],
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_is_not_ready_while_any_loop_of_its_roles_cannot_work() -> anyhow::Result<()> {
+    let (world, sim) = (World::new().await?, Sim::start(&["--secret", SECRET])?);
+    let admin = world.client("postgres").await?;
+    let roles = "campaigns,resolver,dispatcher,relay,scheduler";
+    let server = Server::start(&world, roles, &sim.sink("shop", SECRET))?;
+    let ready = || get(&server.http_url, "/readyz");
+    eventually("it is ready", async || Ok(ready()?.status == 200)).await?;
+    for round in ROUNDS {
+        for (_, function) in round {
+            execute(&admin, format!("revoke execute on function {function} from postrider_worker")).await?;
+        }
+        eventually(&format!("none of these can work: {round:?}"), async || {
+            let ready = ready()?;
+            let says = |role: &str| ready.body.contains(&format!("{role} cannot work: it has failed for "));
+            Ok(ready.status == 503 && round.iter().all(|(role, _)| says(role)))
+        })
+        .await?;
+        for (_, function) in round {
+            execute(&admin, format!("grant execute on function {function} to postrider_worker")).await?;
+        }
+        eventually("all work again", async || Ok(ready()?.status == 200)).await?;
+    }
+    Ok(())
+}
