@@ -1,11 +1,11 @@
-//! Campaigns: channels, the states of phases, runs, jobs and items, and what follows from what.
+//! Campaigns: channels, and the states of phases, runs, send jobs and items with their transitions.
 //!
-//! What is absent from a table of transitions cannot happen: the database refuses it too, and a test compares the two.
+//! A transition that is not in its table cannot happen: the database refuses it, too, and a test compares both.
 
 use crate::words::words;
 
 words!(
-    /// How people are reached.
+    /// The channel of a message.
     Channel, "channel" {
         /// An e-mail to a lead.
         Email => "email",
@@ -13,7 +13,7 @@ words!(
         Voice => "voice",
         /// A post to the public.
         Social => "social",
-        /// An answer to somebody who wrote. Campaigns have none.
+        /// A reply in a chat. Campaigns do not use it.
         Chat => "chat",
     }
 );
@@ -21,35 +21,35 @@ words!(
 words!(
     /// The state of a phase.
     PhaseStatus, "phase status" {
-        /// Nothing was deployed.
+        /// The phase was never started.
         NotStarted => "not_started",
         /// A run is under way, or another service works on it.
         InProgress => "in_progress",
-        /// Nothing new is reserved until it is resumed.
+        /// Workers reserve no further items until the phase is resumed.
         Paused => "paused",
-        /// Its run ended within the tolerance.
+        /// The run ended within the failure tolerance.
         Completed => "completed",
-        /// Its run ended outside the tolerance.
+        /// The run ended outside the failure tolerance.
         Failed => "failed",
     }
 );
 
 words!(
-    /// What changes the state of a phase.
+    /// A control or an event that changes the state of a phase.
     PhaseTrigger, "phase control" {
-        /// It begins.
+        /// Start the phase.
         Start => "start",
-        /// It is suspended.
+        /// Suspend the phase.
         Pause => "pause",
-        /// It goes on.
+        /// Continue a paused phase.
         Resume => "resume",
-        /// What failed is tried again.
+        /// Send the failed items of the last run again.
         Retry => "retry",
-        /// All of it is done again.
+        /// Deploy the audience again.
         Rerun => "rerun",
-        /// It has ended well.
+        /// End the phase with success.
         Complete => "complete",
-        /// It has ended badly.
+        /// End the phase with failure.
         Fail => "fail",
     }
 );
@@ -57,55 +57,55 @@ words!(
 words!(
     /// The state of a run, computed from its jobs.
     RunStatus, "run status" {
-        /// Its jobs exist and none was taken yet.
+        /// No worker has claimed a send job of the run yet.
         Queued => "queued",
-        /// A job was taken.
+        /// A worker claimed a send job of the run.
         Running => "running",
-        /// Every job completed.
+        /// Every send job completed.
         Completed => "completed",
-        /// Some of it succeeded.
+        /// Some items succeeded.
         Partial => "partial",
-        /// None of it succeeded.
+        /// No item succeeded.
         Failed => "failed",
     }
 );
 
 words!(
-    /// Why a run was made.
+    /// The cause of a run.
     RunCause, "cause of a run" {
         /// The phase was started.
         Start => "start",
-        /// What had failed is tried again.
+        /// The phase was retried: the run has the failed items of the run before.
         Retry => "retry",
-        /// Everybody is addressed again.
+        /// The phase was rerun: the run has the whole audience, or its failed items.
         Rerun => "rerun",
     }
 );
 
 words!(
-    /// The state of a job.
+    /// The state of a send job.
     JobStatus, "job status" {
-        /// It waits for a worker.
+        /// The job waits for a worker.
         Queued => "queued",
-        /// A worker holds it.
+        /// A worker claimed the job.
         Locked => "locked",
-        /// Every item has an end, and not all of them failed.
+        /// Every item is terminal, and not all of them failed.
         Completed => "completed",
-        /// Not finished; it comes again at `run_after`.
+        /// Some items are not terminal; the job is queued again at `run_after`.
         Failed => "failed",
-        /// There is nothing left to try.
+        /// All items failed, or no attempts are left.
         Dead => "dead",
     }
 );
 
 words!(
-    /// What a job came to.
+    /// The computed outcome of a send job.
     JobOutcome, "job outcome" {
         /// All items succeeded or were skipped.
         Completed => "completed",
-        /// Some did.
+        /// Some items succeeded or were skipped.
         Partial => "partial",
-        /// None did.
+        /// All items failed.
         Failed => "failed",
     }
 );
@@ -113,54 +113,54 @@ words!(
 words!(
     /// The state of an item: one row of the outbox, one key, at most one provider call.
     ItemStatus, "item status" {
-        /// Reserved: the call is under way, or nobody knows (then it is in doubt).
+        /// The item is reserved: its call is under way, or its outcome is unknown and the item is in doubt.
         Queued => "queued",
-        /// The provider took the e-mail.
+        /// The provider accepted the e-mail.
         Sent => "sent",
         /// The provider placed the call.
         Called => "called",
         /// The provider published the post.
         Posted => "posted",
-        /// The provider refused, or provably nothing left us.
+        /// The provider refused the item, or provably nothing was sent.
         Failed => "failed",
-        /// No call was made on purpose.
+        /// The worker skipped the item on purpose, without a call.
         Skipped => "skipped",
     }
 );
 
 words!(
-    /// What a phase is.
+    /// The kind of a phase.
     PhaseKind, "phase kind" {
-        /// We send it.
+        /// Postrider sends the items of the phase.
         Delivery => "delivery",
-        /// Another service does it and reports.
+        /// Another service does the work and reports it.
         External => "external",
     }
 );
 
 words!(
-    /// What a campaign's history consists of.
+    /// The type of an event in a campaign's history.
     EventType, "event type" {
-        /// A phase began, or began again.
+        /// A phase was started, retried or rerun.
         PhaseStarted => "phase_started",
         /// A phase was suspended.
         PhasePaused => "phase_paused",
-        /// A phase goes on.
+        /// A phase was resumed.
         PhaseResumed => "phase_resumed",
-        /// A phase ended well.
+        /// A phase ended with success.
         PhaseCompleted => "phase_completed",
-        /// A phase ended badly.
+        /// A phase ended with failure.
         PhaseFailed => "phase_failed",
-        /// How far a phase is.
+        /// The progress of a phase.
         CampaignProgress => "campaign_progress",
     }
 );
 
 impl Channel {
-    /// Those that campaigns can use.
+    /// The channels that campaigns can use.
     pub const OF_CAMPAIGNS: &[Self] = &[Self::Email, Self::Voice, Self::Social];
 
-    /// How success is called on it.
+    /// The status of a successful item of this channel.
     #[must_use]
     pub const fn success(self) -> ItemStatus {
         match self {
@@ -171,8 +171,7 @@ impl Channel {
     }
 }
 
-/// Every legal change of a phase: from where, by what, to where. Nothing else is said about phases anywhere: the database, the API and the
-/// documents are tested against this table.
+/// Every legal transition of a phase: from, trigger, to. Tests compare the database, the API and docs/lifecycle.md with this table.
 pub const PHASE_MACHINE: &[(PhaseStatus, PhaseTrigger, PhaseStatus)] = &[
     (PhaseStatus::NotStarted, PhaseTrigger::Start, PhaseStatus::InProgress),
     (PhaseStatus::InProgress, PhaseTrigger::Pause, PhaseStatus::Paused),
@@ -183,7 +182,7 @@ pub const PHASE_MACHINE: &[(PhaseStatus, PhaseTrigger, PhaseStatus)] = &[
     (PhaseStatus::Failed, PhaseTrigger::Retry, PhaseStatus::InProgress),
 ];
 
-/// Every legal change of a run.
+/// Every legal transition of a run.
 pub const RUN_TRANSITIONS: &[(RunStatus, RunStatus)] = &[
     (RunStatus::Queued, RunStatus::Running),
     (RunStatus::Running, RunStatus::Completed),
@@ -191,7 +190,7 @@ pub const RUN_TRANSITIONS: &[(RunStatus, RunStatus)] = &[
     (RunStatus::Running, RunStatus::Failed),
 ];
 
-/// Every legal change of a job. `locked` goes back to `queued` when its worker hands it back, or is gone.
+/// Every legal transition of a send job. `locked` returns to `queued` when the worker releases the job or its lock is stale.
 pub const JOB_TRANSITIONS: &[(JobStatus, JobStatus)] = &[
     (JobStatus::Queued, JobStatus::Locked),
     (JobStatus::Locked, JobStatus::Completed),
@@ -201,7 +200,7 @@ pub const JOB_TRANSITIONS: &[(JobStatus, JobStatus)] = &[
     (JobStatus::Failed, JobStatus::Dead),
 ];
 
-/// Every legal change of an item.
+/// Every legal transition of an item.
 pub const ITEM_TRANSITIONS: &[(ItemStatus, ItemStatus)] = &[
     (ItemStatus::Queued, ItemStatus::Sent),
     (ItemStatus::Queued, ItemStatus::Called),
@@ -211,19 +210,19 @@ pub const ITEM_TRANSITIONS: &[(ItemStatus, ItemStatus)] = &[
 ];
 
 impl PhaseStatus {
-    /// Whether this change is legal.
+    /// Whether this transition is legal.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         PHASE_MACHINE.iter().any(|(from, _, to)| (*from, *to) == (self, next))
     }
 
-    /// Where a trigger leads from here, if anywhere.
+    /// The state that a trigger leads to from this one, if the transition is legal.
     #[must_use]
     pub fn after(self, trigger: PhaseTrigger) -> Option<Self> {
         PHASE_MACHINE.iter().find(|(from, by, _)| (*from, *by) == (self, trigger)).map(|(_, _, to)| *to)
     }
 
-    /// What may be done about a phase of this kind from here. A delivery ends by itself.
+    /// The triggers that a caller may use on a phase of this kind in this state. Workers end a delivery phase.
     pub fn allowed(self, kind: PhaseKind) -> impl Iterator<Item = PhaseTrigger> {
         PHASE_MACHINE
             .iter()
@@ -233,7 +232,7 @@ impl PhaseStatus {
 }
 
 impl PhaseTrigger {
-    /// The state that it asks for.
+    /// The state that this trigger leads to.
     #[must_use]
     pub fn goal(self) -> PhaseStatus {
         match self {
@@ -244,13 +243,13 @@ impl PhaseTrigger {
         }
     }
 
-    /// Whether somebody may say it about a phase of this kind.
+    /// Whether a caller may use this trigger on a phase of this kind.
     #[must_use]
     pub fn is_for(self, kind: PhaseKind) -> bool {
         kind == PhaseKind::External || !matches!(self, Self::Complete | Self::Fail)
     }
 
-    /// The event that tells of it.
+    /// The event that records this trigger.
     #[must_use]
     pub fn event(self) -> EventType {
         match self {
@@ -264,7 +263,7 @@ impl PhaseTrigger {
 }
 
 impl EventType {
-    /// The state of the phase after it. Progress has none: it never touches the state.
+    /// The state of the phase after this event. Progress does not change the state.
     #[must_use]
     pub fn sets(self) -> Option<PhaseStatus> {
         match self {
@@ -278,13 +277,13 @@ impl EventType {
 }
 
 impl RunStatus {
-    /// Whether this change is legal.
+    /// Whether this transition is legal.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         RUN_TRANSITIONS.contains(&(self, next))
     }
 
-    /// Whether nothing can follow.
+    /// Whether no transition leaves this state.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         !RUN_TRANSITIONS.iter().any(|(from, _)| *from == self)
@@ -292,13 +291,13 @@ impl RunStatus {
 }
 
 impl JobStatus {
-    /// Whether this change is legal.
+    /// Whether this transition is legal.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         JOB_TRANSITIONS.contains(&(self, next))
     }
 
-    /// Whether nothing can follow.
+    /// Whether no transition leaves this state.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         !JOB_TRANSITIONS.iter().any(|(from, _)| *from == self)
@@ -306,13 +305,13 @@ impl JobStatus {
 }
 
 impl ItemStatus {
-    /// Whether this change is legal.
+    /// Whether this transition is legal.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         ITEM_TRANSITIONS.contains(&(self, next))
     }
 
-    /// Whether nothing can follow.
+    /// Whether no transition leaves this state.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         !ITEM_TRANSITIONS.iter().any(|(from, _)| *from == self)
@@ -324,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_read_back_and_others_are_refused_with_the_known_ones() {
+    fn words_are_parsed_back_and_unknown_ones_are_refused_with_the_known_ones() {
         for status in ItemStatus::ALL {
             assert_eq!(status.as_str().parse(), Ok(*status));
         }
@@ -345,7 +344,7 @@ mod tests {
             assert_eq!(by.goal(), *to);
             assert_eq!(by.event().sets(), Some(*to));
         }
-        // A state and a trigger lead to one place at most.
+        // A state and a trigger lead to one state at most.
         for (n, (from, by, _)) in PHASE_MACHINE.iter().enumerate() {
             assert!(PHASE_MACHINE.iter().skip(n + 1).all(|other| (other.0, other.1) != (*from, *by)));
         }
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_ends_by_itself() {
+    fn callers_cannot_complete_or_fail_a_delivery_phase() {
         let allowed =
             |kind| PhaseStatus::InProgress.allowed(kind).map(PhaseTrigger::as_str).collect::<Vec<_>>();
         assert_eq!(allowed(PhaseKind::Delivery), ["pause"]);
@@ -379,11 +378,11 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_are_those_of_the_contract() {
-        let ends = |all: &[ItemStatus]| -> Vec<&'static str> {
+    fn the_terminal_states_are_those_of_the_contract() {
+        let terminal = |all: &[ItemStatus]| -> Vec<&'static str> {
             all.iter().filter(|status| status.is_terminal()).map(|status| status.as_str()).collect()
         };
-        assert_eq!(ends(ItemStatus::ALL), ["sent", "called", "posted", "failed", "skipped"]);
+        assert_eq!(terminal(ItemStatus::ALL), ["sent", "called", "posted", "failed", "skipped"]);
         let runs: Vec<_> = RunStatus::ALL.iter().filter(|status| status.is_terminal()).collect();
         assert_eq!(runs, [&RunStatus::Completed, &RunStatus::Partial, &RunStatus::Failed]);
         let jobs: Vec<_> = JobStatus::ALL.iter().filter(|status| status.is_terminal()).collect();

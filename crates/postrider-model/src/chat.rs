@@ -1,6 +1,6 @@
-//! Chat: somebody writes, the product answers, and the answer reaches them.
+//! Chat: the messages of chat users, and the replies to them.
 //!
-//! What is absent from a table of transitions cannot happen: the database refuses it too, and a test compares the two.
+//! A transition that is not in its table cannot happen: the database refuses it, too, and a test compares both.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 use crate::{ids::OutboxId, words::words};
 
 words!(
-    /// What became of a message that came in.
+    /// The state of an inbound message.
     MessageStatus, "message status" {
-        /// It is written down, and is being executed.
+        /// The message is stored, and an executor works on it.
         Accepted => "accepted",
-        /// It was executed, and its reply is in the outbox.
+        /// The message was executed, and its reply is in the outbox.
         Executed => "executed",
-        /// Nobody knows who wrote it.
+        /// The sender is not linked to a user.
         DeniedUnlinked => "denied_unlinked",
-        /// Who wrote it may not.
+        /// The sender's role does not permit it.
         DeniedRbac => "denied_rbac",
-        /// The sentinel does not want it executed.
+        /// The sentinel refused it.
         DeniedSentinel => "denied_sentinel",
-        /// It could not be executed, or its reply could not be put into the outbox. It is taken up again.
+        /// The execution failed, or the reply could not be stored in the outbox. The message is executed again.
         DispatchFailed => "dispatch_failed",
     }
 );
@@ -30,18 +30,18 @@ words!(
 words!(
     /// The state of a reply.
     ReplyStatus, "reply status" {
-        /// It waits for its time.
+        /// The reply waits until `next_attempt_at`.
         Pending => "pending",
-        /// A dispatcher holds it.
+        /// A dispatcher claimed the reply.
         Sending => "sending",
-        /// The provider has it.
+        /// The provider accepted the reply.
         Sent => "sent",
-        /// It failed too often, or for good. A person may queue it again.
+        /// The reply failed too often, or cannot succeed. A person may queue it again.
         Dead => "dead",
     }
 );
 
-/// Every legal change of a message.
+/// Every legal transition of a message.
 pub const MESSAGE_MACHINE: &[(MessageStatus, MessageStatus)] = &[
     (MessageStatus::Accepted, MessageStatus::Executed),
     (MessageStatus::Accepted, MessageStatus::DeniedUnlinked),
@@ -54,7 +54,7 @@ pub const MESSAGE_MACHINE: &[(MessageStatus, MessageStatus)] = &[
     (MessageStatus::DispatchFailed, MessageStatus::DeniedSentinel),
 ];
 
-/// Every legal change of a reply. The last one is a person's.
+/// Every legal transition of a reply. Only a person causes the last one.
 pub const REPLY_MACHINE: &[(ReplyStatus, ReplyStatus)] = &[
     (ReplyStatus::Pending, ReplyStatus::Sending),
     (ReplyStatus::Sending, ReplyStatus::Sent),
@@ -66,59 +66,59 @@ pub const REPLY_MACHINE: &[(ReplyStatus, ReplyStatus)] = &[
 /// Longest text of a message or a reply, in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
-/// What somebody wrote, whatever the provider calls the parts.
+/// A message from a chat user, in the same form for every provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboundMessage {
-    /// The provider's name for it: the same each time it is delivered.
+    /// The provider's id of the message, the same for every delivery.
     pub provider_message_id: String,
-    /// Who wrote it, in the provider's words.
+    /// The provider's id of the sender.
     pub sender_id: String,
-    /// Where a reply goes: a conversation, a chat, a number.
+    /// The address of a reply: a conversation, a chat or a number.
     pub recipient_id: String,
     /// The part of the conversation that a reply belongs to.
     pub thread: Option<String>,
-    /// The words.
+    /// The text.
     pub text: String,
 }
 
-/// What a provider tells about a reply without being asked.
+/// A status callback of a provider about a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryReport {
-    /// Which reply, where the provider gives back what it was given.
+    /// Id of the reply, if the provider returns the id that it received with the call.
     pub reply_id: Option<OutboxId>,
-    /// The provider's own name for what it sent.
+    /// The provider's id of the sent message.
     pub provider_message_id: String,
-    /// How that goes, in the provider's word.
+    /// The delivery status, in the provider's words.
     pub status: String,
-    /// Whether it proves that the provider acted.
+    /// Whether this report proves that the provider acted.
     pub proves_action: bool,
-    /// When that was so.
+    /// Time of the status.
     pub at: Option<Timestamp>,
-    /// What went wrong, in the provider's words.
+    /// The error, in the provider's words.
     pub error: Option<String>,
 }
 
-/// A reply, whatever the provider calls the parts: `channel_outbox.payload`. A newer version may have written more into it.
+/// A reply, in the same form for every provider: `channel_outbox.payload`. A newer version may add fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
-    /// The words.
+    /// The text.
     pub text: String,
     /// The part of the conversation that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
 }
 
-/// What must not be executed, although its sender may write.
+/// Rules that refuse messages of permitted senders.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sentinel {
-    /// Words and phrases, in any case; a word is not found inside another one.
+    /// Blocked words and phrases, compared without case; a word does not match inside another word.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blocked_words: Vec<String>,
     /// Most messages of one sender in a minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages_per_minute: Option<u32>,
-    /// Who is asked last, by HTTP.
+    /// URL of an HTTP service that is asked after the other rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
@@ -129,7 +129,7 @@ impl Sentinel {
     /// The highest rate: more messages of a minute are not counted.
     pub const RATE_MAX: u32 = 999;
 
-    /// What is wrong with these rules, and what to do about it.
+    /// The first problem of these rules, if there is one.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         if self.blocked_words.len() > Self::WORDS_MAX {
@@ -137,7 +137,7 @@ impl Sentinel {
         }
         if let Some(word) = self.blocked_words.iter().find(|word| plain(word) == " " || word.len() > 255) {
             return Some(format!(
-                "`{word}` is no word that could be blocked: it needs letters, and at most 255 bytes"
+                "`{word}` is not a word that can be blocked: it needs letters or digits, and at most 255 bytes"
             ));
         }
         self.messages_per_minute.filter(|most| !(1..=Self::RATE_MAX).contains(most)).map(|_| {
@@ -148,8 +148,8 @@ impl Sentinel {
         })
     }
 
-    /// Why a message must not be executed, if its rules say so. `recent` counts the sender's messages of the last minute, this one
-    /// included.
+    /// The reason why these rules refuse a message, if they do. `recent` counts the sender's messages of the last minute, including
+    /// this one.
     #[must_use]
     pub fn objection(&self, text: &str, recent: u32) -> Option<String> {
         if let Some(most) = self.messages_per_minute.filter(|most| recent > *most) {
@@ -171,7 +171,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// When a reply that failed is tried again: `base × 2^n`, jittered and capped.
+/// Backoff of failed replies: `base × 2^n`, with jitter and a cap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetrySchedule {
     /// The pause after the first failure, before jitter.
@@ -180,12 +180,12 @@ pub struct RetrySchedule {
     pub jitter_min: f64,
     /// … and this.
     pub jitter_max: f64,
-    /// No pause is longer.
+    /// Longest pause.
     pub pause_max: Duration,
 }
 
 impl RetrySchedule {
-    /// How long to wait after so many failures, the first is 1. `random` lies between 0 and 1 and decides the jitter.
+    /// The pause after this many failures, counted from 1. `random` lies between 0 and 1 and decides the jitter.
     #[must_use]
     pub fn pause(&self, failures: u32, random: f64) -> Duration {
         let doubled =
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinel_knows_words_from_parts_of_words() {
+    fn a_sentinel_does_not_match_parts_of_words() {
         let words = |words: &[&str]| Sentinel {
             blocked_words: words.iter().map(|&word| word.to_owned()).collect(),
             ..Sentinel::default()
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinel_counts_the_message_that_is_asked_about() {
+    fn a_sentinel_counts_the_message_that_it_checks() {
         let slow = Sentinel { messages_per_minute: Some(2), ..Sentinel::default() };
         assert_eq!([1, 2, 3].map(|recent| slow.objection("hi", recent).is_some()), [false, false, true]);
         for (rate, is_fine) in [(0, false), (1, true), (999, true), (1000, false)] {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leaves_a_state_that_is_final() {
+    fn no_transition_leaves_a_final_state() {
         let left: Vec<MessageStatus> = MESSAGE_MACHINE.iter().map(|(from, _)| *from).collect();
         for last in [
             MessageStatus::Executed,

@@ -1,6 +1,6 @@
 //! The frozen contracts: names that other programs rely on.
 //!
-//! Each source document of Postrider fixes tables, columns, functions and words. They are listed here with the columns and words that
+//! Each contract fixes tables, columns, functions and words. They are listed here with the columns and words that
 //! Postrider adds. The migrator and `postrider doctor` compare the database with this list, and it is closed: something
 //! missing is a finding, and so is something more. `docs/contract.md` shows the same list.
 
@@ -9,10 +9,10 @@ use std::fmt::Write;
 /// Version of all contracts together.
 pub const VERSION: u32 = 1;
 
-/// The names that one source document fixes.
+/// The names that one contract fixes.
 #[derive(Debug)]
 pub struct Contract {
-    /// What the document is about.
+    /// The subject of the contract.
     pub subject: &'static str,
     /// A schema that holds the tables and functions of this contract and nothing else.
     pub only_these_in: Option<&'static str>,
@@ -27,7 +27,7 @@ pub struct Contract {
 pub struct Table {
     /// Name with its schema.
     pub name: &'static str,
-    /// Columns of the document.
+    /// Columns that the contract fixes.
     pub columns: &'static [(&'static str, &'static str)],
     /// Columns that Postrider adds.
     pub ours: &'static [(&'static str, &'static str)],
@@ -40,7 +40,7 @@ pub struct Table {
 pub struct Words {
     /// Name of the column.
     pub column: &'static str,
-    /// Words of the document.
+    /// Words that the contract fixes.
     pub words: &'static [&'static str],
     /// Words that Postrider adds.
     pub ours: &'static [&'static str],
@@ -55,7 +55,7 @@ pub struct Function {
     pub arguments: &'static str,
     /// Result, as Postgres writes it.
     pub result: &'static str,
-    /// Whether the document fixes the name alone.
+    /// Whether the contract fixes only the name, and Postrider chose the arguments.
     pub arguments_are_ours: bool,
 }
 
@@ -507,8 +507,8 @@ pub fn as_markdown() -> String {
         }
         for table in contract.tables {
             let _ = writeln!(page, "`{}`\n\n| column | type | |\n|---|---|---|", table.name);
-            let of_document = table.columns.iter().map(|column| (column, ""));
-            for ((name, kind), whose) in of_document.chain(table.ours.iter().map(|column| (column, "ours"))) {
+            let fixed = table.columns.iter().map(|column| (column, ""));
+            for ((name, kind), whose) in fixed.chain(table.ours.iter().map(|column| (column, "ours"))) {
                 let _ = writeln!(page, "| `{name}` | {kind} | {whose} |");
             }
             for words in table.words {
@@ -522,7 +522,7 @@ pub fn as_markdown() -> String {
         }
         for function in contract.functions {
             let note = if function.arguments_are_ours {
-                " (the document fixes the name, the arguments are ours)"
+                " (the contract fixes the name, the arguments are ours)"
             } else {
                 ""
             };
@@ -554,14 +554,18 @@ mod tests {
     const BEGIN: &str = "<!-- The list: made from the model; UPDATE_CONTRACT=1 cargo test -p postrider-model contract writes it. -->\n\n";
     const END: &str = "<!-- End of the list. -->\n";
 
-    /// With UPDATE_CONTRACT set, the page is written anew instead.
+    /// With UPDATE_CONTRACT set, the test writes the page instead.
     #[test]
     fn the_page_shows_the_list_of_the_model() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contract.md");
         let page = std::fs::read_to_string(&path).unwrap();
-        let (before, rest) = page.split_once(BEGIN).expect("the page marks where the list begins");
-        let (list, after) = rest.split_once(END).expect("the page marks where the list ends");
-        assert!(before.contains(&format!("frozen version {VERSION}")), "the page names the version");
+        let (before, rest) =
+            page.split_once(BEGIN).expect("docs/contract.md has no marker where the list begins");
+        let (list, after) = rest.split_once(END).expect("docs/contract.md has no marker where the list ends");
+        assert!(
+            before.contains(&format!("frozen version {VERSION}")),
+            "docs/contract.md does not name the version"
+        );
         if std::env::var_os("UPDATE_CONTRACT").is_some() {
             std::fs::write(&path, format!("{before}{BEGIN}{}{END}{after}", as_markdown())).unwrap();
             return;

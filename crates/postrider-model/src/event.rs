@@ -1,4 +1,4 @@
-//! Domain events: what one is, which states it passes through, how long it waits after a failure.
+//! Domain events: their fields, states and backoff.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Largest payload, in bytes of its JSONB form. The database holds the same limit.
 pub const PAYLOAD_BYTES_MAX: usize = 256 * 1024;
 
-/// An event as it is delivered. Its `id` stays the same however often it is delivered.
+/// An event as sinks receive it. Every delivery of an event has the same `id`.
 #[derive(Debug, Serialize)]
 pub struct Event {
-    /// What a consumer recognises a repeat by.
+    /// The id by which a consumer recognises a repeat.
     pub id: EventId,
-    /// What kind of thing the event is about.
+    /// The kind of thing the event is about.
     pub aggregate_type: String,
-    /// Which one.
+    /// The id of that thing.
     pub aggregate_id: String,
-    /// What happened.
+    /// The event type, such as `order.placed`.
     pub event_type: String,
-    /// The data, as the publisher gave it.
+    /// The payload, as the publisher wrote it.
     pub payload: Box<RawValue>,
-    /// How often its delivery has failed.
+    /// Number of failed deliveries.
     pub retry_count: i32,
     /// When it was published.
     pub created_at: Timestamp,
@@ -37,13 +37,13 @@ pub struct Event {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewEvent {
-    /// What kind of thing the event is about.
+    /// The kind of thing the event is about.
     pub aggregate_type: String,
-    /// Which one.
+    /// The id of that thing.
     pub aggregate_id: String,
-    /// What happened.
+    /// The event type, such as `order.placed`.
     pub event_type: String,
-    /// The data, letter for letter: numbers keep all their digits.
+    /// The payload, unchanged: numbers keep all their digits.
     pub payload: Box<RawValue>,
 }
 
@@ -53,17 +53,17 @@ pub enum InvalidEvent {
     /// A name is missing.
     #[error("{field} is empty; give it a value such as `{example}`")]
     Empty {
-        /// Which one.
+        /// Name of the field.
         field: &'static str,
-        /// What it could be.
+        /// A valid value.
         example: &'static str,
     },
     /// A name is too long.
     #[error("{field} has {bytes} bytes; the limit is {NAME_BYTES_MAX}")]
     TooLong {
-        /// Which one.
+        /// Name of the field.
         field: &'static str,
-        /// How long it is.
+        /// Length of the value.
         bytes: usize,
     },
     /// Postgres cannot store the character with the number zero.
@@ -72,13 +72,13 @@ pub enum InvalidEvent {
     /// A control character would not survive headers and subjects.
     #[error("{field} contains a control character; use printable text")]
     ControlCharacter {
-        /// Which one.
+        /// Name of the field.
         field: &'static str,
     },
 }
 
 impl NewEvent {
-    /// Says what is wrong before the database would.
+    /// Checks the limits that the database enforces, too.
     pub fn check(&self) -> Result<(), InvalidEvent> {
         let fields = [
             ("aggregate_type", &self.aggregate_type, "order"),
@@ -96,7 +96,7 @@ impl NewEvent {
                 return Err(InvalidEvent::ControlCharacter { field });
             }
         }
-        // Parsing is only for the rare text that may hold the character; `\\u0000` after a backslash is none.
+        // Only a text with `\u0000` is parsed, because the same letters after another backslash are not the character.
         let suspicious = self.payload.get().contains("\\u0000");
         if suspicious && serde_json::from_str(self.payload.get()).is_ok_and(|value| holds_nul(&value)) {
             return Err(InvalidEvent::NulInPayload);
@@ -118,28 +118,28 @@ pub fn holds_nul(value: &serde_json::Value) -> bool {
     }
 }
 
-/// Where an event stands. The table has no status column: the state follows from its times.
+/// The state of an event. The table has no status column: the state follows from the times of the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventState {
-    /// Nobody holds it; it is delivered once `process_after` has passed.
+    /// No processor claimed the event; it is delivered after `process_after`.
     Pending,
-    /// A processor holds it, for five minutes at most.
+    /// A processor claimed the event, for five minutes at most.
     Claimed,
-    /// Done, for ever.
+    /// The event is processed and never changes again.
     Processed,
 }
 
 use EventState::{Claimed, Pending, Processed};
 
-/// What moves an event from one state to another.
+/// A step that moves an event from one state to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventStep {
-    /// `claim_outbox_events`, also of a claim that went stale.
+    /// `claim_outbox_events`, also of an event whose claim is stale.
     Claim,
     /// `complete_outbox_event` with success.
     Succeed,
-    /// `complete_outbox_event` without success: back to waiting, later.
+    /// `complete_outbox_event` without success: the event waits for its backoff.
     Fail,
     /// A person asks for a delivery now.
     RetryNow,
@@ -147,7 +147,7 @@ pub enum EventStep {
     Close,
 }
 
-/// Every legal change of an event. What is absent is rejected, here and by the database.
+/// Every legal transition of an event. All others are rejected, here and by the database.
 pub const TRANSITIONS: &[(EventState, EventStep, EventState)] = &[
     (Pending, EventStep::Claim, Claimed),
     (Claimed, EventStep::Claim, Claimed),
@@ -169,7 +169,7 @@ impl EventState {
     }
 }
 
-/// How long an event waits after a failure, by the failures it had before: 2^n seconds, at most 1024.
+/// Backoff of an event by the number of failures before: 2^n seconds, at most 1024.
 #[must_use]
 pub fn backoff(retry_count: u32) -> Duration {
     Duration::from_secs(1 << retry_count.min(10))
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leaves_processed() {
+    fn no_transition_leaves_processed() {
         for next in EventState::ALL {
             assert!(!Processed.may_become(next));
         }

@@ -1,4 +1,4 @@
-//! One type per kind of id. They are UUIDv7 made by us; people see them with a prefix, programs see the bare UUID.
+//! One type per kind of id. Postrider creates ids as UUIDv7; people see them with a prefix, programs see the bare UUID.
 
 use std::{fmt, str::FromStr};
 
@@ -47,7 +47,7 @@ macro_rules! id {
 }
 
 id!(
-    /// A tenant: whose rows these are.
+    /// A tenant.
     TenantId,
     "tenant"
 );
@@ -68,23 +68,23 @@ id!(
 );
 
 id!(
-    /// A message that came in.
+    /// An inbound chat message.
     ChannelMessageId,
     "message"
 );
 id!(
-    /// Who a sender of messages is.
+    /// A link from a sender at an account to a user and a role.
     LinkId,
     "link"
 );
 id!(
-    /// What executes messages.
+    /// An executor of inbound messages.
     ExecutorId,
     "executor"
 );
 
 id!(
-    /// Something that can be run (the row; people know it by its name).
+    /// A function that job runs call (the row; people use its name).
     FunctionId,
     "function"
 );
@@ -120,7 +120,7 @@ id!(
     "run"
 );
 id!(
-    /// A part of a run that one worker holds at a time.
+    /// A send job: a part of a run that one worker claims at a time.
     JobId,
     "job"
 );
@@ -136,22 +136,22 @@ id!(
     "job_run"
 );
 id!(
-    /// When a function is to run.
+    /// A schedule of a function.
     ScheduleId,
     "schedule"
 );
 id!(
-    /// A run that failed for good: an entry of the dead letters.
+    /// A dead letter: a job run that failed and is not retried.
     SyncErrorId,
     "sync_error"
 );
 id!(
-    /// Something that is wrong, for as long as it is.
+    /// An alert.
     AlertId,
     "alert"
 );
 id!(
-    /// What a person is asked to decide about an alert.
+    /// A decision that a person makes about an alert.
     DecisionCardId,
     "card"
 );

@@ -1,6 +1,6 @@
-//! Scheduled jobs: functions, their runs, and what is tried again when.
+//! Scheduled jobs: functions, their job runs, and retries.
 //!
-//! What is absent from a table of transitions cannot happen: the database refuses it too, and a test compares the two.
+//! A transition that is not in its table cannot happen: the database refuses it, too, and a test compares both.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 use crate::words::words;
 
 words!(
-    /// The state of a run.
+    /// The state of a job run.
     JobRunStatus, "run status" {
-        /// It waits for a runner, or one is at it.
+        /// The run waits for a runner, or a runner claimed it.
         Running => "running",
-        /// It is done.
+        /// The run succeeded.
         Completed => "completed",
-        /// It failed: it waits for its next try, or for a person.
+        /// The run failed: it waits for its retry, or is a dead letter.
         Failed => "failed",
-        /// A person gave it up.
+        /// A person cancelled the run.
         Cancelled => "cancelled",
     }
 );
 
-/// Every legal change of a run.
+/// Every legal transition of a job run.
 pub const JOB_RUN_MACHINE: &[(JobRunStatus, JobRunStatus)] = &[
     (JobRunStatus::Running, JobRunStatus::Completed),
     (JobRunStatus::Running, JobRunStatus::Failed),
@@ -34,13 +34,13 @@ pub const JOB_RUN_MACHINE: &[(JobRunStatus, JobRunStatus)] = &[
 ];
 
 words!(
-    /// What became of a firing.
+    /// The outcome of a firing.
     FiringOutcome, "outcome of a firing" {
-        /// A run was made.
+        /// The scheduler created a job run.
         Started => "started",
-        /// It waits for what it depends on.
+        /// The firing waits for the runs that it depends on.
         Waiting => "waiting",
-        /// There is no run for it.
+        /// The scheduler created no job run.
         Skipped => "skipped",
     }
 );
@@ -48,16 +48,16 @@ words!(
 words!(
     /// The state of a decision card.
     CardStatus, "card status" {
-        /// Nobody has taken it.
+        /// No person works on the card yet.
         #[serde(rename = "OPEN")]
         Open => "OPEN",
-        /// Somebody is at it.
+        /// A person works on the card.
         #[serde(rename = "IN_PROGRESS")]
         InProgress => "IN_PROGRESS",
-        /// It is done.
+        /// A person acted on the alert.
         #[serde(rename = "RESOLVED")]
         Resolved => "RESOLVED",
-        /// Nothing is to be done.
+        /// A person decided not to act.
         #[serde(rename = "DISMISSED")]
         Dismissed => "DISMISSED",
     }
@@ -66,18 +66,18 @@ words!(
 words!(
     /// The state of an alert.
     AlertStatus, "alert status" {
-        /// It holds.
+        /// The condition of the alert holds.
         Active => "active",
-        /// It holds, in the words of others who raise alerts.
+        /// The condition holds; other programs that raise alerts write this word.
         Open => "open",
-        /// The same.
+        /// The condition holds; other programs that raise alerts write this word.
         Triggered => "triggered",
-        /// It is over.
+        /// The condition holds no longer.
         Resolved => "resolved",
     }
 );
 
-/// What a function is.
+/// The target that a job run calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -85,12 +85,12 @@ pub enum Target {
     Http(String),
     /// A function in the database.
     Sql(SqlName),
-    /// Code that comes with the program.
+    /// Code of the Postrider process.
     Builtin(String),
 }
 
 impl Target {
-    /// The kind and the rest, as the database keeps them.
+    /// The kind and the target, as the database stores them.
     #[must_use]
     pub fn parts(&self) -> (&'static str, &str) {
         match self {
@@ -100,7 +100,7 @@ impl Target {
         }
     }
 
-    /// Reads what the database keeps. `None` where the kind is not known to this version.
+    /// Reads a stored target. `None` if this version does not know the kind.
     #[must_use]
     pub fn from_parts(kind: &str, target: String) -> Option<Self> {
         match kind {
@@ -117,13 +117,13 @@ impl Target {
 #[serde(try_from = "String", into = "String")]
 pub struct SqlName(String);
 
-/// A text that names no function of the database.
+/// A text that is not the name of a SQL function.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not the name of a SQL function; write it with its schema, such as `public.rebuild`")]
 pub struct NotASqlName(String);
 
 impl SqlName {
-    /// As it was given.
+    /// The name with its schema.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -172,15 +172,15 @@ impl fmt::Display for SqlName {
     }
 }
 
-/// When a run that failed is tried again: 1 s, 5 s and 25 s later unless it is set otherwise. `jobs.note_failure` computes it.
+/// Backoff of failed job runs: by default 1 s, 5 s and 25 s. `jobs.note_failure` computes it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetryPolicy {
-    /// How often.
+    /// Maximum number of retries.
     pub max_retries: u32,
     /// The pause before the first retry.
     pub initial_delay_ms: u32,
-    /// How much longer each pause is than the one before.
+    /// Factor from one pause to the next.
     pub backoff_multiplier: f64,
     /// The longest pause.
     pub max_delay_ms: u32,
@@ -193,7 +193,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// What is wrong with it, by field.
+    /// The first invalid field and its problem, if there is one.
     #[must_use]
     pub fn problem(&self) -> Option<(&'static str, &'static str)> {
         const DAY_MS: u32 = 24 * 60 * 60 * 1000;
@@ -210,18 +210,18 @@ impl RetryPolicy {
     }
 }
 
-/// The function that watches jobs.
+/// Name of the built-in function that raises alerts about job runs.
 pub const DETECT_ALERTS: &str = "detect-alerts";
 
-/// When the jobs of a tenant are an alert: what `detect-alerts` takes as its input.
+/// Thresholds of the alerts about a tenant's job runs: the input of `detect-alerts`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AlertRules {
-    /// More failed runs in 24 hours.
+    /// Alert on more failed runs than this in 24 hours.
     pub failed_max: u32,
-    /// A run that has been at it for longer.
+    /// Alert on a run that takes longer than this.
     pub running_minutes_max: u32,
-    /// A larger share of retried runs in 24 hours.
+    /// Alert on a larger share of retried runs than this in 24 hours.
     pub retry_rate_max: f64,
 }
 
@@ -232,29 +232,29 @@ impl Default for AlertRules {
 }
 
 impl AlertRules {
-    /// How long a run may be at it.
+    /// `running_minutes_max` as a duration.
     #[must_use]
     pub fn running_max(&self) -> Duration {
         Duration::from_secs(u64::from(self.running_minutes_max) * 60)
     }
 
-    /// What is wrong with them.
+    /// The first problem of these rules, if there is one.
     #[must_use]
     pub fn problem(&self) -> Option<&'static str> {
         (!(0.0..=1.0).contains(&self.retry_rate_max)).then_some("retry_rate_max must lie between 0 and 1")
     }
 }
 
-/// Shortest and longest time that a function may be given, in seconds.
+/// Shortest and longest timeout of a function, in seconds.
 pub const TIMEOUT_SECONDS: std::ops::RangeInclusive<u32> = 1..=900;
 
-/// The time that a function has when nobody says, in seconds.
+/// Default timeout of a function, in seconds.
 pub const TIMEOUT_SECONDS_DEFAULT: u32 = 60;
 
 /// Longest input and longest result of a run, in bytes.
 pub const VALUE_BYTES_MAX: usize = 64 * 1024;
 
-/// Whether a function may be called so: a part of lock keys and of paths.
+/// Checks the name of a function, which is a part of lock keys and of paths.
 pub fn check_function_name(name: &str) -> Result<(), String> {
     let plain = name.starts_with(|first: char| first.is_ascii_alphanumeric())
         && name.len() <= 100
@@ -269,14 +269,14 @@ pub fn check_function_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Whether a run that failed with this SQLSTATE would fail again: what was asked for does not exist, is not allowed, or does not fit
-/// its data. A function that gives up for good raises `PR400`.
+/// Whether a retry may succeed after this SQLSTATE. It cannot when the statement names a missing object, is not supported or does not
+/// fit its data. A function raises `PR400` to prevent retries.
 #[must_use]
 pub fn is_retryable_sqlstate(code: &str) -> bool {
     !(code == "PR400" || ["0A", "22", "42"].iter().any(|class| code.starts_with(class)))
 }
 
-/// A new secret to sign requests with, as the Standard Webhooks specification writes it.
+/// A new secret for signing requests, in the format of the Standard Webhooks specification.
 pub fn new_signing_secret() -> Result<SecretString, getrandom::Error> {
     let mut bytes = zeroize::Zeroizing::new([0_u8; 32]);
     getrandom::fill(bytes.as_mut())?;
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_fail_again_is_not_retried() {
+    fn errors_that_a_retry_cannot_fix_are_not_retryable() {
         for (code, retryable) in [
             ("40001", true),
             ("57014", true),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_says_what_is_wrong_with_it() {
+    fn an_invalid_retry_policy_names_its_field() {
         assert_eq!(RetryPolicy::default().problem(), None);
         for wrong in [f64::NAN, 0.5, f64::INFINITY] {
             let policy = RetryPolicy { backoff_multiplier: wrong, ..RetryPolicy::default() };

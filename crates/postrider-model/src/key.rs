@@ -1,9 +1,9 @@
-//! Idempotency keys: the same intention always has the same key, and another one has another.
+//! Idempotency keys: equal intentions have equal keys, and different intentions have different keys.
 //!
 //! | channel | parts |
 //! |---|---|
 //! | e-mail | run, lead, asset, scheduled time |
-//! | voice | run, lead, version of the script, scheduled time |
+//! | voice | run, lead, script version, scheduled time |
 //! | social | run, post, the word `social`, scheduled time |
 //! | chat | the word `reply`, the reply |
 //! | notification of an alert | the word `notification`, the notification |
@@ -24,7 +24,7 @@ use crate::ids::{AssetId, OutboxId, RunId};
 #[serde(transparent)]
 pub struct IdempotencyKey(String);
 
-/// What makes the items of one run differ from those of another.
+/// The part of a key that depends on the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyPart {
     /// E-mail: the version of the content.
@@ -48,13 +48,13 @@ impl IdempotencyKey {
         Self(hex::encode(Sha256::digest(format!("{}|{item}|{part}|{time}", run.0))))
     }
 
-    /// The key of a reply, whichever attempt it is.
+    /// The key of a reply, the same for every attempt.
     #[must_use]
     pub fn of_reply(reply: OutboxId) -> Self {
         Self(hex::encode(Sha256::digest(format!("reply|{}", reply.0))))
     }
 
-    /// The key of a notification, whichever attempt it is.
+    /// The key of a notification, the same for every attempt.
     #[must_use]
     pub fn of_notification(notification: OutboxId) -> Self {
         Self(hex::encode(Sha256::digest(format!("notification|{}", notification.0))))

@@ -1,26 +1,26 @@
-//! Postrider's words and rules. Nothing here performs IO: what is known goes in, what follows comes out.
+//! Domain types and rules of Postrider. This crate performs no IO: its functions compute results from their arguments.
 //!
-//! | module | what it says |
+//! | module | content |
 //! |---|---|
 //! | [`ids`] | one type per kind of id, so that a tenant is never taken for a workspace |
-//! | [`event`] | a domain event, its states, its backoff, what may be published |
+//! | [`event`] | domain events: their states, backoff and limits |
 //! | [`pattern`] | which event types a sink wants |
-//! | [`sink`] | what a destination of events must be able to do |
+//! | [`sink`] | the trait of a destination of events |
 //! | [`sink_set`] | the sinks of a relay, by which relays recognise that they deliver to the same destinations |
 //! | [`campaign`] | channels, and the states of phases, runs, jobs and items |
 //! | [`contract`] | the frozen contracts: tables, columns, functions and words that other programs rely on |
-//! | [`chat`] | messages that come in, the replies to them, their states and retries |
-//! | [`job`] | functions, their runs, and what is tried again when |
-//! | [`audience`] | leads: what a line of a file says about a person, and whether that can be so |
+//! | [`chat`] | inbound messages, the replies to them, their states and backoff |
+//! | [`job`] | functions, their job runs, and retries |
+//! | [`audience`] | leads: reading the lines of a file and validating them |
 //! | [`key`] | idempotency keys |
-//! | [`lock_key`] | grains, lock keys of scheduled jobs, hashes of what they are about |
-//! | [`message`] | what is sent, once it is rendered |
-//! | [`limits`] | what an account may be asked, and why something waits |
-//! | [`provider`] | what an adapter says about itself and about a call |
-//! | [`schedule`] | when a schedule fires, and what becomes of firings that nobody was there for |
-//! | [`span`] | durations as people read them |
+//! | [`lock_key`] | grains, lock keys of scheduled jobs, hashes of their entities |
+//! | [`message`] | rendered messages |
+//! | [`limits`] | rate limits, daily limits and sending hours of accounts, and the reasons for waiting |
+//! | [`provider`] | the manifest of an adapter, outcomes of calls, findings about items in doubt |
+//! | [`schedule`] | the firings of a schedule, and the policy for firings that are late |
+//! | [`span`] | durations for people |
 //! | [`tenancy`] | roles, API keys |
-//! | [`words`] | what the closed sets of words have in common |
+//! | [`words`] | closed sets of words, such as the states of a table |
 //! | [`seal`] | secrets encrypted under the master key, bound to the row they belong to |
 
 pub mod audience;

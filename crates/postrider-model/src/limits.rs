@@ -1,4 +1,4 @@
-//! What an account may be asked: how often, how much a day, at which hours. And why something waits.
+//! Limits of an account (rate, calls per day, sending hours), and the reasons why items wait.
 //!
 //! ```json
 //! {
@@ -21,64 +21,64 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::schedule::Zone;
 
-/// What an account may be asked. What is not said is not limited, or as the provider's manifest says.
+/// Limits of an account. For an absent value the provider's manifest decides; otherwise there is no limit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Calls per second, over all processes. Less than one is possible.
+    /// Calls per second, over all processes. May be less than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_per_second: Option<f64>,
-    /// How many calls may come at once after a pause. A fifth of a second's worth, where nothing is said.
+    /// Calls that may start at once after a pause. By default a fifth of `rate_per_second`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
-    /// Most calls at a time of one process.
+    /// Maximum concurrent calls of one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// Calls per day, in the account's time zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily: Option<u64>,
-    /// The account's time zone, where its hours do not name one. UTC, where nobody does.
+    /// Time zone of the account, unless `hours` names one. UTC by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<Zone>,
-    /// When something may be sent.
+    /// Sending hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hours: Option<Hours>,
 }
 
-/// When something may be sent.
+/// Sending hours.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hours {
-    /// From this time of day on.
+    /// Time of day at which sending begins.
     pub from: TimeOfDay,
-    /// Until this time of day. An earlier one than `from` is that of the next day.
+    /// Time of day at which sending ends. If it is earlier than `from`, it is on the next day.
     pub to: TimeOfDay,
-    /// On these days; hours that cross midnight belong to the day on which they begin. Every day, where none is named.
+    /// Days on which sending begins; hours that cross midnight belong to the day on which they begin. By default every day.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "some_days")]
     pub days: Vec<Day>,
-    /// The account's time zone.
+    /// Time zone of the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<Zone>,
-    /// Whose clock counts.
+    /// The time zone that decides.
     #[serde(default)]
     pub by: By,
 }
 
-/// Whose clock counts.
+/// The owner of the time zone that decides about sending hours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
-    /// That of the lead, where its time zone is known; otherwise the account's.
+    /// The lead, if its time zone is known; otherwise the account.
     #[default]
     Lead,
-    /// The account's.
+    /// The account.
     Account,
 }
 
 /// A day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "they are what they are called")]
+#[expect(missing_docs, reason = "the names of days need no description")]
 pub enum Day {
     Mon,
     Tue,
@@ -103,7 +103,7 @@ impl Day {
     }
 }
 
-/// Days that were named. No day at all cannot be meant.
+/// Refuses an empty list of days.
 fn some_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Day>, D::Error> {
     let days = Vec::deserialize(deserializer)?;
     if days.is_empty() {
@@ -158,13 +158,13 @@ impl<'de> Deserialize<'de> for TimeOfDay {
     }
 }
 
-/// Limits that cannot be meant.
+/// An error in limits, as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidLimits(String);
 
 impl Limits {
-    /// Reads limits, and says in one sentence what is wrong with them.
+    /// Parses and validates limits.
     pub fn read(value: &serde_json::Value) -> Result<Self, InvalidLimits> {
         const KNOWN: &str = r#"known are rate_per_second, burst, concurrency, daily, time_zone and hours, as in {"rate_per_second": 10}"#;
         let invalid = |problem: String| Err(InvalidLimits(problem));
@@ -203,7 +203,7 @@ impl Limits {
                 return invalid("hours cannot begin at 24:00; write 00:00".to_owned());
             }
             if hours.time_zone.is_some() && limits.time_zone.is_some() {
-                return invalid("time_zone is given twice; say it once, beside hours or in them".to_owned());
+                return invalid("time_zone is given twice; set it once, beside hours or in them".to_owned());
             }
         }
         Ok(limits)
@@ -218,7 +218,7 @@ impl Limits {
 }
 
 impl Hours {
-    /// When sending may begin: `None` when it may now, by a clock in this zone.
+    /// The next time at which sending may begin, in this time zone. `None` when sending is allowed now.
     #[must_use]
     pub fn opens_at(&self, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let today = now.to_zoned(zone.clone()).date();
@@ -234,11 +234,11 @@ impl Hours {
                 next = Some(opens);
             }
         }
-        // There is one in every week; only at the end of time there is none, and then nobody is held up.
+        // Every week has an opening. Only at the end of the calendar there is none, and then sending is allowed.
         next
     }
 
-    /// The hours that begin on this day, if there are any.
+    /// The sending hours that begin on this day, if there are any.
     fn on(&self, day: Date, zone: &TimeZone) -> Option<(Timestamp, Timestamp)> {
         if !self.days.is_empty() && !self.days.iter().any(|on| on.weekday() == day.weekday()) {
             return None;
@@ -248,8 +248,7 @@ impl Hours {
     }
 }
 
-/// A time of day as a moment. One that the clocks leave out is as much later as they are put forward; of one that comes
-/// twice it is the first.
+/// A time of day as an instant. A time in a gap moves by the length of the gap; of a time that occurs twice it is the first.
 fn at(day: Date, time: TimeOfDay, zone: &TimeZone) -> Option<Timestamp> {
     let day = if time.minutes == TimeOfDay::DAY { day.tomorrow().ok()? } else { day };
     let minutes = time.minutes % TimeOfDay::DAY;
@@ -257,27 +256,27 @@ fn at(day: Date, time: TimeOfDay, zone: &TimeZone) -> Option<Timestamp> {
     Some(local.to_zoned(zone.clone()).ok()?.timestamp())
 }
 
-/// Why something waits.
+/// The reason why items of an account wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// So many calls per second.
+    /// The rate limit of the account.
     Rate,
-    /// So many calls per day.
+    /// The daily limit of the account.
     Daily,
-    /// It is not the time of day.
+    /// The current time is outside the sending hours.
     Hours,
-    /// The provider asked for it.
+    /// The provider asked to wait.
     RetryAfter,
-    /// The provider fails.
+    /// The circuit breaker of the account is open.
     Circuit,
 }
 
 impl Why {
-    /// Every one of them.
+    /// All reasons.
     pub const ALL: &[Self] = &[Self::Rate, Self::Daily, Self::Hours, Self::RetryAfter, Self::Circuit];
 
-    /// As it is written everywhere.
+    /// The word in the database, the API and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -289,19 +288,19 @@ impl Why {
         }
     }
 
-    /// What the database says.
+    /// The reason with this word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|why| why.as_str() == word)
     }
 
-    /// For people.
+    /// The reason as a clause for people.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::Rate => "the account's rate is used up",
             Self::Daily => "the account's calls for today are used up",
-            Self::Hours => "it is outside the sending hours",
+            Self::Hours => "the current time is outside the sending hours",
             Self::RetryAfter => "the provider asked to wait",
             Self::Circuit => "the provider fails, and its circuit is open",
         }
@@ -365,7 +364,7 @@ mod tests {
             (&whole_saturday, "2030-07-07T00:00:00Z", "UTC",              "2030-07-13T00:00:00Z"),
             (&to_midnight,    "2030-07-01T23:59:59Z", "UTC",              "open"),
             (&to_midnight,    "2030-07-02T00:00:00Z", "UTC",              "2030-07-02T18:00:00Z"),
-            // 31 March 2030, Berlin: 02:00 is 03:00. What opens at 02:30 opens at 03:30, an hour after 01:30.
+            // 31 March 2030, Berlin: 02:00 is 03:00. Hours from 02:30 begin at 03:30, an hour after 01:30.
             (&gap,            "2030-03-31T01:29:59Z", "Europe/Berlin",    "2030-03-31T01:30:00Z"),
             (&gap,            "2030-03-31T01:30:00Z", "Europe/Berlin",    "open"),
             (&gap,            "2030-03-31T02:00:00Z", "Europe/Berlin",    "2030-04-01T00:30:00Z"),
@@ -386,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_limits_is_said_with_what_would_be_right() {
+    fn invalid_limits_are_refused_with_the_correction() {
         let hours = |more: serde_json::Value| {
             let mut hours = json!({ "from": "09:00", "to": "20:00" });
             for (key, value) in more.as_object().unwrap() {

@@ -1,4 +1,4 @@
-//! What is sent, once it is rendered: every word is final, and nothing in it can become a header or an address.
+//! Rendered messages: their text is final, and no part of it can become a header or an address.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -13,7 +13,7 @@ pub enum Message {
     Email {
         /// The address of the lead.
         to: String,
-        /// One line.
+        /// Subject, one line.
         subject: String,
         /// The plain part.
         text: Option<String>,
@@ -24,21 +24,21 @@ pub enum Message {
     Voice {
         /// The number of the lead, E.164.
         to: String,
-        /// What is said.
+        /// Spoken text.
         script: String,
     },
     /// A post.
     Social {
-        /// What is published.
+        /// Published text.
         text: String,
     },
     /// An answer in a conversation.
     Chat {
-        /// The conversation, chat or number, in the provider's words.
+        /// Conversation, chat or number, as the provider identifies it.
         to: String,
-        /// The part of the conversation that it belongs to.
+        /// Part of the conversation that the message belongs to.
         thread: Option<String>,
-        /// What is said.
+        /// Text of the reply.
         text: String,
     },
 }
@@ -64,7 +64,7 @@ impl Message {
         }
     }
 
-    /// A fingerprint that is stored with the reservation: whoever wants to send again must arrive at the same one.
+    /// A fingerprint that is stored with the reservation. A repeat of the call must have the same one.
     #[must_use]
     pub fn hash(&self) -> [u8; 32] {
         let parts: [Option<&str>; 5] = match self {

@@ -24,7 +24,7 @@ enum Part {
     Anything,
 }
 
-/// Why a text is not a pattern.
+/// A text that is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{pattern}` is not an event pattern: {problem}; patterns look like `order.placed`, `order.*` or `**`"
@@ -44,7 +44,7 @@ impl Pattern {
     /// Whether this event type is wanted.
     #[must_use]
     pub fn matches(&self, event_type: &str) -> bool {
-        // `ends[i]` says: the parts so far can end before byte i. One pass per part, so no pattern is slow.
+        // `ends[i]` is true if the parts so far can match up to byte i. One pass per part, so no pattern is slow.
         let bytes = event_type.as_bytes();
         let mut ends = vec![false; bytes.len() + 1];
         ends[0] = true;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_pattern_is_refused_with_a_reason() {
+    fn invalid_patterns_are_refused_with_a_reason() {
         let table = [
             ("", "empty"),
             ("order..placed", "between two dots"),

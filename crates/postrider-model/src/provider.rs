@@ -1,4 +1,4 @@
-//! What an adapter says about itself and about a call.
+//! Manifests of adapters, outcomes of calls, and findings about items in doubt.
 
 use std::time::Duration;
 
@@ -6,38 +6,38 @@ use serde::Serialize;
 
 use crate::campaign::{Channel, ItemStatus};
 
-/// What became of a call. There are four answers, and an adapter must choose one.
+/// The outcome of a call. An adapter must choose one of the four.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The provider took it.
+    /// The provider accepted the message.
     Delivered {
-        /// The provider's own name for it.
+        /// The provider's id of the message.
         message_id: String,
     },
-    /// The provider said no, and would say so again.
+    /// The provider refused the message, and would refuse it again.
     Rejected {
-        /// In its words, shortened.
+        /// The provider's reason, shortened.
         reason: String,
     },
-    /// Provably nothing was done: it may be tried again under the same reservation.
+    /// Provably nothing was sent: the worker may repeat the call under the same reservation.
     NotSent {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// When the provider wants to be asked again.
+        /// Time that the provider asked to wait.
         retry_after: Option<Duration>,
     },
-    /// The request may have arrived. Nobody knows, so nobody tries again: the item is in doubt.
+    /// The request may have arrived. The item is in doubt and is not called again.
     Unknown {
-        /// What happened instead of an answer.
+        /// The event instead of a response.
         reason: String,
     },
 }
 
 impl Outcome {
-    /// Every word that [`kind`](Self::kind) can say.
+    /// Every result of [`kind`](Self::kind).
     pub const KINDS: [&'static str; 4] = ["delivered", "rejected", "not_sent", "unknown"];
 
-    /// A word for metrics.
+    /// Label for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl Outcome {
         }
     }
 
-    /// The state that an item ends in when this is the last word about it. `None`: it stays reserved, in doubt.
+    /// Final state of an item with this outcome. `None`: the item stays reserved and is in doubt.
     #[must_use]
     pub const fn ends_as(&self, channel: Channel) -> Option<ItemStatus> {
         match self {
@@ -63,81 +63,81 @@ impl Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DoubtClass {
-    /// The provider recognises our key for a documented time.
+    /// The provider deduplicates on the idempotency key for a documented time.
     Key,
-    /// The write is a put under an id that we choose.
+    /// The call is a put under an id that Postrider chooses.
     Natural,
-    /// The provider can be asked.
+    /// The provider offers a lookup.
     Lookup,
-    /// The provider's status callback carries our key.
+    /// The provider's status callback carries the idempotency key.
     Echo,
     /// Only a person can find out.
     Person,
 }
 
-/// What a vendor says about an item in doubt.
+/// The result of a lookup or a repeat about an item in doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// It was done: this counts at any time.
+    /// The provider acted: this settles the item at any time.
     Done {
-        /// The provider's own name for it.
+        /// The provider's id of the message.
         message_id: String,
-        /// How it is known, for the audit log.
+        /// The evidence, for the audit log.
         evidence: String,
     },
-    /// To a look-up: the vendor does not know it. This counts only when the quiet time is over. To a repeat: the vendor refuses
-    /// this very message, which may be so because it has it.
+    /// A lookup found nothing: this settles the item only after the quiet time. Or the provider refused a repeat, perhaps because
+    /// it already has the message.
     Absent {
-        /// How it is known.
+        /// The evidence.
         evidence: String,
     },
-    /// Nothing was learned: to be asked again later.
+    /// The provider gave no usable answer; the resolver asks again later.
     Unclear {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Nothing will ever be learned this way.
+    /// The provider cannot give evidence about this item.
     CannotTell {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// So many calls in so much time.
+/// A number of calls per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Rate {
-    /// How many.
+    /// Number of calls.
     pub calls: u32,
-    /// In how long.
+    /// Length of the period.
     pub per: Duration,
 }
 
-/// What an adapter says about itself.
+/// The description of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Manifest {
-    /// Its name in `provider_accounts.provider`.
+    /// Name in `provider_accounts.provider`.
     pub name: &'static str,
-    /// What it can carry.
+    /// Channels that the adapter serves.
     pub channels: &'static [Channel],
-    /// How its doubts are settled.
+    /// How the resolver settles items in doubt.
     pub doubt: DoubtClass,
-    /// For how long the provider recognises a key, where it does.
+    /// Time for which the provider deduplicates on a key, if it does.
     pub key_lifetime: Option<Duration>,
-    /// What the provider allows an account, where it says so. An account's own limits come before it.
+    /// Documented rate limit of an account at the provider. The account's own limits take precedence.
     pub rate: Option<Rate>,
-    /// Most calls at a time that the provider allows an account, where it says so.
+    /// Documented limit of concurrent calls of an account at the provider.
     pub concurrency: Option<u32>,
 }
 
 impl Manifest {
-    /// The least that a manifest says: doubts are for a person, and nothing is limited. Complete it with `..`.
+    /// The default manifest: a person settles items in doubt, and there are no limits. Complete it with `..`.
     #[must_use]
     pub const fn new(name: &'static str, channels: &'static [Channel]) -> Self {
         Self { name, channels, doubt: DoubtClass::Person, key_lifetime: None, rate: None, concurrency: None }
     }
 
-    /// Until how long after the first call a repeat under the same key is harmless: the key's life less a tenth of it, and
-    /// less five minutes at least.
+    /// Time after the first call in which a repeat under the same key is harmless: the key's lifetime minus a tenth of it, or
+    /// minus five minutes if that is more.
     #[must_use]
     pub fn repeat_within(&self) -> Option<Duration> {
         let margin = |life: Duration| (life / 10).max(Duration::from_secs(300));

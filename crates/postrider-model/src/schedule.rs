@@ -1,16 +1,16 @@
-//! When a schedule fires, and what becomes of the firings that nobody was there for.
+//! The firings of a schedule, and the policy for firings that are late.
 //!
-//! A cron expression names civil times: what a clock on the wall of its zone shows. Every civil time that it names fires
-//! exactly once:
+//! A cron expression names civil times, which are the times that a clock in its zone shows. Every civil time that it names
+//! fires exactly once:
 //!
 //! | the civil time | fires |
 //! |---|---|
 //! | occurs once | then |
 //! | occurs twice, because the clocks are put back | at its first occurrence |
-//! | does not occur, because the clocks are put forward | at the first instant after the gap; those that fall together there fire once |
+//! | does not occur, because the clocks are put forward | at the first instant after the gap; several such times fire once together |
 //!
-//! The rule is the same for every expression. So `*/5 * * * *` pauses while an hour is repeated: all of its times have
-//! fired. Who wants something every five minutes whatever the clocks do takes the zone `UTC`.
+//! The rule is the same for every expression. So `*/5 * * * *` pauses while an hour is repeated, because all of its times
+//! have fired. Use the zone `UTC` for a firing every five minutes without that pause.
 
 mod cron;
 mod fields;

@@ -2,7 +2,7 @@
 //!
 //! A sealed secret is bound to the row it belongs to: the place is authenticated together with the text, so a
 //! ciphertext copied into another row, or another tenant, does not open. It also names the key it was sealed
-//! with, so that a wrong master key is told apart from a damaged value.
+//! with, so that a wrong master key is distinguished from a damaged value.
 //!
 //! During a rotation of the master key a process holds two keys: it opens the values of both, and seals under the one that
 //! the installation uses at that moment ([`MasterKey::that_sealed`]).
@@ -33,17 +33,17 @@ pub struct MasterKey {
     previous: Option<Arc<SecretBox<[u8; 32]>>>,
 }
 
-/// The known value that tells whether a key is the one of an installation, and the place it is sealed to, where no row can be.
+/// The known value that shows whether a key belongs to an installation, and the place it is sealed to, which no row has.
 const CHECK: &[u8] = b"postrider master key";
 const CHECK_PLACE: Place =
     Place { tenant: TenantId(uuid::Uuid::nil()), account: ProviderAccountId(uuid::Uuid::nil()) };
 
-/// Where a secret belongs.
+/// The row that a secret belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Whose it is.
+    /// Tenant of the row.
     pub tenant: TenantId,
-    /// Which account's it is.
+    /// Provider account of the row.
     pub account: ProviderAccountId,
 }
 
@@ -52,7 +52,7 @@ pub struct Place {
 #[error("the master key must be 32 bytes in base64; make one with `postrider master-key generate`")]
 pub struct NotAMasterKey;
 
-/// Why a sealed secret does not open, or a text could not be sealed.
+/// A secret that could not be sealed or opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// Sealed under another key.
@@ -105,7 +105,7 @@ impl MasterKey {
         [Some(self.current()), self.previous()].into_iter().flatten().find(|key| key.id() == id)
     }
 
-    /// As written to the key file.
+    /// The current key as the key file holds it.
     #[must_use]
     pub fn to_base64(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(self.current.expose_secret()))
@@ -116,7 +116,7 @@ impl MasterKey {
         self.seal(CHECK_PLACE, CHECK)
     }
 
-    /// Whether one of the keys sealed this known value.
+    /// Checks that one of the keys sealed this known value.
     pub fn open_check(&self, sealed: &[u8]) -> Result<(), SealError> {
         let plain = self.open(CHECK_PLACE, sealed)?;
         if plain.as_slice() == CHECK { Ok(()) } else { Err(SealError::Damaged) }
@@ -151,7 +151,7 @@ impl MasterKey {
         plain.map(Zeroizing::new).map_err(|_| SealError::Damaged)
     }
 
-    /// A hash that nobody can make without this key, so that what it was made of cannot be guessed.
+    /// A keyed hash. Without this key the input of the hash cannot be guessed.
     #[must_use]
     pub fn keyed_hash(&self, hash: &[u8; 32]) -> [u8; 32] {
         let digest = Sha256::new()
@@ -165,7 +165,7 @@ impl MasterKey {
         XChaCha20Poly1305::new(Key::from_slice(self.current.expose_secret()))
     }
 
-    /// The id of the current key, as it stands in what it seals.
+    /// The id of the current key, as sealed values contain it.
     #[must_use]
     pub fn id(&self) -> [u8; KEY_ID_BYTES] {
         let digest =
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn another_master_key_is_told_apart_from_damage() {
+    fn another_master_key_is_distinguished_from_damage() {
         let place = place();
         let sealed = MasterKey::generate().unwrap().seal(place, b"token").unwrap();
         assert_eq!(MasterKey::generate().unwrap().open(place, &sealed).unwrap_err(), SealError::OtherKey);

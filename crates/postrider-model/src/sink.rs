@@ -1,4 +1,4 @@
-//! What a destination of events must be able to do. HTTP and NATS are in `postrider-providers`; a library user
+//! The trait of a destination of events. HTTP and NATS are in `postrider-providers`; a library user
 //! implements [`EventSink`] for a type of their own, or wraps an async closure with [`handler`].
 
 use std::{future::Future, time::Duration};
@@ -33,39 +33,39 @@ pub struct Destination {
     pub target: String,
 }
 
-/// Why an event was not delivered. It will be tried again in every case; the kind is for people and metrics.
+/// An event that was not delivered. The relay retries it in every case; the kind is for people and metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// The destination answered, and said no.
+    /// The destination refused the event.
     #[error("refused: {reason}")]
     Refused {
-        /// What it said, shortened.
+        /// The reason of the destination, shortened.
         reason: String,
     },
     /// Nothing could be delivered: name, address, connection or TLS failed, or the address is not allowed.
     #[error("unreachable: {reason}")]
     Unreachable {
-        /// What failed.
+        /// The failure.
         reason: String,
     },
-    /// The event may have arrived, but no usable answer came back.
+    /// The event may have arrived, but the relay received no usable response.
     #[error("no answer: {reason}")]
     Unanswered {
-        /// What happened instead.
+        /// The failure.
         reason: String,
     },
-    /// It was not tried: too many events wait for this destination already, or the relay is stopping.
+    /// The relay did not send the event: too many events wait for this destination, or the relay is stopping.
     #[error("busy: {reason}")]
     Busy {
-        /// Which of the two.
+        /// The reason.
         reason: String,
-        /// When to come back.
+        /// Time to wait before the retry.
         retry_after: Duration,
     },
 }
 
 impl SinkError {
-    /// A word for metrics.
+    /// Label for metrics.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl SinkError {
     }
 }
 
-/// Makes a sink of an async function, for programs that use Postrider as a library.
+/// Wraps an async function as a sink, for programs that use Postrider as a library.
 pub fn handler<F, Fut>(function: F) -> impl EventSink
 where
     F: Fn(&Event) -> Fut + Send + Sync,

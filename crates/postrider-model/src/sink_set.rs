@@ -68,7 +68,7 @@ impl SinkSet {
         &self.0
     }
 
-    /// What would change if these sinks replaced `registered`, one line for each sink.
+    /// The changes if these sinks replaced `registered`, one line for each sink.
     #[must_use]
     pub fn changes_from(&self, registered: &Self) -> Vec<String> {
         let by_name = |set: &Self| -> BTreeMap<String, RegisteredSink> {

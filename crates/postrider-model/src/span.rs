@@ -1,8 +1,8 @@
-//! Durations as people read them.
+//! Durations for people.
 
 use std::{fmt, time::Duration};
 
-/// Shows a duration with the two units that matter: `850ms`, `42s`, `1m 5s`, `11h 51m`, `3d 4h`.
+/// Shows a duration in its two largest units: `850ms`, `42s`, `1m 5s`, `11h 51m`, `3d 4h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_has_the_two_units_that_matter() {
+    fn a_duration_has_its_two_largest_units() {
         let shown = [0.0, 0.0004, 0.85, 42.9, 65.0, 3600.0, 42_679.272_739_34, 86_400.0, 400.0 * 86_400.0]
             .map(|seconds| Span(Duration::from_secs_f64(seconds)).to_string());
         let expected =

@@ -1,4 +1,4 @@
-//! Who may do what: roles and API keys.
+//! Roles and API keys.
 
 use std::{fmt, str::FromStr};
 
@@ -7,11 +7,11 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// What an API key may do. Each role may do what the one before it may.
+/// The permissions of an API key. Each role includes the permissions of the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// May look.
+    /// May read.
     Viewer,
     /// May start, pause, retry and resolve.
     Operator,
@@ -20,10 +20,10 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them, in rising order.
+    /// All roles, in ascending order.
     pub const ALL: [Self; 3] = [Self::Viewer, Self::Operator, Self::Admin];
 
-    /// As written in the database, the API and the CLI.
+    /// The word in the database, the API and the CLI.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl ApiKeySecret {
         Ok(Self(format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)).into()))
     }
 
-    /// What is stored. A plain hash suffices: nobody guesses 256 random bits.
+    /// The stored hash. It needs no salt or work factor, because 256 random bits cannot be guessed.
     #[must_use]
     pub fn hash(&self) -> [u8; 32] {
         Sha256::digest(self.0.expose_secret()).into()
@@ -85,7 +85,7 @@ impl ApiKeySecret {
         self.0.expose_secret().chars().take(KEY_PREFIX.len() + 6).collect()
     }
 
-    /// The secret itself, to be shown once.
+    /// The secret in plain text. Show it once, when the key is created.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_key_is_refused() {
+    fn a_text_that_is_not_a_key_is_refused() {
         let key = ApiKeySecret::generate().unwrap().expose().to_owned();
         let truncated = &key[..key.len() - 2];
         for text in ["", "pr_", "pr_short", truncated, &key.to_uppercase(), &key.replace("pr_", "sk_")] {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_rise() {
+    fn roles_are_in_ascending_order() {
         assert!(Role::Admin > Role::Operator && Role::Operator > Role::Viewer);
         assert!("owner".parse::<Role>().unwrap_err().to_string().contains("viewer, operator or admin"));
     }

@@ -1,6 +1,6 @@
-//! Closed sets of words, as the database, the API and people write them.
+//! Closed sets of words, such as the states of a table, as the database, the API and the CLI write them.
 
-/// A text that is none of the words it should be.
+/// A text that is not in a closed set of words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is not a {kind}; known are {known}")]
 pub struct NotAWord {
@@ -9,7 +9,7 @@ pub struct NotAWord {
     pub(crate) known: String,
 }
 
-/// A closed set of words, as the database, the API and people write them.
+/// Declares an enum for a closed set of words.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $kind:literal { $($(#[$variant_doc:meta])* $variant:ident => $word:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -20,10 +20,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// Every one of them.
+            /// All values.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// As it is written everywhere.
+            /// The word in the database, the API and the CLI.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }

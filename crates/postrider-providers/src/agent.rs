@@ -1,7 +1,7 @@
-//! Agents, which execute messages, and sentinels, which are asked beforehand: both behind URLs that tenants set.
+//! Agents, which execute messages, and sentinels, which permit or refuse them before: both behind URLs that tenants set.
 //!
-//! A request is signed after the Standard Webhooks specification. `webhook-id` and the body stay the same when a message is
-//! executed again, so an agent can recognise that:
+//! A request is signed according to the Standard Webhooks specification. `webhook-id` and the body stay the same when a message is
+//! executed again, so an agent can recognise the repeat:
 //!
 //! ```json
 //! {"type": "message.received",
@@ -17,29 +17,29 @@
 //! | 2xx, anything else, or longer than 64 KiB | no answer | no answer |
 //! | any other status, redirects too; silence | no answer | no answer |
 //!
-//! What they say is never part of an error: it may repeat what somebody wrote.
+//! An error never contains text of the answer, because the answer may repeat the message.
 
 use postrider_model::ids::{ChannelMessageId, OutboxId};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    endpoint::{Endpoint, Question, media_type, trouble},
+    endpoint::{Endpoint, Question, media_type, problem},
     guard::{Answer, GuardedClient},
     http, text,
 };
 
-/// Somebody who can be asked about a message.
+/// An agent or a sentinel that can be called.
 pub struct Agent(Endpoint);
 
-/// Why there is no answer that could be used, in one short line.
+/// The reason why there is no usable answer, in one short line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoAnswer(pub String);
 
-/// What a sentinel says.
+/// The decision of a sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SentinelDecision {
     /// The message may be executed.
     Allowed,
     /// It may not, for this reason.
@@ -49,51 +49,52 @@ pub enum Verdict {
 impl Agent {
     /// Checks the address and the secret. Nothing is sent.
     pub fn new(client: &GuardedClient, url: &str, secret: &SecretString) -> Result<Self, NoAnswer> {
-        Endpoint::new(client, url, secret, "what executes").map(Self).map_err(NoAnswer)
+        Endpoint::new(client, url, secret, "the executor").map(Self).map_err(NoAnswer)
     }
 
-    /// Has a message executed, and brings the reply.
+    /// Calls the agent to execute a message and returns the reply.
     pub async fn reply(&self, id: ChannelMessageId, data: &impl Serialize) -> Result<String, NoAnswer> {
         let answer = self.ask("the agent", "message.received", &id.0.to_string(), id, data).await?;
         reply(&answer)
     }
 
-    /// Asks whether a message may be executed.
-    pub async fn verdict(&self, id: ChannelMessageId, data: &impl Serialize) -> Result<Verdict, NoAnswer> {
-        // Another id than the message's own: who is both agent and sentinel must not take one for a repeat of the other.
+    /// Asks the sentinel whether a message may be executed.
+    pub async fn decision(
+        &self,
+        id: ChannelMessageId,
+        data: &impl Serialize,
+    ) -> Result<SentinelDecision, NoAnswer> {
+        // Not the id of the message: a service that is both agent and sentinel must not take one request for a repeat of the other.
         let answer = self.ask("the sentinel", "message.check", &format!("check_{}", id.0), id, data).await?;
-        verdict(&answer)
+        decision(&answer)
     }
 
     async fn ask(
         &self,
-        who: &str,
+        callee: &str,
         r#type: &str,
         webhook_id: &str,
         id: ChannelMessageId,
         data: &impl Serialize,
     ) -> Result<Answer, NoAnswer> {
-        // The same for every execution, as the id is.
+        // The same for every execution, like the id.
         let timestamp = http::planned_at(OutboxId(id.0));
         let question = Question { r#type, webhook_id, timestamp, data };
-        let answer = self.0.ask(who, &question).await.map_err(|unanswered| NoAnswer(unanswered.reason))?;
-        trouble(&answer, who).map_or(Ok(answer), |trouble| Err(NoAnswer(trouble)))
+        let answer = self.0.ask(callee, &question).await.map_err(|unanswered| NoAnswer(unanswered.reason))?;
+        problem(&answer, callee).map_or(Ok(answer), |problem| Err(NoAnswer(problem)))
     }
 }
 
 fn reply(answer: &Answer) -> Result<String, NoAnswer> {
     #[derive(Deserialize)]
-    struct Said {
+    struct Body {
         text: String,
     }
     match media_type(answer).as_str() {
         "application/json" => {
-            let said: Option<Said> = json(answer);
-            said.map(|said| said.text).ok_or_else(|| {
-                NoAnswer(
-                    r#"the agent answered with something else than a JSON object like {"text": "…"}"#
-                        .to_owned(),
-                )
+            let body: Option<Body> = json(answer);
+            body.map(|body| body.text).ok_or_else(|| {
+                NoAnswer(r#"the agent did not answer with a JSON object like {"text": "…"}"#.to_owned())
             })
         }
         "text/plain" => String::from_utf8(answer.body.to_vec())
@@ -105,29 +106,29 @@ fn reply(answer: &Answer) -> Result<String, NoAnswer> {
     }
 }
 
-fn verdict(answer: &Answer) -> Result<Verdict, NoAnswer> {
+fn decision(answer: &Answer) -> Result<SentinelDecision, NoAnswer> {
     #[derive(Deserialize)]
-    struct Said {
+    struct Body {
         allow: bool,
         #[serde(default)]
         reason: Option<String>,
     }
-    let said: Option<Said> = (media_type(answer) == "application/json").then(|| json(answer)).flatten();
-    match said {
-        Some(Said { allow: true, .. }) => Ok(Verdict::Allowed),
-        Some(Said { reason, .. }) => {
+    let body: Option<Body> = (media_type(answer) == "application/json").then(|| json(answer)).flatten();
+    match body {
+        Some(Body { allow: true, .. }) => Ok(SentinelDecision::Allowed),
+        Some(Body { reason, .. }) => {
             let reason = text::excerpt(reason.as_deref().unwrap_or_default());
             let reason = if reason.trim().is_empty() { "it gave no reason".to_owned() } else { reason };
-            Ok(Verdict::Denied(format!("the sentinel denied it: {reason}")))
+            Ok(SentinelDecision::Denied(format!("the sentinel denied it: {reason}")))
         }
         None => Err(NoAnswer(
-            r#"the sentinel answered with something else than a JSON object like {"allow": true} or {"allow": false, "reason": "…"}"#
+            r#"the sentinel did not answer with a JSON object like {"allow": true} or {"allow": false, "reason": "…"}"#
                 .to_owned(),
         )),
     }
 }
 
-/// An object, and nothing else: by itself serde also takes an array of its values.
+/// Parses an object. The detour by a map is needed because serde also accepts an array of the values.
 fn json<T: DeserializeOwned>(answer: &Answer) -> Option<T> {
     let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&answer.body).ok()?;
     T::deserialize(serde_json::Value::Object(fields)).ok()
@@ -161,14 +162,14 @@ mod tests {
     #[test]
     fn only_a_clear_yes_is_a_yes() {
         for (body, expected) in [
-            (r#"{"allow": true}"#, Some(Verdict::Allowed)),
+            (r#"{"allow": true}"#, Some(SentinelDecision::Allowed)),
             (
                 r#"{"allow": false}"#,
-                Some(Verdict::Denied("the sentinel denied it: it gave no reason".to_owned())),
+                Some(SentinelDecision::Denied("the sentinel denied it: it gave no reason".to_owned())),
             ),
             (
                 r#"{"allow": false, "reason": "not\ntoday"}"#,
-                Some(Verdict::Denied("the sentinel denied it: not today".to_owned())),
+                Some(SentinelDecision::Denied("the sentinel denied it: not today".to_owned())),
             ),
             (r#"{"allow": "true"}"#, None),
             (r#"{"allow": 1}"#, None),
@@ -179,8 +180,8 @@ mod tests {
             ("", None),
         ] {
             let answer = answer(200, "application/json", body, Ending::Whole);
-            assert_eq!(verdict(&answer).ok(), expected, "{body}");
+            assert_eq!(decision(&answer).ok(), expected, "{body}");
         }
-        assert!(verdict(&answer(200, "text/plain", r#"{"allow": true}"#, Ending::Whole)).is_err());
+        assert!(decision(&answer(200, "text/plain", r#"{"allow": true}"#, Ending::Whole)).is_err());
     }
 }

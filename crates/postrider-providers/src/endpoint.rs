@@ -1,5 +1,5 @@
-//! What agents, sentinels and functions have in common: a URL that a tenant set, asked with requests that are signed after the
-//! Standard Webhooks specification.
+//! Code that agents, sentinels and functions share: calls to a URL that a tenant set, with requests that are signed according to
+//! the Standard Webhooks specification.
 
 use jiff::Timestamp;
 use reqwest::{Request, header::CONTENT_TYPE};
@@ -13,14 +13,14 @@ use crate::{
     signing,
 };
 
-/// Somebody who can be asked.
+/// A URL of a tenant that can be called.
 pub struct Endpoint {
     client: GuardedClient,
     url: Url,
     signer: Webhook,
 }
 
-/// What is asked. The id tells who is asked twice that it is the same.
+/// A request. Its id is the same for each repeat, so the receiver can recognise one.
 pub struct Question<'a, T> {
     pub r#type: &'a str,
     pub webhook_id: &'a str,
@@ -28,41 +28,41 @@ pub struct Question<'a, T> {
     pub data: &'a T,
 }
 
-/// No answer came, and why, in one short line.
+/// The reason why there is no answer, in one short line.
 pub struct Unanswered {
     pub reason: String,
-    /// Whether it may be otherwise next time.
-    pub is_passing: bool,
+    /// Whether a retry may succeed.
+    pub is_retryable: bool,
 }
 
 impl Endpoint {
-    /// Checks the address and the secret, and says what is wrong. Nothing is sent.
+    /// Checks the address and the secret. Sends nothing.
     pub fn new(
         client: &GuardedClient,
         url: &str,
         secret: &SecretString,
-        whose: &str,
+        owner: &str,
     ) -> Result<Self, String> {
         let url = read_url(url, client.policy()).map_err(|error| error.to_string())?;
         let signer = signing::signer(secret)
-            .map_err(|problem| format!("the secret of {whose} {problem}; set another one"))?;
+            .map_err(|problem| format!("the secret of {owner} {problem}; set another one"))?;
         Ok(Self { client: client.clone(), url, signer })
     }
 
-    /// Asks once. An answer of any status is `Ok`.
+    /// Sends the request once. An answer of any status is `Ok`. `callee` names the endpoint in errors.
     pub async fn ask(
         &self,
-        who: &str,
+        callee: &str,
         question: &Question<'_, impl Serialize>,
     ) -> Result<Answer, Unanswered> {
         let request = self.request(question).map_err(|error| Unanswered {
-            reason: format!("the request to {who} could not be written: {error}"),
-            is_passing: false,
+            reason: format!("the request to {callee} could not be written: {error}"),
+            is_retryable: false,
         })?;
-        // What they do is not harmless when it is repeated, whatever they make of the id.
+        // A repeat may do harm, because a receiver need not check the id.
         self.client.send(request, Reuse::Never).await.map_err(|error| Unanswered {
-            reason: format!("{who} did not answer: {}", error.reason()),
-            is_passing: !matches!(error, CallError::Refused(_)),
+            reason: format!("{callee} did not answer: {}", error.reason()),
+            is_retryable: !matches!(error, CallError::Refused(_)),
         })
     }
 
@@ -82,16 +82,16 @@ impl Endpoint {
     }
 }
 
-/// What is wrong with an answer that is no whole answer of success. Nothing of its body is repeated.
-pub fn trouble(answer: &Answer, who: &str) -> Option<String> {
+/// The problem of an answer that is not a complete success. It contains nothing of the body.
+pub fn problem(answer: &Answer, callee: &str) -> Option<String> {
     let status = answer.status;
     Some(match answer.ending {
         _ if status.is_redirection() => {
-            format!("{who} answered {status}, but redirects are not followed; set the URL it should go to")
+            format!("{callee} answered {status}, but redirects are not followed; set the URL it should go to")
         }
-        _ if !status.is_success() => format!("{who} answered {status}"),
-        Ending::TooLong => format!("{who} answered with more than {ANSWER_BYTES_MAX} bytes"),
-        Ending::Broken => format!("the answer of {who} broke off"),
+        _ if !status.is_success() => format!("{callee} answered {status}"),
+        Ending::TooLong => format!("{callee} answered with more than {ANSWER_BYTES_MAX} bytes"),
+        Ending::Broken => format!("the answer of {callee} broke off"),
         Ending::Whole => return None,
     })
 }
@@ -111,7 +111,7 @@ pub mod tests {
 
     use super::*;
 
-    /// An answer as it comes from the client.
+    /// An answer like those of the client.
     pub fn answer(status: u16, content_type: &str, body: impl Into<Vec<u8>>, ending: Ending) -> Answer {
         let content_type = HeaderValue::from_str(content_type).unwrap();
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, content_type)]);
@@ -119,10 +119,10 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_no_success_is_no_answer_and_is_not_repeated() {
+    fn an_answer_without_success_is_a_problem_that_does_not_quote_it() {
         const BODY: &str = r#"{"text": "hunter2"}"#;
-        let trouble =
-            |status, ending| super::trouble(&answer(status, "application/json", BODY, ending), "the agent");
+        let problem_of =
+            |status, ending| super::problem(&answer(status, "application/json", BODY, ending), "the agent");
         for (status, ending, says) in [
             (200, Ending::TooLong, "the agent answered with more than 65536 bytes"),
             (200, Ending::Broken, "the answer of the agent broke off"),
@@ -130,9 +130,9 @@ pub mod tests {
             (404, Ending::Whole, "the agent answered 404 Not Found"),
             (307, Ending::Whole, "redirects are not followed"),
         ] {
-            let problem = trouble(status, ending).unwrap();
+            let problem = problem_of(status, ending).unwrap();
             assert!(problem.contains(says) && !problem.contains("hunter2"), "{problem}");
         }
-        assert_eq!(trouble(201, Ending::Whole), None);
+        assert_eq!(problem_of(201, Ending::Whole), None);
     }
 }

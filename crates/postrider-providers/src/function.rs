@@ -1,7 +1,7 @@
-//! Functions behind URLs that tenants set: what a job calls.
+//! Functions behind URLs that tenants set, which job runs call.
 //!
-//! A request is signed after the Standard Webhooks specification. `webhook-id` is the id of the job and stays the same over its attempts,
-//! so a function can recognise that; `attempt` and the times are those of this call.
+//! A request is signed according to the Standard Webhooks specification. `webhook-id` is the id of the job run and is the same for all
+//! attempts, so a function can recognise a repeat; `attempt` and the times are those of this call.
 //!
 //! ```json
 //! {"type": "function.invoked",
@@ -9,21 +9,21 @@
 //!  "data": {"tenant_id": "…", "job_id": "…", "function_name": "sync-orders", "lock_key": "…", "attempt": 1, "input": {"since": "2026-02-03"}}}
 //! ```
 //!
-//! | answer | what it is | again? |
+//! | answer | result | retry? |
 //! |---|---|---|
 //! | 2xx, `application/json` or `…+json` | any JSON value is the result | |
 //! | 2xx without a body | the result is null | |
-//! | 2xx, another content type, broken JSON, a NUL character, nested deeper than 64, longer than 64 KiB | failed | no: it would do the work again and say the same |
+//! | 2xx, another content type, broken JSON, a NUL character, nested deeper than 64, longer than 64 KiB | failed | no: a retry would repeat the work with the same answer |
 //! | 2xx, broken off | failed | yes |
 //! | 3xx: redirects are not followed | failed | no |
 //! | 408, 425, 429 | failed | yes |
 //! | any other 4xx | failed | no |
-//! | 5xx, and every status there is not | failed | yes |
+//! | 5xx, and every undefined status | failed | yes |
 //! | a URL that the guard refuses | failed, nothing was sent | no |
 //! | no name, no connection, reset, silence | failed | yes |
 //!
-//! A call is one request, whatever happens to it: whether there is another is for the job to decide. Of what a function says about a failure only
-//! the text in `{"error": "…"}` is quoted, and only its beginning.
+//! A call is always one request; the job run decides about retries. The error of a failure quotes only the beginning of the text in
+//! `{"error": "…"}`.
 
 use std::time::Duration;
 
@@ -34,60 +34,60 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    endpoint::{Endpoint, Question, media_type, trouble},
+    endpoint::{Endpoint, Question, media_type, problem},
     guard::{Answer, Ending, GuardedClient, Limits},
     text,
 };
 
-/// What a client for functions must allow: the longest that one may take. Who calls one with less time stops waiting.
+/// Time limits of a client for functions: the maximum timeout of a function. A caller with less time drops the call.
 pub const LIMITS: Limits = Limits { connect: Duration::from_secs(5), total: Duration::from_secs(900) };
 
-/// How deep a result may be nested.
+/// Maximum nesting of a result.
 pub const RESULT_DEPTH_MAX: usize = 64;
 
-/// Most bytes of a function's own words about a failure that are repeated.
-const SAID_BYTES_MAX: usize = 500;
+/// Maximum bytes of a function's error text that are quoted.
+const ERROR_BYTES_MAX: usize = 500;
 
-const WHO: &str = "the function";
+const CALLEE: &str = "the function";
 
 /// A function that can be called.
 pub struct HttpFunction(Endpoint);
 
-/// What a function is called with.
+/// The request to a function.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct FunctionCall<'a> {
-    /// Whose job it is.
+    /// Tenant of the job run.
     pub tenant_id: TenantId,
-    /// The job. A function that sees it again sees another attempt.
+    /// Id of the job run. All attempts have the same id.
     pub job_id: JobRunId,
-    /// What the tenant calls the function.
+    /// Name of the function.
     pub function_name: &'a str,
-    /// What no two jobs hold at once.
+    /// Lock key of the job run.
     pub lock_key: &'a str,
-    /// From 1.
+    /// Number of the attempt, counted from 1.
     pub attempt: i32,
-    /// What it is to work on.
+    /// Input of the job run.
     pub input: &'a Value,
 }
 
-/// A function did not do what it was called for, as far as is known.
+/// A function failed, or its success is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct FunctionFailed {
-    /// Why, in one short line.
+    /// The reason, in one short line.
     pub message: String,
-    /// Whether another attempt may end otherwise.
+    /// Whether a retry may succeed.
     pub retryable: bool,
 }
 
 impl HttpFunction {
     /// Checks the address and the secret. Nothing is sent.
     pub fn new(client: &GuardedClient, url: &str, secret: &SecretString) -> Result<Self, FunctionFailed> {
-        let endpoint = Endpoint::new(client, url, secret, WHO);
+        let endpoint = Endpoint::new(client, url, secret, CALLEE);
         endpoint.map(Self).map_err(|message| FunctionFailed { message, retryable: false })
     }
 
-    /// Calls it once, and brings the result. Dropping this hangs up.
+    /// Calls the function once and returns the result. Dropping the future closes the connection.
     pub async fn call(&self, call: &FunctionCall<'_>) -> Result<Value, FunctionFailed> {
         let webhook_id = call.job_id.0.to_string();
         let question = Question {
@@ -96,21 +96,23 @@ impl HttpFunction {
             timestamp: Timestamp::now(),
             data: call,
         };
-        match self.0.ask(WHO, &question).await {
+        match self.0.ask(CALLEE, &question).await {
             Ok(answer) => judge(&answer),
-            Err(silence) => Err(FunctionFailed { message: silence.reason, retryable: silence.is_passing }),
+            Err(unanswered) => {
+                Err(FunctionFailed { message: unanswered.reason, retryable: unanswered.is_retryable })
+            }
         }
     }
 }
 
-/// What an answer means, by the table of the [module](self).
+/// Classifies an answer by the table of the [module](self).
 fn judge(answer: &Answer) -> Result<Value, FunctionFailed> {
-    if let Some(trouble) = trouble(answer, WHO) {
-        let message = match said(answer) {
-            Some(said) => format!("{trouble}: {said}"),
-            None => trouble,
+    if let Some(problem) = problem(answer, CALLEE) {
+        let message = match error_text(answer) {
+            Some(text) => format!("{problem}: {text}"),
+            None => problem,
         };
-        return Err(FunctionFailed { message, retryable: is_passing(answer) });
+        return Err(FunctionFailed { message, retryable: is_retryable(answer) });
     }
     if answer.body.is_empty() {
         return Ok(Value::Null);
@@ -118,8 +120,8 @@ fn judge(answer: &Answer) -> Result<Value, FunctionFailed> {
     result(answer).map_err(|message| FunctionFailed { message, retryable: false })
 }
 
-/// Whether the next answer may be another one, to an answer of no success.
-fn is_passing(answer: &Answer) -> bool {
+/// Whether a retry may succeed after an answer that is not a success.
+fn is_retryable(answer: &Answer) -> bool {
     match answer.status.as_u16() {
         200..=299 => answer.ending == Ending::Broken,
         408 | 425 | 429 => true,
@@ -128,7 +130,7 @@ fn is_passing(answer: &Answer) -> bool {
     }
 }
 
-/// The result in a whole answer of success, or what is wrong with it.
+/// The result in a complete answer of success, or the problem of the answer.
 fn result(answer: &Answer) -> Result<Value, String> {
     let media_type = media_type(answer);
     if !is_json(&media_type) {
@@ -137,35 +139,34 @@ fn result(answer: &Answer) -> Result<Value, String> {
             text::excerpt(&media_type)
         ));
     }
-    let value = serde_json::from_slice(&answer.body).map_err(|error| {
-        format!("the function answered with something that is not JSON we can read: {}", place(&error))
-    })?;
+    let value = serde_json::from_slice(&answer.body)
+        .map_err(|error| format!("the function answered with invalid JSON: {}", position(&error)))?;
     match unfit(&value, RESULT_DEPTH_MAX) {
         Some(problem) => Err(format!("the function answered with JSON that {problem}")),
         None => Ok(value),
     }
 }
 
-/// What the function says about its failure, if it says it as it should.
-fn said(answer: &Answer) -> Option<String> {
+/// The text in `{"error": "…"}`, if the answer has one.
+fn error_text(answer: &Answer) -> Option<String> {
     if answer.ending != Ending::Whole || !is_json(&media_type(answer)) {
         return None;
     }
     let value: Value = serde_json::from_slice(&answer.body).ok()?;
-    let said = text::excerpt_within(value.get("error")?.as_str()?, SAID_BYTES_MAX);
-    (!said.trim().is_empty()).then_some(said)
+    let text = text::excerpt_within(value.get("error")?.as_str()?, ERROR_BYTES_MAX);
+    (!text.trim().is_empty()).then_some(text)
 }
 
 fn is_json(media_type: &str) -> bool {
     media_type == "application/json" || media_type.ends_with("+json")
 }
 
-/// Where JSON ends to be JSON. The parser's own words may repeat some of it.
-fn place(error: &serde_json::Error) -> String {
+/// The position of a syntax error. The parser's message is not used, because it may quote the text.
+fn position(error: &serde_json::Error) -> String {
     format!("line {}, column {}", error.line(), error.column())
 }
 
-/// What the database cannot keep in a value that may be nested so deep.
+/// The first part of a value that the database cannot store, up to this many levels.
 fn unfit(value: &Value, levels: usize) -> Option<&'static str> {
     const NUL: &str = "holds the character NUL, which cannot be stored";
     let inside = || levels.checked_sub(1);
@@ -213,19 +214,19 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_retryable_when_the_next_answer_may_be_another_one() {
+    fn a_failure_is_retryable_when_a_retry_may_succeed() {
         let text = |text: &str| text.as_bytes().to_vec();
         #[rustfmt::skip]
         let table = [
             (200, "text/html",        text("<p>"),                Ending::Whole,   false, "the content type `text/html`; it must be application/json"),
             (200, "",                 text("{}"),                 Ending::Whole,   false, "the content type ``"),
             (200, "text/json",        text("{}"),                 Ending::Whole,   false, "the content type `text/json`"),
-            (200, JSON,               text("{"),                  Ending::Whole,   false, "not JSON we can read: line 1, column 1"),
-            (200, JSON,               text("{} {}"),              Ending::Whole,   false, "not JSON we can read"),
-            (200, JSON,               text(r#""\ud800""#),        Ending::Whole,   false, "not JSON we can read"),
-            (200, JSON,               text("1e999"),              Ending::Whole,   false, "not JSON we can read"),
-            (200, JSON,               b"\"\xff\"".to_vec(),       Ending::Whole,   false, "not JSON we can read"),
-            (200, JSON,               text(&nested(500)),         Ending::Whole,   false, "not JSON we can read"),
+            (200, JSON,               text("{"),                  Ending::Whole,   false, "invalid JSON: line 1, column 1"),
+            (200, JSON,               text("{} {}"),              Ending::Whole,   false, "invalid JSON"),
+            (200, JSON,               text(r#""\ud800""#),        Ending::Whole,   false, "invalid JSON"),
+            (200, JSON,               text("1e999"),              Ending::Whole,   false, "invalid JSON"),
+            (200, JSON,               b"\"\xff\"".to_vec(),       Ending::Whole,   false, "invalid JSON"),
+            (200, JSON,               text(&nested(500)),         Ending::Whole,   false, "invalid JSON"),
             (200, JSON,               text(&nested(65)),          Ending::Whole,   false, "nested deeper than 64 levels"),
             (200, JSON,               text(r#"[{"a": "\u0000"}]"#), Ending::Whole, false, "the character NUL"),
             (200, JSON,               text(r#"{"\u0000": 1}"#),   Ending::Whole,   false, "the character NUL"),
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_beginning_of_its_own_words_is_quoted() {
+    fn only_the_beginning_of_the_error_text_is_quoted() {
         let message = |status, content_type: &str, body: &str, ending| {
             judge(&answer(status, content_type, body, ending)).unwrap_err().message
         };

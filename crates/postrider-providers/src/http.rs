@@ -1,27 +1,27 @@
-//! What the vendors that speak HTTP have in common: how an account is read, how a request leaves, and what an answer means.
+//! Code that the vendors with an HTTP API share: reading an account, building and sending a request, and classifying an answer.
 //!
 //! | answer to a call | outcome |
 //! |---|---|
-//! | 2xx, whole, with the vendor's name for the message | delivered |
-//! | 2xx, broken off, too long, of another content type, or without that name | unknown: it may have acted |
+//! | 2xx, complete, with the vendor's id of the message | delivered |
+//! | 2xx, broken off, too long, of another content type, or without that id | unknown: the vendor may have acted |
 //! | 307, 308 | rejected: redirects are not followed |
-//! | any other 3xx | unknown: some servers say so when they have acted |
-//! | 401, 403 | not sent: the account is refused, which says nothing about the message |
+//! | any other 3xx | unknown: some servers answer so after they have acted |
+//! | 401, 403 | not sent: the vendor refused the account and not the message |
 //! | 408 | unknown |
-//! | 409 | unknown: somebody is at it, or was, under the same key |
+//! | 409 | unknown: another request with the same key is or was in progress |
 //! | 429 | not sent, with `Retry-After` |
 //! | any other 4xx | rejected |
-//! | 5xx, and every status there is not | unknown, whatever it says |
-//! | refused by our own rules, or no connection | not sent |
+//! | 5xx, and every undefined status | unknown, whatever the body is |
+//! | refused by the guard, or no connection | not sent |
 //! | no answer | unknown |
 //!
 //! | answer to a repeat | finding |
 //! |---|---|
-//! | what would be delivered | done |
-//! | 400 or 422, whole, and a JSON object: the vendor's own words about this message | absent: refused, so it is looked up |
+//! | an answer that means delivered | done |
+//! | 400 or 422, complete, with a JSON object: the vendor refuses this message | absent; the resolver looks the item up |
 //! | everything else, silence included | unclear |
 //!
-//! A vendor's file says only where that vendor differs.
+//! A vendor's file documents only the differences.
 
 use std::{fmt::Display, time::Duration};
 
@@ -41,9 +41,14 @@ use crate::{
     text,
 };
 
-/// Declares a vendor: its `MANIFEST`, an account that is opened with a client, and where webhooks come in what reads them.
+/// Declares the adapter of a vendor: its `MANIFEST`, the type of an opened account, and the methods of the account that read webhooks or
+/// status callbacks.
 macro_rules! adapter {
-    ($name:ident opens $account:ident $(and reads webhooks with $receive:ident)?) => {
+    (
+        $name:ident opens $account:ident
+        $(and reads webhooks with $receive:ident)?
+        $(and reads callbacks with $read:ident)?
+    ) => {
         /// See the [module](self).
         pub struct $name {
             client: GuardedClient,
@@ -78,13 +83,26 @@ macro_rules! adapter {
                     opened.$receive(webhook)
                 }
             )?
+
+            $(
+                fn read_callback(
+                    &self,
+                    account: &Account<'_>,
+                    callback: &Callback<'_>,
+                ) -> Result<Echo, CallbackRefused> {
+                    let opened = $account::new(&self.client, account).map_err(|error| {
+                        CallbackRefused::Forged(format!("nothing can be verified: {error}"))
+                    })?;
+                    opened.$read(callback)
+                }
+            )?
         }
     };
 }
 
 pub(crate) use adapter;
 
-/// Reads what an account may set, or says what is wrong and how it should look.
+/// Parses the settings of an account. The error shows an example.
 pub fn settings<T: DeserializeOwned>(
     account: &Account<'_>,
     provider: &str,
@@ -94,8 +112,8 @@ pub fn settings<T: DeserializeOwned>(
         .map_err(|error| InvalidAccount(format!("{error}; the settings of `{provider}` are like {example}")))
 }
 
-/// Reads a secret that has several parts: a JSON object. Nothing that was given is part of the error, not even a name, since
-/// a secret may stand where a name should.
+/// Parses a secret that has several parts: a JSON object. The error contains nothing of the secret, not even a name, since a
+/// secret may be in the place of a name.
 pub fn secrets<T: DeserializeOwned>(
     account: &Account<'_>,
     provider: &str,
@@ -111,7 +129,7 @@ pub fn secrets<T: DeserializeOwned>(
     Err(InvalidAccount(format!("the secret {wrong}; that of `{provider}` is like {example}")))
 }
 
-/// A part of such a secret, if it is there.
+/// A part of such a secret. An empty part is an error.
 pub fn part<'a>(part: &'a SecretString, name: &str) -> Result<&'a str, InvalidAccount> {
     match part.expose_secret() {
         empty if empty.trim().is_empty() => Err(InvalidAccount(format!("`{name}` of the secret is empty"))),
@@ -119,7 +137,7 @@ pub fn part<'a>(part: &'a SecretString, name: &str) -> Result<&'a str, InvalidAc
     }
 }
 
-/// An address that the tenant set and paths are added to. It is checked here and again before every call.
+/// The base URL that a tenant set. It is checked here and again before every call.
 pub fn base(client: &GuardedClient, mut url: Url) -> Result<Url, InvalidAccount> {
     check_url(&url, client.policy()).map_err(|error| InvalidAccount(error.to_string()))?;
     url.set_query(None);
@@ -127,23 +145,23 @@ pub fn base(client: &GuardedClient, mut url: Url) -> Result<Url, InvalidAccount>
     Ok(url)
 }
 
-/// An address of a vendor that everybody knows.
+/// The public URL of a vendor.
 #[expect(clippy::expect_used, reason = "a constant that a test of its vendor reads")]
 pub fn known(url: &'static str) -> Url {
     Url::parse(url).expect("the address of a vendor is a URL")
 }
 
-/// When an item was about to be reserved, as its id tells: the same for its call and for a repeat, unlike the time of day.
+/// The time in the id of an item, just before its reservation. Unlike the clock, it is the same for a call and its repeat.
 pub fn planned_at(id: OutboxId) -> Timestamp {
     let time = id.0.get_timestamp().and_then(|time| {
         let (seconds, nanoseconds) = time.to_unix();
         Timestamp::new(i64::try_from(seconds).ok()?, i32::try_from(nanoseconds).ok()?).ok()
     });
-    // Only an id that is not one of ours has none.
+    // Every id of Postrider has a time.
     time.unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// A path below an address.
+/// Appends a path to a URL.
 pub fn below(base: &Url, path: &[&str]) -> Url {
     let mut url = base.clone();
     if let Ok(mut segments) = url.path_segments_mut() {
@@ -152,12 +170,12 @@ pub fn below(base: &Url, path: &[&str]) -> Url {
     url
 }
 
-/// `Authorization: Bearer …`, never shown.
+/// `Authorization: Bearer …`, which logs do not show.
 pub fn bearer(secret: &SecretString, what: &str) -> Result<HeaderValue, InvalidAccount> {
     authorization(&format!("Bearer {}", present(secret, what)?))
 }
 
-/// The secret, if there is one. `what` says what it should be.
+/// The secret. An empty one is an error; `what` describes the expected secret.
 pub fn present<'a>(secret: &'a SecretString, what: &str) -> Result<&'a str, InvalidAccount> {
     match secret.expose_secret() {
         "" => Err(InvalidAccount(format!("the secret is missing: it is {what}"))),
@@ -188,7 +206,7 @@ pub fn post(
     Ok(request)
 }
 
-/// Asks a question, which does nothing to anybody. The error says why there is no answer.
+/// Sends a GET, which changes nothing at the vendor. The error is the finding when there is no answer.
 pub async fn ask(
     client: &GuardedClient,
     url: Url,
@@ -201,19 +219,19 @@ pub async fn ask(
     send(client, Ok(request)).await.map_err(unclear)
 }
 
-/// The same request with the header that several vendors know a message by.
+/// Adds the header `idempotency-key`.
 pub fn with_key(mut request: Request, key: &IdempotencyKey) -> Result<Request, Outcome> {
     let key = HeaderValue::from_str(key.as_str()).map_err(|error| unwritten(&error))?;
     request.headers_mut().insert("idempotency-key", key);
     Ok(request)
 }
 
-/// Our own bytes always have a form, so this names a bug. Nothing left.
+/// A request that could not be built, which is a bug. Nothing was sent.
 pub fn unwritten(error: &dyn Display) -> Outcome {
     not_sent(format!("the message could not be written as a request: {error}"))
 }
 
-/// What a call came to. A request that could not be written, or was not answered, is its own outcome.
+/// The outcome of a call. A request that was not built or not answered already has its outcome.
 pub fn outcome(sent: Result<Answer, Outcome>, judge: impl FnOnce(&Answer, Timestamp) -> Outcome) -> Outcome {
     match sent {
         Ok(answer) => judge(&answer, Timestamp::now()),
@@ -221,7 +239,7 @@ pub fn outcome(sent: Result<Answer, Outcome>, judge: impl FnOnce(&Answer, Timest
     }
 }
 
-/// What a repeat came to, with the `judge` of the call.
+/// The finding of a repeat, with the `judge` of the call.
 pub fn finding(sent: Result<Answer, Outcome>, judge: impl FnOnce(&Answer, Timestamp) -> Outcome) -> Finding {
     match sent {
         Ok(answer) => judge_repeat(&answer, judge(&answer, Timestamp::now())),
@@ -229,16 +247,16 @@ pub fn finding(sent: Result<Answer, Outcome>, judge: impl FnOnce(&Answer, Timest
     }
 }
 
-/// Sends a request, once. The error is what is known without an answer.
+/// Sends a request once. The error is the outcome when there is no answer.
 pub async fn send(client: &GuardedClient, request: Result<Request, Outcome>) -> Result<Answer, Outcome> {
-    // A connection of its own: a pool may send again on a new one what it believes was lost on an old one.
+    // Not a pooled connection: a pool may resend a request that it assumes was lost on an old connection.
     client.send(request?, Reuse::Never).await.map_err(|error| match error {
         CallError::Refused(_) | CallError::Unreachable { .. } => not_sent(error.reason()),
         CallError::Unanswered { .. } => Outcome::Unknown { reason: error.reason() },
     })
 }
 
-/// The same answer without a secret in it: some vendors repeat what they were given.
+/// Removes a secret from an answer, because some vendors repeat it.
 pub fn without(mut answer: Answer, secret: &str) -> Answer {
     let body = String::from_utf8_lossy(&answer.body);
     if !secret.is_empty() && body.contains(secret) {
@@ -247,19 +265,21 @@ pub fn without(mut answer: Answer, secret: &str) -> Answer {
     answer
 }
 
-/// The first table of the [module](self). `name` finds the vendor's name for the message in a 2xx.
-pub fn judge(answer: &Answer, now: Timestamp, name: impl FnOnce(&Answer) -> Option<String>) -> Outcome {
-    let (status, reason) = (answer.status, words(answer));
+/// The first table of the [module](self). `message_id` finds the vendor's id of the message in a 2xx.
+pub fn judge(answer: &Answer, now: Timestamp, message_id: impl FnOnce(&Answer) -> Option<String>) -> Outcome {
+    let (status, reason) = (answer.status, describe(answer));
     match status {
-        _ if status.is_success() => match name(answer) {
+        _ if status.is_success() => match message_id(answer) {
             Some(message_id) => Outcome::Delivered { message_id },
-            None => Outcome::Unknown { reason: format!("the answer to the message is not whole: {reason}") },
+            None => {
+                Outcome::Unknown { reason: format!("the answer to the message is not complete: {reason}") }
+            }
         },
-        // Asks for the same request elsewhere, so it has not done it here.
+        // The server asks for the same request elsewhere, so it has not acted.
         StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => Outcome::Rejected {
             reason: format!("{status}, but redirects are not followed; set `url` to where it should go"),
         },
-        // "It is done; look there" is said like this, too.
+        // Some servers redirect to the result after they have acted.
         _ if status.is_redirection() => Outcome::Unknown {
             reason: format!("{status}, and redirects are not followed; set `url` to where it should go"),
         },
@@ -273,33 +293,32 @@ pub fn judge(answer: &Answer, now: Timestamp, name: impl FnOnce(&Answer) -> Opti
     }
 }
 
-/// The second table of the [module](self), where `judged` is what the answer would mean for a call.
+/// The second table of the [module](self). `judged` is the outcome that the answer would mean for a call.
 fn judge_repeat(answer: &Answer, judged: Outcome) -> Finding {
     match judged {
         Outcome::Delivered { message_id } => Finding::Done {
             message_id,
-            evidence: "it was sent again under the same key, and the provider took it as the same message"
-                .to_owned(),
+            evidence: "a repeat under the same key was accepted as the same message".to_owned(),
         },
         Outcome::Rejected { reason } if is_about_the_message(answer) => {
-            Finding::Absent { evidence: format!("sent again, the provider refuses it: {reason}") }
+            Finding::Absent { evidence: format!("the provider refuses a repeat: {reason}") }
         }
         other => unclear(other),
     }
 }
 
-/// A refusal in the words of the vendor. A page of something in between says nothing about what became of the first request.
+/// Whether the vendor itself refused the message. A page of a proxy proves nothing about the first request.
 fn is_about_the_message(answer: &Answer) -> bool {
     matches!(answer.status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY)
         && json::<serde_json::Map<String, serde_json::Value>>(answer).is_some()
 }
 
-/// What is left of an outcome when it proves nothing.
+/// The finding of an outcome that proves nothing.
 pub fn unclear(outcome: Outcome) -> Finding {
     Finding::Unclear { reason: reason(outcome) }
 }
 
-/// The words of an outcome.
+/// The text of an outcome.
 pub fn reason(outcome: Outcome) -> String {
     match outcome {
         Outcome::Delivered { message_id } => message_id,
@@ -309,12 +328,12 @@ pub fn reason(outcome: Outcome) -> String {
     }
 }
 
-/// How long it is until then.
+/// Time from `now` until `then`, or zero.
 pub fn until(then: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
     then.map(|then| Duration::try_from(then.duration_since(now)).unwrap_or_default())
 }
 
-/// The body of an answer, if it is whole and the JSON that is expected.
+/// The body of an answer, if it is complete and the expected JSON.
 pub fn json<T: DeserializeOwned>(answer: &Answer) -> Option<T> {
     let is_json = answer.headers.get(CONTENT_TYPE).is_none_or(|kind| {
         kind.to_str().is_ok_and(|kind| kind.split(';').next().is_some_and(|kind| kind.contains("json")))
@@ -323,30 +342,39 @@ pub fn json<T: DeserializeOwned>(answer: &Answer) -> Option<T> {
     (is_json && is_whole).then(|| serde_json::from_slice(&answer.body).ok()).flatten()
 }
 
-/// The vendor's name for a message: a field of its answer that is a text and not empty.
+/// A field of an answer that is a text and not empty, such as the vendor's id of a message.
 pub fn named(answer: &Answer, field: &str) -> Option<String> {
     let body: serde_json::Value = json(answer)?;
     Some(text::excerpt(body.get(field)?.as_str()?)).filter(|name| !name.trim().is_empty())
 }
 
-/// The status and the beginning of what came with it.
-pub fn words(answer: &Answer) -> String {
+/// The status and the beginning of the body.
+pub fn describe(answer: &Answer) -> String {
     match answer.excerpt() {
         empty if empty.trim().is_empty() => answer.status.to_string(),
         excerpt => format!("{}: {excerpt}", answer.status),
     }
 }
 
-/// Nothing left us, or nothing was done.
+/// Nothing was sent, or the vendor did not act.
 pub fn not_sent(reason: String) -> Outcome {
     Outcome::NotSent { reason, retry_after: None }
 }
 
-/// A message of a channel that a vendor does not carry.
+/// The outcome of a message of a channel that a vendor does not serve.
 pub fn wrong_channel(provider: &str, carries: &str, message: &Message) -> Outcome {
     Outcome::Rejected {
         reason: format!("{provider} carries {carries} and no {} messages", message.channel()),
     }
+}
+
+/// Rejects a text that is longer than the vendor accepts.
+pub fn check_length(part: &str, text: &str, chars_max: usize, vendor: &str) -> Result<(), Outcome> {
+    if text.chars().count() <= chars_max {
+        return Ok(());
+    }
+    let reason = format!("the {part} is longer than the {chars_max} characters that {vendor} accepts");
+    Err(Outcome::Rejected { reason })
 }
 
 #[cfg(test)]

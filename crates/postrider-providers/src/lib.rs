@@ -1,21 +1,21 @@
-//! How Postrider speaks to the outside world.
+//! Outbound calls of Postrider.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`guard`] | the way out to every host that somebody else names |
-//! | [`provider`] | what can be called, and only with a reservation |
-//! | `http` | what the vendors that speak HTTP have in common: what each answer means |
+//! | [`guard`] | the client for all hosts that tenants or vendors name |
+//! | [`provider`] | the traits of adapters and providers; a call takes a reservation |
+//! | `http` | code that the vendors with an HTTP API share, such as the classification of answers |
 //! | [`email`] | e-mail: SMTP, Resend |
 //! | [`voice`] | calls: Twilio |
 //! | [`social`] | posts: Mastodon, Bluesky |
-//! | [`chat`] | answers in conversations, and what people write: Slack, Telegram, WhatsApp |
-//! | [`agent`] | what executes messages, and who is asked whether it should |
-//! | [`function`] | calls functions of tenants, for jobs |
-//! | `endpoint` | what agents, sentinels and functions have in common |
+//! | [`chat`] | replies in conversations, and inbound messages: Slack, Telegram, WhatsApp |
+//! | [`agent`] | agents, which execute messages, and sentinels, which permit or refuse them |
+//! | [`function`] | calls of tenants' functions, for job runs |
+//! | `endpoint` | code that agents, sentinels and functions share |
 //! | [`webhook`] | every channel, to a URL of the tenant |
 //! | [`sim`] | every channel, to `postrider sim` |
 //! | `conformance` | the suite that every adapter passes, behind a feature of this name |
-//! | [`remote`] | another Postrider, for commands that ask it |
+//! | [`remote`] | a client of the HTTP API of another Postrider, for CLI commands |
 //! | [`sinks`] | destinations of events: signed webhooks, NATS JetStream |
 
 pub mod agent;

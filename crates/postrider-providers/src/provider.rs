@@ -1,4 +1,4 @@
-//! The door to the outside: an adapter is called with a reservation, or not at all.
+//! Adapters and providers: a provider can only be called with a reservation.
 //!
 //! An [`Adapter`] knows a vendor; with the account of a tenant it makes a [`Provider`], which can be called. A program that
 //! uses Postrider as a library adds adapters of its own to the standard ones:
@@ -11,7 +11,7 @@
 //! # }
 //! ```
 //!
-//! A call takes a reservation by reference, and settling consumes it, so that there is no second call:
+//! A call takes a reservation by reference, and settling consumes it, so a second call does not compile:
 //!
 //! ```no_run
 //! use postrider_model::Message;
@@ -50,24 +50,24 @@ use crate::{
 /// One account at one vendor, ready to be called.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// Makes the one call of this reservation. Nothing is ever sent a second time in here, and what may have left and was
-    /// not answered is [`Outcome::Unknown`].
+    /// Makes the one call of this reservation. The implementation never sends the message twice, and reports a request that may
+    /// have been sent and was not answered as [`Outcome::Unknown`].
     ///
     /// The worker bounds the time of this call; when the time is up the future is dropped and the item is in doubt.
     async fn call(&self, reservation: &Reservation, message: &Message) -> Outcome;
 
-    /// Sends the very same message under the very same key once more, because the vendor guarantees that this is harmless.
-    /// The resolver asks for it only where the manifest says [`DoubtClass::Key`](postrider_model::DoubtClass::Key), inside
-    /// the key's life and after the quiet time, or [`DoubtClass::Natural`](postrider_model::DoubtClass::Natural).
+    /// Sends the same message under the same key once more, because the vendor guarantees that this is harmless.
+    /// The resolver calls it only if the class of the manifest is [`DoubtClass::Key`](postrider_model::DoubtClass::Key), within
+    /// the key's lifetime and after the quiet time, or [`DoubtClass::Natural`](postrider_model::DoubtClass::Natural).
     ///
-    /// [`Finding::Done`]: it has been done by now, once. [`Finding::Absent`]: the vendor refuses this very message; then it is looked
-    /// up, and left to a person if that tells nothing. A refusal of the account, of the moment or of the rate is unclear.
+    /// [`Finding::Done`]: the vendor has acted exactly once by now. [`Finding::Absent`]: the vendor refuses this very message; then the
+    /// resolver looks the item up, or leaves it to a person. A refusal of the account or a rate limit is unclear.
     async fn repeat(&self, _doubt: &HeldDoubt, _message: &Message) -> Finding {
         Finding::Unclear { reason: "this provider takes no repeats".to_owned() }
     }
 
-    /// Asks the vendor what became of an item. Nothing is sent to anybody. `message` is there when it could be rendered as it
-    /// was the first time.
+    /// Looks an item up at the vendor. Sends no message. `message` is present if it could be rendered exactly as for the
+    /// call.
     async fn look_up(&self, _doubt: &HeldDoubt, _message: Option<&Message>) -> Finding {
         Finding::CannotTell { reason: "this provider cannot be asked".to_owned() }
     }
@@ -76,50 +76,50 @@ pub trait Provider: Send + Sync {
 /// An account of a tenant, with its secret open.
 #[derive(Debug)]
 pub struct Account<'a> {
-    /// Which one, for addresses under which a vendor calls back.
+    /// Id of the account, for the addresses of status callbacks.
     pub id: ProviderAccountId,
-    /// What is not secret.
+    /// Settings, without secrets.
     pub settings: &'a serde_json::Value,
-    /// What is.
+    /// The secret.
     pub secret: &'a SecretString,
 }
 
-/// An account that cannot work as it is set up.
+/// The error of an account with invalid settings or an invalid secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidAccount(pub String);
 
-/// Far more than any vendor's secret has.
+/// Maximum bytes of a secret.
 pub const SECRET_BYTES_MAX: usize = 64 * 1024;
 
 /// Maximum bytes of the settings of an account, as JSON.
 pub const SETTINGS_BYTES_MAX: usize = 16 * 1024;
 
-/// Why an account cannot be added.
+/// An account that cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccountRefused {
-    /// Nobody here can call it.
+    /// No adapter has this name.
     #[error("there is no provider `{provider}`; this version knows {known}")]
     UnknownProvider {
-        /// As it was asked for.
+        /// The requested name.
         provider: String,
-        /// What would do.
+        /// The names of all adapters.
         known: String,
     },
-    /// Its vendor does not take it.
-    #[error("the account cannot work as it is set up: {0}")]
+    /// The adapter refuses the account.
+    #[error("the account is not valid: {0}")]
     Invalid(InvalidAccount),
 }
 
 /// A vendor.
 pub trait Adapter: Send + Sync {
-    /// What it says about itself.
+    /// The description of the vendor.
     fn manifest(&self) -> &'static Manifest;
 
-    /// Checks an account, and makes it callable. Unknown settings are refused; nothing is sent.
+    /// Checks an account and opens it for calls. Unknown settings are refused; nothing is sent.
     fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount>;
 
-    /// Reads a status callback, once it is proven that the vendor sent it.
+    /// Verifies the signature of a status callback and reads it.
     fn read_callback(
         &self,
         _account: &Account<'_>,
@@ -128,8 +128,8 @@ pub trait Adapter: Send + Sync {
         Err(CallbackRefused::NotTaken)
     }
 
-    /// Reads a webhook: what people wrote, and what became of replies. The signature is checked over the raw body before
-    /// anything in it is read.
+    /// Reads a webhook with inbound messages and delivery reports. The signature is checked over the raw body before
+    /// the body is parsed.
     fn receive(
         &self,
         _account: &Account<'_>,
@@ -142,20 +142,20 @@ pub trait Adapter: Send + Sync {
 /// A request to a chat account's webhook.
 #[derive(Debug)]
 pub struct InboundWebhook<'a> {
-    /// Whether it is a GET: some vendors ask whether the address is ours before they use it.
+    /// Whether the request is a GET, by which some vendors verify the address before they use it.
     pub is_get: bool,
-    /// What stands behind the question mark, as it came.
+    /// The query, unchanged.
     pub query: &'a str,
-    /// Headers by lower-case name, as often as they came.
+    /// Headers with lower-case names, including repeated ones.
     pub headers: &'a [(String, String)],
-    /// The body, as it came.
+    /// The raw body.
     pub body: &'a [u8],
-    /// The time, to tell old signatures from new ones.
+    /// The current time, against which signatures are checked.
     pub now: Timestamp,
 }
 
 impl InboundWebhook<'_> {
-    /// The one header of this name. Two of them are a forgery: nobody can tell which of them others look at.
+    /// The only header of this name. Two of them count as a forgery, because programs disagree about which one is valid.
     pub fn header(&self, name: &str) -> Result<&str, CallbackRefused> {
         let mut values = self.headers.iter().filter(|(given, _)| given == name);
         match (values.next(), values.next()) {
@@ -166,70 +166,70 @@ impl InboundWebhook<'_> {
     }
 }
 
-/// What a webhook said.
+/// The content of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Received {
-    /// The vendor wants to know whether the address is ours: this is the answer.
+    /// The vendor verifies the address: this is the response.
     Challenge(String),
-    /// Something happened. Both may be empty: much of what vendors tell is about nothing that we answer.
+    /// Events. Both lists may be empty, because vendors also send events that need no reaction.
     Happened {
-        /// What people wrote, in the vendor's order.
+        /// Inbound messages, in the vendor's order.
         messages: Vec<InboundMessage>,
-        /// What became of replies.
+        /// Delivery reports of replies.
         reports: Vec<DeliveryReport>,
     },
 }
 
-/// A request that came in and says that it is from a vendor.
+/// A request to a status callback address, not verified yet.
 #[derive(Debug)]
 pub struct Callback<'a> {
-    /// Everything after the host, as it came: path and query.
+    /// Path and query, unchanged.
     pub path_and_query: &'a str,
     /// The key at the end of the path.
     pub key: &'a str,
     /// Headers by lower-case name.
     pub headers: &'a [(String, String)],
-    /// The body, as it came.
+    /// The raw body.
     pub body: &'a [u8],
 }
 
-/// What a vendor says about an item without being asked.
+/// A verified status callback about an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Echo {
-    /// The vendor's own name for what it did.
+    /// The vendor's id of the message.
     pub message_id: String,
-    /// How that goes, in the vendor's word.
+    /// The delivery status, in the vendor's words.
     pub status: String,
-    /// Whether it proves that the vendor acted.
+    /// Whether the callback proves that the vendor acted.
     pub proves_action: bool,
 }
 
-/// Why a callback is not believed.
+/// A callback or webhook that is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallbackRefused {
-    /// This vendor has none.
-    #[error("this provider does not call back")]
+    /// The vendor has no such callback.
+    #[error("this provider has no such callback")]
     NotTaken,
     /// The signature is missing or wrong.
     #[error("{0}")]
     Forged(String),
-    /// It is the vendor's, and makes no sense.
+    /// The signature is right, but the content is invalid.
     #[error("{0}")]
     Malformed(String),
 }
 
-/// Every vendor there is, by name.
+/// Adapters by name.
 #[derive(Clone, Default)]
 pub struct Adapters(BTreeMap<&'static str, Arc<dyn Adapter>>);
 
 impl Adapters {
-    /// None at all.
+    /// No adapters.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Those that come with Postrider.
+    /// The adapters that are part of Postrider.
     #[must_use]
     pub fn standard(client: &GuardedClient) -> Self {
         Self::none()
@@ -245,20 +245,20 @@ impl Adapters {
             .with(Arc::new(WhatsappAdapter::new(client)))
     }
 
-    /// With one more, which replaces one of the same name.
+    /// Adds an adapter; it replaces one of the same name.
     #[must_use]
     pub fn with(mut self, adapter: Arc<dyn Adapter>) -> Self {
         self.0.insert(adapter.manifest().name, adapter);
         self
     }
 
-    /// The vendor of this name.
+    /// The adapter of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Adapter>> {
         self.0.get(name)
     }
 
-    /// The vendor of this name, or an error that lists those there are.
+    /// The adapter of this name, or an error that lists the known ones.
     pub fn require(&self, provider: &str) -> Result<&Arc<dyn Adapter>, AccountRefused> {
         self.get(provider).ok_or_else(|| AccountRefused::UnknownProvider {
             provider: provider.to_owned(),
@@ -266,8 +266,7 @@ impl Adapters {
         })
     }
 
-    /// Whether there is such a vendor, and whether it takes the account as it is set up, with a new secret as with the first one. Nothing
-    /// is sent.
+    /// Checks that the adapter exists and accepts the account. Used for new accounts and for new secrets. Sends nothing.
     pub fn check(&self, provider: &str, account: &Account<'_>) -> Result<(), AccountRefused> {
         let adapter = self.require(provider)?;
         check_settings(account.settings).map_err(AccountRefused::Invalid)?;
@@ -280,19 +279,19 @@ impl Adapters {
         adapter.open(account).map(drop).map_err(AccountRefused::Invalid)
     }
 
-    /// What all of them say about themselves.
+    /// The manifests of all adapters.
     pub fn manifests(&self) -> impl Iterator<Item = &'static Manifest> {
         self.0.values().map(|adapter| adapter.manifest())
     }
 
-    /// All names, for messages.
+    /// All names, for error messages.
     #[must_use]
     pub fn names(&self) -> String {
         self.0.keys().copied().collect::<Vec<_>>().join(", ")
     }
 }
 
-/// No setting is longer than a URL may be, and none holds a line break, which an address or a header must not have.
+/// Checks that no setting is longer than a URL may be or holds a line break, which an address or a header must not have.
 fn check_settings(settings: &serde_json::Value) -> Result<(), InvalidAccount> {
     let bytes = settings.to_string().len();
     if bytes > SETTINGS_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! A Postrider that serves somewhere, for the commands that ask it over its HTTP API.
+//! A client of the HTTP API of another Postrider, for CLI commands.
 
 use std::time::Duration;
 
@@ -13,38 +13,38 @@ use url::Url;
 use crate::tls;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Several times as long as a stream is silent.
+/// Several times the keep-alive interval of a stream.
 const SILENT_MAX: Duration = Duration::from_secs(60);
 /// Longest line of a stream, and longest JSON answer.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Why it did not answer as hoped.
+/// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// It cannot be asked at all.
+    /// The URL, the key or the answer is not valid.
     #[error("{0}")]
     Unfit(String),
-    /// It says no, and would say so again.
+    /// The server refused the request and would refuse it again.
     #[error("{url} answered {status}: {detail}")]
     Refused {
-        /// Who.
+        /// The server.
         url: String,
-        /// With which status.
+        /// The status.
         status: u16,
-        /// Why.
+        /// The detail of the problem.
         detail: String,
     },
-    /// It was not reached, or broke off. It may come back.
+    /// The server was not reached, or the connection broke. A retry may succeed.
     #[error("{url} does not answer: {reason}")]
     Away {
-        /// Who.
+        /// The server.
         url: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Where a Postrider serves, and a key to it.
+/// The URL of a server and an API key.
 #[derive(Clone)]
 pub struct Remote {
     client: Client,
@@ -53,15 +53,15 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Nothing is asked yet.
+    /// Checks the URL and the key. Sends nothing.
     pub fn new(url: &Url, key: &SecretString) -> Result<Self, RemoteError> {
         if !matches!(url.scheme(), "http" | "https") || url.cannot_be_a_base() {
             return Err(RemoteError::Unfit(format!(
-                "`{url}` is not where a server is; it looks like https://postrider.example"
+                "`{url}` is not the URL of a server; write it like https://postrider.example"
             )));
         }
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()))
-            .map_err(|_| RemoteError::Unfit("the API key has characters that no key has".to_owned()))?;
+            .map_err(|_| RemoteError::Unfit("the API key contains invalid characters".to_owned()))?;
         authorization.set_sensitive(true);
         tls::choose_provider();
         let client = Client::builder()
@@ -125,11 +125,11 @@ impl Remote {
     }
 
     fn unexpected(&self, what: &str) -> RemoteError {
-        RemoteError::Unfit(format!("{}: {what}; is this a Postrider?", self.url))
+        RemoteError::Unfit(format!("{}: {what}; check that this is the URL of a Postrider server", self.url))
     }
 }
 
-/// A stream that is open. Giving up on [`EventStream::next`] loses nothing.
+/// An open stream. Dropping the future of [`EventStream::next`] loses no event.
 pub struct EventStream {
     remote: Remote,
     response: Response,
@@ -137,14 +137,14 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// The next message; nothing when the server has closed.
-    pub async fn next(&mut self) -> Result<Option<Message>, RemoteError> {
+    /// The next event; `None` when the server closed the stream.
+    pub async fn next(&mut self) -> Result<Option<StreamEvent>, RemoteError> {
         loop {
-            if let Some(message) = self.parser.next() {
-                return Ok(Some(message));
+            if let Some(event) = self.parser.next() {
+                return Ok(Some(event));
             }
             if self.parser.bytes.len() > BYTES_MAX {
-                return Err(self.remote.unexpected("a message is too long"));
+                return Err(self.remote.unexpected("an event is too long"));
             }
             match self.response.chunk().await.map_err(|error| self.remote.away(&error))? {
                 Some(piece) => self.parser.bytes.extend_from_slice(&piece),
@@ -154,48 +154,48 @@ impl EventStream {
     }
 }
 
-/// One message of a stream, or a hint when to come back.
+/// One server-sent event, or only a time to wait before reconnecting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Message {
+pub struct StreamEvent {
     /// Its name, if it has one.
     pub event: Option<String>,
     /// Its content.
     pub data: String,
-    /// After how long to come back when the stream ends.
+    /// Time to wait before reconnecting when the stream ends.
     pub retry: Option<Duration>,
 }
 
-/// Makes messages of bytes. Half a message is not one.
+/// Parses events. An incomplete event is not returned.
 #[derive(Default)]
 struct Parser {
     bytes: Vec<u8>,
     read: usize,
-    message: Message,
+    event: StreamEvent,
     is_begun: bool,
 }
 
 impl Parser {
-    fn next(&mut self) -> Option<Message> {
+    fn next(&mut self) -> Option<StreamEvent> {
         while let Some(line) = self.line() {
             if line.is_empty() {
-                let message = std::mem::take(&mut self.message);
+                let event = std::mem::take(&mut self.event);
                 if std::mem::take(&mut self.is_begun) {
-                    return Some(message);
+                    return Some(event);
                 }
                 continue;
             }
             let (name, value) = line.split_once(':').unwrap_or((&line, ""));
             let value = value.strip_prefix(' ').unwrap_or(value);
             match name {
-                "event" => self.message.event = Some(value.to_owned()),
-                "retry" => self.message.retry = value.parse().ok().map(Duration::from_millis),
+                "event" => self.event.event = Some(value.to_owned()),
+                "retry" => self.event.retry = value.parse().ok().map(Duration::from_millis),
                 "data" => {
-                    if !self.message.data.is_empty() {
-                        self.message.data.push('\n');
+                    if !self.event.data.is_empty() {
+                        self.event.data.push('\n');
                     }
-                    self.message.data.push_str(value);
+                    self.event.data.push_str(value);
                 }
-                // Comments, ids, and what is not known.
+                // Comments, ids and unknown fields.
                 _ => continue,
             }
             self.is_begun = true;
@@ -222,38 +222,38 @@ impl Parser {
 mod tests {
     use super::*;
 
-    /// What a parser makes of this, however it is cut.
-    fn messages(text: &str, step: usize) -> Vec<Message> {
-        let (mut parser, mut messages) = (Parser::default(), Vec::new());
+    /// The events of a text that arrives in pieces of this size.
+    fn events(text: &str, step: usize) -> Vec<StreamEvent> {
+        let (mut parser, mut events) = (Parser::default(), Vec::new());
         for piece in text.as_bytes().chunks(step) {
             parser.bytes.extend_from_slice(piece);
-            while let Some(message) = parser.next() {
-                messages.push(message);
+            while let Some(event) = parser.next() {
+                events.push(event);
             }
         }
-        messages
+        events
     }
 
     #[test]
-    fn messages_are_whole_however_they_are_cut() {
+    fn events_are_complete_for_every_size_of_pieces() {
         let text = "retry: 1500\n\n:\n\nid: 1\r\ndata: {\"é\": 1}\r\n\r\nevent: bye\nretry: 7\ndata: a\ndata: b\n\ndata: half";
-        let message = |event: Option<&str>, data: &str, retry: Option<u64>| Message {
+        let event = |event: Option<&str>, data: &str, retry: Option<u64>| StreamEvent {
             event: event.map(str::to_owned),
             data: data.to_owned(),
             retry: retry.map(Duration::from_millis),
         };
         let expected = [
-            message(None, "", Some(1500)),
-            message(None, "{\"é\": 1}", None),
-            message(Some("bye"), "a\nb", Some(7)),
+            event(None, "", Some(1500)),
+            event(None, "{\"é\": 1}", None),
+            event(Some("bye"), "a\nb", Some(7)),
         ];
         for step in 1..text.len() {
-            assert_eq!(messages(text, step), expected, "in steps of {step}");
+            assert_eq!(events(text, step), expected, "in steps of {step}");
         }
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn a_url_that_is_not_http_is_refused() {
         for wrong in ["ftp://x", "mailto:a@b", "file:///x"] {
             let url = wrong.parse().unwrap();
             assert!(Remote::new(&url, &"pr_x".into()).is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! Standard Webhooks: a request that its receiver can verify, and recognise when it comes again; and the same the other way round.
+//! Standard Webhooks: signing outbound requests and verifying inbound ones.
 //!
 //! `webhook-id` is the same for each attempt; `webhook-timestamp` is the time of this one, because receivers refuse old
 //! signatures; `webhook-signature` covers both and the body.
@@ -19,17 +19,17 @@ use url::Url;
 /// Sizes of a secret, in bytes, from the specification.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// What signs for a secret `whsec_…`. Never part of the error: the secret itself.
+/// The signer for a secret `whsec_…`. The error does not contain the secret.
 pub fn signer(secret: &SecretString) -> Result<Webhook, &'static str> {
     Webhook::from_bytes(key(secret)?).map_err(|_| "is not usable")
 }
 
-/// What recognises signatures that were made with a secret `whsec_…`.
+/// The verifier for a secret `whsec_…`.
 pub fn verifier(secret: &SecretString) -> Result<Hmac<Sha256>, &'static str> {
     Hmac::new_from_slice(&key(secret)?).map_err(|_| "is not usable")
 }
 
-/// Whether a secret `whsec_…` can sign; what is wrong with it, if it cannot.
+/// Checks that a secret `whsec_…` can sign.
 pub fn check_secret(secret: &SecretString) -> Result<(), &'static str> {
     signer(secret).map(drop)
 }
@@ -43,7 +43,7 @@ fn key(secret: &SecretString) -> Result<Vec<u8>, &'static str> {
     Ok(key)
 }
 
-/// Whether one of the signatures is right, in constant time. There may be several, because who replaces a secret signs with both.
+/// Whether one of the signatures is right, in constant time. During the replacement of a secret a sender signs with both.
 pub fn is_signed(verifier: &Hmac<Sha256>, id: &str, time: &str, body: &[u8], signatures: &str) -> bool {
     let mut signature = verifier.clone();
     for part in [id.as_bytes(), b".", time.as_bytes(), b".", body] {
@@ -55,7 +55,7 @@ pub fn is_signed(verifier: &Hmac<Sha256>, id: &str, time: &str, body: &[u8], sig
         .any(|given| signature.clone().verify_slice(&given).is_ok())
 }
 
-/// A request with a signature of each signer. Our own bytes are always text, so an error names a bug.
+/// A request with a signature of each signer. An error is a bug, because id and body are valid.
 pub fn request(
     url: Url,
     signers: &[Webhook],

@@ -1,7 +1,7 @@
-//! `postrider sim`, which plays a provider of every channel.
+//! `postrider sim`, which simulates a provider of every channel.
 //!
-//! `POST {url}/messages` is judged as `http.rs` says for all; an answer names the message by `id`. The sim
-//! can be asked what it knows under a key, `GET {url}/messages?key=…`:
+//! `POST {url}/messages` is classified by the tables in `http.rs`; `id` in an answer is the id of the message. The sim
+//! offers a lookup by key, `GET {url}/messages?key=…`:
 //!
 //! | answer | finding |
 //! |---|---|
@@ -33,7 +33,7 @@ const MANIFEST: Manifest = Manifest {
 
 http::adapter!(SimAdapter opens Sim);
 
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -96,13 +96,15 @@ fn found(answer: &Answer) -> Finding {
             Some(message_id) => {
                 Finding::Done { message_id, evidence: "the sim has a message under this key".to_owned() }
             }
-            None => Finding::Unclear { reason: format!("the answer is not whole: {}", http::words(answer)) },
+            None => {
+                Finding::Unclear { reason: format!("the answer is not complete: {}", http::describe(answer)) }
+            }
         },
-        // Any other 404 is of somebody who knows no messages at all.
+        // Any other 404 comes from a server that is not the sim.
         StatusCode::NOT_FOUND if http::named(answer, "error").as_deref() == Some("unknown key") => {
             Finding::Absent { evidence: "the sim has no message under this key".to_owned() }
         }
-        _ => Finding::Unclear { reason: http::words(answer) },
+        _ => Finding::Unclear { reason: http::describe(answer) },
     }
 }
 

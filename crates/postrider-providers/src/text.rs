@@ -1,8 +1,8 @@
-//! Text that somebody else wrote, made fit for our logs and error messages: short and on one line.
+//! Shortens untrusted text for logs and error messages: to one short line.
 
 use std::error::Error;
 
-/// Longest text of somebody else that we repeat, in characters.
+/// Maximum characters of untrusted text in a message.
 pub const EXCERPT_CHARS_MAX: usize = 200;
 
 /// The beginning of a text, without control characters and without the invisible ones that turn or hide text.
@@ -16,7 +16,7 @@ pub fn excerpt(text: &str) -> String {
     short
 }
 
-/// The same, counted in bytes.
+/// Like [`excerpt`], with a limit in bytes.
 pub fn excerpt_within(text: &str, bytes_max: usize) -> String {
     let mut short = String::new();
     for c in visible(text) {
@@ -36,14 +36,14 @@ fn visible(text: &str) -> impl Iterator<Item = char> {
         .filter(|c| !c.is_control() && !is_invisible(*c))
 }
 
-/// [`excerpt`] of bytes that may be no text at all.
+/// [`excerpt`] of bytes that may not be text.
 pub fn excerpt_of_bytes(bytes: &[u8]) -> String {
     // Far more bytes than an excerpt can hold, far fewer than an answer can have.
     let start = bytes.get(..16 * EXCERPT_CHARS_MAX).unwrap_or(bytes);
     excerpt(&String::from_utf8_lossy(start))
 }
 
-/// What went wrong, with all its causes, in one short line.
+/// An error with all its causes, in one short line.
 pub fn causes(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();

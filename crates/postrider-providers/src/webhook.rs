@@ -1,12 +1,12 @@
-//! Webhooks: every message as a signed request to a URL of the tenant, after the Standard Webhooks specification.
+//! Webhooks: every message as a signed request to a URL of the tenant, according to the Standard Webhooks specification.
 //!
 //! `webhook-id` is the idempotency key, and by the specification a receiver recognises a repeat by it. So a repeat is
-//! harmless at any time, and what is in doubt is simply sent again. The status alone decides, as the specification has it;
-//! otherwise `http.rs` holds, as for all:
+//! harmless, and the resolver repeats an item in doubt. By the specification the status alone decides; the rest follows the
+//! tables in `http.rs`:
 //!
 //! | answer | to a call | to a repeat |
 //! |---|---|---|
-//! | 2xx, whatever comes with it | delivered, under the `id` of the answer or else the key | done |
+//! | 2xx, with any body | delivered, under the `id` of the answer or else the key | done |
 //! | 410 and any other 4xx but 401, 403, 408, 409 | rejected | 400 and 422 in JSON: absent; otherwise unclear |
 //!
 //! ```json
@@ -15,11 +15,11 @@
 //!  "data": {"idempotency_key": "…", "channel": "email", "to": "ada@example.com", "subject": "…", "text": "…", "html": null}}
 //! ```
 //!
-//! `timestamp` is when the item was reserved, which stays the same; the time of the attempt is in `webhook-timestamp`. So
+//! `timestamp` is the time of the reservation, which does not change; the time of the attempt is in `webhook-timestamp`. So
 //! each attempt has the same body.
 //!
-//! Chat goes both ways. What somebody wrote comes in as such a webhook, too, signed with the same secret and at most five
-//! minutes old; `webhook-id` is what a message is known by when it comes again:
+//! For chat, a program sends inbound messages as webhooks, too, signed with the same secret and at most five minutes old.
+//! A repeat is recognised by `webhook-id`:
 //!
 //! ```json
 //! {"type": "message.received",
@@ -27,8 +27,8 @@
 //!  "data": {"sender_id": "ada", "conversation_id": "room-7", "thread": "t-1", "text": "…"}}
 //! ```
 //!
-//! Without `conversation_id` the answer goes to the sender; `thread` and `timestamp` may be missing. Another `type` says nothing here. A
-//! program can be told, so a text that is empty or too long is malformed, and so is an unknown field.
+//! Without `conversation_id` the reply goes to the sender; `thread` and `timestamp` are optional. Another `type` is ignored. The
+//! sender is a program that can be corrected, so an empty or too long text is malformed, and so is an unknown field.
 
 use std::{sync::Arc, time::Duration};
 
@@ -56,9 +56,9 @@ use crate::{
 };
 
 const MANIFEST: Manifest = Manifest {
-    // As Natural as can be, but a receiver may note an id only after it has acted: a repeat waits for the quiet time.
+    // Not `Natural`: a receiver may record an id only after it has acted, so a repeat must wait for the quiet time.
     doubt: DoubtClass::Key,
-    // As long as others try again, receivers must remember.
+    // Receivers should remember an id as long as usual senders of webhooks retry.
     key_lifetime: Some(Duration::from_secs(72 * 60 * 60)),
     ..Manifest::new("webhook", &[Channel::Email, Channel::Voice, Channel::Social, Channel::Chat])
 };
@@ -67,14 +67,14 @@ const EXAMPLE: &str = r#"{"url": "https://example.com/messages"}"#;
 
 http::adapter!(WebhookAdapter opens Receiver and reads webhooks with receive);
 
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
     url: Url,
 }
 
-/// Somebody who takes messages.
+/// A receiver of messages.
 struct Receiver {
     client: GuardedClient,
     url: Url,
@@ -96,7 +96,7 @@ impl Receiver {
         Ok(Self { client: client.clone(), url: settings.url, signer, verifier })
     }
 
-    /// The same id and the same body for the same message, each time.
+    /// Builds the request. The same message always has the same id and body.
     fn request(&self, id: OutboxId, key: &IdempotencyKey, message: &Message) -> Result<Request, Outcome> {
         #[derive(Serialize)]
         struct Body<'a> {
@@ -120,7 +120,7 @@ impl Receiver {
             .map_err(|error| http::unwritten(&error))
     }
 
-    /// Verifies what came in and reads it.
+    /// Verifies an inbound webhook and reads it.
     fn receive(&self, webhook: &InboundWebhook<'_>) -> Result<Received, CallbackRefused> {
         #[derive(Deserialize)]
         struct Kind {
@@ -135,17 +135,17 @@ impl Receiver {
         inbound::check_time(HEADER_WEBHOOK_TIMESTAMP, time, webhook.now)?;
         if !signing::is_signed(&self.verifier, id, time, webhook.body, given) {
             return Err(inbound::forged(
-                "no signature is right for this account; does the sender sign with its secret?",
+                "no signature is right for this account; check that the sender signs with the account's secret",
             ));
         }
-        // Where the id ends and the time begins would not be signed.
+        // With a full stop in the id, the signature would not fix the boundary between id and time.
         if id.contains('.') {
             return Err(inbound::malformed("the header `webhook-id` holds a full stop"));
         }
         let kind: Kind = inbound::read(webhook.body, "a sender of messages")?;
         match &*kind.r#type {
-            "message.received" => Ok(inbound::said(Some(heard(id, webhook.body)?))),
-            _ => Ok(inbound::said(None)),
+            "message.received" => Ok(inbound::received(Some(inbound_message(id, webhook.body)?))),
+            _ => Ok(inbound::received(None)),
         }
     }
 }
@@ -165,13 +165,13 @@ impl Provider for Receiver {
     }
 }
 
-/// A receiver may have a name of its own for the message, and need not.
+/// Classifies an answer. The receiver may return an id for the message; otherwise the key is the id.
 fn judge(answer: &Answer, now: Timestamp, key: &IdempotencyKey) -> Outcome {
     http::judge(answer, now, |answer| Some(http::named(answer, "id").unwrap_or_else(|| key.to_string())))
 }
 
-/// What somebody wrote.
-fn heard(id: &str, body: &[u8]) -> Result<InboundMessage, CallbackRefused> {
+/// Parses an inbound message.
+fn inbound_message(id: &str, body: &[u8]) -> Result<InboundMessage, CallbackRefused> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Body {
@@ -198,7 +198,9 @@ fn heard(id: &str, body: &[u8]) -> Result<InboundMessage, CallbackRefused> {
         sender_id: inbound::name("sender_id", &data.sender_id, inbound::NAME_BYTES_MAX)?,
         recipient_id: inbound::name("conversation_id", conversation, inbound::NAME_BYTES_MAX)?,
         thread: thread.map(|it| inbound::name("thread", it, inbound::MESSAGE_NAME_BYTES_MAX)).transpose()?,
-        text: inbound::words(&data.text).filter(|_| data.text.len() <= TEXT_BYTES_MAX).ok_or_else(wrong)?,
+        text: inbound::clean_text(&data.text)
+            .filter(|_| data.text.len() <= TEXT_BYTES_MAX)
+            .ok_or_else(wrong)?,
     })
 }
 

@@ -1,7 +1,7 @@
-//! What must not compile: a provider call without a reservation, a second one with the same, and one made by hand.
+//! Code that must not compile: a provider call without a reservation, a second call with the same one, and a reservation made by hand.
 //!
 //! Each case names the errors that the compiler must report, on the lines where it must report them: `//~ E0308`. The first case has
-//! none, so that the others fail for what they do and not for how they are compiled.
+//! none, which shows that the others do not fail because of the way they are compiled.
 
 use std::{
     collections::BTreeSet,
@@ -24,8 +24,8 @@ fn no_call_without_a_reservation_no_copy_no_use_after_settling_none_made_by_hand
     for case in std::fs::read_dir(cases)? {
         let case = case?.path();
         let expected = expected_errors(&std::fs::read_to_string(&case)?);
-        let meant = case.ends_with("as_it_is_meant.rs");
-        ensure!(expected.is_empty() == meant, "{} must name the errors to expect", case.display());
+        let is_correct = case.ends_with("correct_use.rs");
+        ensure!(expected.is_empty() == is_correct, "{} must name the errors to expect", case.display());
         let (reported, printed) = compile(&case, &libraries)?;
         ensure!(
             reported == expected,
@@ -38,14 +38,14 @@ fn no_call_without_a_reservation_no_copy_no_use_after_settling_none_made_by_hand
     Ok(())
 }
 
-/// The libraries that these tests were built with. Cargo says where they are; it has nothing left to build.
+/// The libraries that these tests were built with. Cargo prints their paths; it has nothing left to build.
 fn built_libraries() -> anyhow::Result<Vec<(String, PathBuf)>> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["test", "--workspace", "--no-run", "--offline", "--message-format=json"]);
-    // What cargo tells a test about its package would make some build scripts run again.
+    // The variables that cargo sets for a test would make some build scripts run again.
     for (name, _) in env::vars_os() {
-        let told = name.to_string_lossy();
-        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| told.starts_with(prefix)) {
+        let text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| text.starts_with(prefix)) {
             cargo.env_remove(&name);
         }
     }
@@ -71,7 +71,7 @@ fn expected_errors(source: &str) -> Errors {
     noted.flat_map(|(codes, number)| codes.split(' ').map(move |code| (number, code.to_owned()))).collect()
 }
 
-/// The errors that the compiler reports, and all that it says.
+/// The errors that the compiler reports, and its whole output.
 fn compile(case: &Path, libraries: &[(String, PathBuf)]) -> anyhow::Result<(Errors, String)> {
     let nowhere = tempfile::tempdir()?;
     let mut compiler = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
@@ -93,7 +93,7 @@ fn compile(case: &Path, libraries: &[(String, PathBuf)]) -> anyhow::Result<(Erro
     let mut errors = Errors::new();
     for line in printed.lines() {
         let diagnostic: Value = serde_json::from_str(line).with_context(|| printed.clone())?;
-        // The last error only counts the others, and has no place.
+        // The last error only counts the others, and has no span.
         let place = diagnostic["spans"]
             .as_array()
             .and_then(|spans| spans.iter().find(|span| span["is_primary"] == true));

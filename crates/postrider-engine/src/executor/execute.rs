@@ -1,4 +1,4 @@
-//! What executes: the trait, and the two kinds that come with Postrider.
+//! The trait of executors, and the two executors of Postrider: echo and HTTP agents.
 
 use async_trait::async_trait;
 use postrider_model::{
@@ -13,40 +13,41 @@ use postrider_store::{
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Makes a reply of a message.
+/// Executes messages.
 #[async_trait]
 pub trait Executor: Send + Sync {
-    /// Executes a message. It may come a second time, with the same id, when nobody knows what became of the first.
+    /// Executes a message and returns the reply. A message is executed again, with the same id, when the result of the first execution
+    /// is unknown.
     async fn execute(&self, request: &Request<'_>) -> Result<Reply, ExecuteError>;
 }
 
-/// Why there is no reply, in one line that does not repeat what anybody wrote.
+/// The reason why there is no reply, in one line without text of the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ExecuteError(pub String);
 
-/// A message that is to be executed, as agents and sentinels see it.
+/// A message for an executor, in the form that agents and sentinels receive.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Request<'a> {
-    /// The same each time it is executed.
+    /// Id of the message, the same for every execution.
     pub message_id: ChannelMessageId,
-    /// Which vendor.
+    /// Name of the provider.
     pub provider: &'a str,
-    /// At which account.
+    /// Id of the account.
     pub account_id: ProviderAccountId,
-    /// Who wrote it, in the vendor's words.
+    /// The provider's id of the sender.
     pub sender_id: &'a str,
-    /// Who wrote it, in the product's words.
+    /// The product's id of the user that the sender is linked to.
     pub user_id: &'a str,
-    /// What that user may do.
+    /// Role of the user.
     pub role: &'a str,
-    /// Where a reply goes.
+    /// Conversation to which a reply is sent.
     pub conversation_id: &'a str,
     /// The part of the conversation.
     pub thread: Option<&'a str>,
-    /// What was written.
+    /// Text of the message.
     pub text: &'a str,
-    /// What ties everything about it together in logs.
+    /// Id that joins all log lines about the message.
     pub correlation_id: Uuid,
 }
 
@@ -74,7 +75,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Says back what was said, for trying things out.
+/// Replies with the text of the message, for tests of a setup.
 pub struct Echo;
 
 #[async_trait]
@@ -95,7 +96,7 @@ impl Executor for HttpAgent {
     }
 }
 
-/// What the settings of an executor stand for.
+/// Opens the executor of these settings.
 pub(super) fn open(
     client: &GuardedClient,
     executor: &executors::Executor,
@@ -106,14 +107,14 @@ pub(super) fn open(
     })
 }
 
-/// Whoever is asked by HTTP is asked under the executor's secret.
+/// An agent or a sentinel behind a URL. The executor's secret signs the requests.
 pub(super) fn agent(
     client: &GuardedClient,
     url: &str,
     executor: &executors::Executor,
 ) -> Result<Agent, ExecuteError> {
     let secret = executor.secret.as_ref().ok_or_else(|| {
-        ExecuteError("what executes has no secret to sign requests with; set one".to_owned())
+        ExecuteError("the executor has no secret to sign requests with; set one".to_owned())
     })?;
     Agent::new(client, url, secret).map_err(|error| ExecuteError(error.0))
 }

@@ -1,13 +1,14 @@
-//! Executing: from a message that was written down to its reply in the outbox.
+//! Executes a stored message and puts its reply into the outbox.
 //!
 //! ```text
 //! Execution ──▶ sentinel ──▶ Executor ──▶ finish: `executed`, and the reply is in the outbox
-//!                  │             │           └─ that fails: `dispatch_failed`, the reply is kept
+//!                  │             │           └─ an error: `dispatch_failed`, the reply is stored with the message
 //!                  │             └─ no reply: `dispatch_failed`
-//!                  └─ it objects: `denied_sentinel`
+//!                  └─ an objection: `denied_sentinel`
 //! ```
 //!
-//! One executor's time bounds the sentinel and the execution together. A sentinel that cannot be asked is no permission.
+//! The timeout of the executor bounds the sentinel and the execution together. An unreachable sentinel permits nothing.
+//! See docs/decisions/0015-a-message-is-leased-and-its-reply-is-claimed.md.
 
 mod execute;
 mod sentinel;
@@ -29,10 +30,10 @@ use postrider_store::{
 pub use self::execute::{Echo, ExecuteError, Executor, HttpAgent, Request};
 use crate::Hints;
 
-/// How long the database may take for one step. Then the message fails, or is taken up when its time is over.
+/// Time limit of one step in the database. After it the message fails, or is executed again when its lease expires.
 const STEP_WITHIN: Duration = Duration::from_secs(15);
 
-/// What it takes to execute messages.
+/// Executes messages.
 #[derive(Clone)]
 pub struct Executing {
     pool: Pool,
@@ -42,28 +43,28 @@ pub struct Executing {
     max_attempts: i32,
 }
 
-/// What became of a message.
+/// The result of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// It was executed, and its reply is in the outbox.
+    /// The message was executed, and its reply is in the outbox.
     Executed,
-    /// The sentinel does not want it executed.
+    /// The sentinel denied the message.
     DeniedSentinel,
-    /// It was not executed, or its reply is not in the outbox, for this reason. It may be delivered again; a reply that there
-    /// was is kept.
+    /// The message was not executed, or its reply could not be put into the outbox, for this reason. The provider may deliver the
+    /// message again; a reply is stored with the message.
     Failed(String),
-    /// It took too long, and somebody else has it.
+    /// The lease expired, and another process executes the message.
     TakenUpElsewhere,
 }
 
-/// What is to be written down about a message.
+/// The result to record for a message.
 enum Decided {
     Reply(Reply),
     Deny(String),
 }
 
 impl Executing {
-    /// `client` must allow for the longest time that an executor may be given.
+    /// The time limit of `client` must be at least the longest timeout of an executor.
     #[must_use]
     pub fn new(
         pool: Pool,
@@ -75,12 +76,12 @@ impl Executing {
         Self { pool, master_key, client, hints, max_attempts }
     }
 
-    /// Says that there are replies, for who put one into the outbox without executing.
+    /// Notifies the dispatchers of a reply that the caller put into the outbox without an execution.
     pub fn hint(&self) {
         self.hints.send();
     }
 
-    /// Executes a message and ends it. Timeout and panic are failures like any other.
+    /// Executes a message and records the result. A timeout or a panic counts as a failure.
     pub async fn run(&self, execution: Execution) -> Ended {
         let provider = execution.provider.clone();
         let decided = AssertUnwindSafe(self.decide(&execution)).catch_unwind().await;
@@ -88,14 +89,14 @@ impl Executing {
             Ok(Ok(Decided::Reply(reply))) => self.finish(execution, &reply).await,
             Ok(Ok(Decided::Deny(reason))) => self.deny(execution, &reason).await,
             Ok(Err(ExecuteError(reason))) => self.fail(execution, None, reason).await,
-            Err(_) => self.fail(execution, None, "what executes it panicked".to_owned()).await,
+            Err(_) => self.fail(execution, None, "the executor panicked".to_owned()).await,
         };
         metrics::counter!("postrider_executions_total", "provider" => provider, "ended" => ended.word())
             .increment(1);
         ended
     }
 
-    /// What is to be written down, within the executor's time.
+    /// Executes the message within the executor's timeout and returns the result to record.
     async fn decide(&self, execution: &Execution) -> Result<Decided, ExecuteError> {
         let executor = self.executor(execution).await?;
         let work = async {
@@ -110,7 +111,10 @@ impl Executing {
         };
         let within = executor.timeout;
         tokio::time::timeout(within, work).await.unwrap_or_else(|_| {
-            Err(ExecuteError(format!("it was not executed within its time of {} s", within.as_secs())))
+            Err(ExecuteError(format!(
+                "the executor did not finish within its timeout of {} s",
+                within.as_secs()
+            )))
         })
     }
 
@@ -122,10 +126,9 @@ impl Executing {
             pool::commit(transaction).await?;
             Ok(found)
         };
-        step("reading what executes", reading).await.map_err(ExecuteError)?.ok_or_else(|| {
+        step("reading the executor", reading).await.map_err(ExecuteError)?.ok_or_else(|| {
             ExecuteError(
-                "nothing executes the messages of this account any more; say what does: `postrider channels executor`"
-                    .to_owned(),
+                "the account has no executor any more; set one with `postrider channels executor`".to_owned(),
             )
         })
     }
@@ -152,35 +155,35 @@ impl Executing {
         let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
         match step("denying the message", messages::deny(&self.pool, execution, reason)).await {
             Ok(true) => {
-                // Not the reason: it may repeat what somebody wrote.
+                // The reason is not logged, because it may repeat text of the message.
                 tracing::info!(%correlation_id, channel_message_id = %id, "the sentinel denied message {id}");
                 Ended::DeniedSentinel
             }
             Ok(false) => Ended::TakenUpElsewhere,
             Err(error) => {
-                tracing::error!(%correlation_id, channel_message_id = %id, "message {id} was denied, which could not be written down; it is taken up again: {error}");
+                tracing::error!(%correlation_id, channel_message_id = %id, "the denial of message {id} could not be recorded; the message is executed again: {error}");
                 Ended::Failed(error)
             }
         }
     }
 
-    /// Says that the message failed, and keeps the reply if there is one.
+    /// Records that the message failed, and stores the reply if there is one.
     async fn fail(&self, execution: Execution, reply: Option<&Reply>, reason: String) -> Ended {
         let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
         let failing = messages::fail(&self.pool, execution, reply, &reason);
-        match step("writing down that the message failed", failing).await {
+        match step("recording the failure of the message", failing).await {
             Ok(true) => {
                 let reply_is_kept = reply.is_some();
                 tracing::error!(%correlation_id, channel_message_id = %id, reply_is_kept, "message {id} failed: {reason}");
                 Ended::Failed(reason)
             }
             Ok(false) => {
-                // Or it was enqueued after all, and only the answer to that was lost.
+                // The reply may have been enqueued although the acknowledgement was lost.
                 self.hints.send();
                 Ended::TakenUpElsewhere
             }
             Err(error) => {
-                tracing::error!(%correlation_id, channel_message_id = %id, "message {id} failed, which could not be written down; it is taken up when its time is over: {reason}; {error}");
+                tracing::error!(%correlation_id, channel_message_id = %id, "the failure of message {id} could not be recorded; the message is executed again when its lease expires: {reason}; {error}");
                 Ended::Failed(reason)
             }
         }
@@ -200,24 +203,24 @@ impl Ended {
 
 fn taken_up_elsewhere(execution: &Execution) -> Ended {
     let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
-    tracing::warn!(%correlation_id, channel_message_id = %id, "message {id} took too long, and somebody else has taken it up: this reply is dropped");
+    tracing::warn!(%correlation_id, channel_message_id = %id, "the lease of message {id} expired, and another process executes it; this reply is dropped");
     Ended::TakenUpElsewhere
 }
 
-/// A reply that can be kept and sent, or why it cannot.
+/// Checks that a reply can be stored and sent.
 fn fit(mut reply: Reply) -> Result<Reply, ExecuteError> {
-    // The database holds no NUL, and nobody would see it.
+    // The database cannot store NUL, which is invisible anyway.
     reply.text.retain(|c| c != '\0');
     match reply.text.len() {
         _ if reply.text.trim().is_empty() => Err(ExecuteError("the reply is empty".to_owned())),
         length if length > TEXT_BYTES_MAX => {
-            Err(ExecuteError(format!("the reply has {length} bytes, and may have {TEXT_BYTES_MAX}")))
+            Err(ExecuteError(format!("the reply has {length} bytes; the limit is {TEXT_BYTES_MAX}")))
         }
         _ => Ok(reply),
     }
 }
 
-/// One step in the database, within its time. What went wrong is said in one line, with its causes.
+/// Runs one step in the database within its time limit. The error is one line with all causes.
 async fn step<T>(
     doing: &'static str,
     statement: impl Future<Output = Result<T, StoreError>>,
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_kept_as_it_is_or_not_at_all() {
+    fn a_reply_is_stored_unchanged_or_refused() {
         assert_eq!(fit(text("hi\0 there")), Ok(text("hi there")));
         assert_eq!(fit(text("é".repeat(TEXT_BYTES_MAX / 2))), Ok(text("é".repeat(TEXT_BYTES_MAX / 2))));
         for (unfit, says) in [

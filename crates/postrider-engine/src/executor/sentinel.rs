@@ -1,6 +1,6 @@
-//! Whether a message must not be executed although its sender may write: first the rules, then whoever is asked by HTTP.
+//! Refuses messages of permitted senders: first by the sentinel's rules, then by its HTTP service.
 
-use postrider_providers::{GuardedClient, agent::Verdict};
+use postrider_providers::{GuardedClient, agent::SentinelDecision};
 use postrider_store::{
     Pool, executors,
     messages::{self, Execution},
@@ -8,7 +8,7 @@ use postrider_store::{
 
 use super::{ExecuteError, Request, execute::agent, step};
 
-/// Why a message must not be executed. A sentinel that cannot be asked is an error, never a permission.
+/// The reason why a message must not be executed. An unreachable sentinel is an error, never a permission.
 pub(super) async fn objection(
     pool: &Pool,
     client: &GuardedClient,
@@ -27,9 +27,9 @@ pub(super) async fn objection(
         return Ok(Some(objection));
     }
     let Some(url) = &sentinel.url else { return Ok(None) };
-    match agent(client, url, executor)?.verdict(request.message_id, request).await {
-        Ok(Verdict::Allowed) => Ok(None),
-        Ok(Verdict::Denied(reason)) => Ok(Some(reason)),
+    match agent(client, url, executor)?.decision(request.message_id, request).await {
+        Ok(SentinelDecision::Allowed) => Ok(None),
+        Ok(SentinelDecision::Denied(reason)) => Ok(Some(reason)),
         Err(error) => Err(ExecuteError(error.0)),
     }
 }

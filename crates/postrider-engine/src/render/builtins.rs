@@ -254,7 +254,7 @@ fn argument(input: &[Value], position: usize, name: &str) -> Option<Value> {
     }
 }
 
-/// The entries are few enough, and so is what the other arguments cost for each of them (a path is read again for each entry).
+/// Checks the number of entries, and the work of the other arguments, which are evaluated for each entry (a path, for example).
 fn check_entries(input: &[Value]) -> Result<(), Error> {
     let entries = input.first().and_then(Value::len).unwrap_or(0);
     at_most_entries(entries)?;
@@ -323,7 +323,7 @@ fn check_round(input: &[Value]) -> Result<(), Error> {
     Err(exceeded(format!("`round` keeps at most {DIGITS_MAX} decimals")))
 }
 
-/// `sum` adds numbers. Started with a text or a list, it would make longer and longer ones.
+/// `sum` adds numbers. With a text or a list as its start, it would build ever longer ones.
 fn check_sum(input: &[Value]) -> Result<(), Error> {
     check_entries(input)?;
     match argument(input, 2, "start") {
@@ -332,7 +332,7 @@ fn check_sum(input: &[Value]) -> Result<(), Error> {
     }
 }
 
-/// Widths and precisions are small, and so is everything together: a field can name the same argument again and again.
+/// Checks widths, precisions and the total length, because several fields can name the same argument.
 fn check_format(input: &[Value]) -> Result<(), Error> {
     let Some(format) = input.first().and_then(Value::as_str) else { return Ok(()) };
     let mut fields = 0_usize;

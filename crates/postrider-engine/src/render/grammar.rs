@@ -20,7 +20,7 @@ use minijinja::{
 
 use super::builtins;
 
-/// Maximum number of words, numbers and signs in one tag. It bounds the depth of what MiniJinja's parser makes of a tag.
+/// Maximum number of words, numbers and signs in one tag. It bounds the depth of the syntax tree of a tag.
 const TAG_TOKENS_MAX: usize = 500;
 /// Maximum number of words, numbers and signs in all tags.
 const TOKENS_MAX: usize = 50_000;
@@ -29,7 +29,7 @@ const BLOCKS_MAX: usize = 50;
 /// Maximum number of operators, filters and brackets around each other.
 const NESTING_MAX: usize = 60;
 
-/// Why a template is refused.
+/// The reason why a template is refused.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) line: usize,
@@ -57,7 +57,7 @@ pub(super) fn translate(source: &str) -> Result<Translation, Refusal> {
     Ok(Translation { source: writer.out, has_control_character: has_control_character(&template.children) })
 }
 
-/// Refuses what would nest too deep for the parser, and statements that it need not know.
+/// Refuses templates that are too deep for the parser, and statements that are not available.
 fn measure(source: &str) -> Result<(), Refusal> {
     let (mut tokens, mut in_tag) = (0_usize, 0_usize);
     let mut blocks: Vec<usize> = Vec::new();
@@ -103,10 +103,10 @@ fn measure(source: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// How tightly what was written holds together.
+/// The binding strength of a written expression.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Form {
-    /// Operators in words, and signs.
+    /// An expression with an operator or a sign.
     Loose,
     /// A filter can follow.
     Filtered,
@@ -190,7 +190,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A tag on its line. What was left out before it can only have made the translation shorter.
+    /// Writes a tag on its line. Omitted text before it can only have made the translation shorter.
     fn tag(&mut self, open: &str, line: usize, content: &str, close: &str) {
         self.out.push_str(open);
         while self.line < line {
@@ -226,7 +226,7 @@ fn written(expression: &Expr<'_>) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// Writes an expression that must hold together as tightly as `at_least`.
+/// Writes an expression, in parentheses if its binding strength is less than `at_least`.
 fn write_expression(
     out: &mut String,
     expression: &Expr<'_>,
@@ -362,7 +362,7 @@ fn write_expression(
 enum Operator {
     /// A bounded filter.
     Filter(&'static str),
-    /// MiniJinja's own: it takes numbers only, or picks one of two values.
+    /// An operator of MiniJinja: it takes numbers only, or picks one of two values.
     Sign(&'static str),
 }
 
@@ -442,7 +442,7 @@ fn write_call(text: &mut String, whole: &Expr<'_>, call: &Call<'_>, depth: usize
                 return Err(refusal(whole, format!("`loop.{}` needs a value", of.name)));
             }
             let _ = write!(text, "loop.{}", of.name);
-            // It keeps these values and compares them.
+            // These methods keep the values and compare them.
             write_arguments(text, whole, &call.args, "|_value", depth)?;
             Ok(Form::Tight)
         }
@@ -492,7 +492,7 @@ fn check_name(at: &Expr<'_>, kind: &str, name: &str, known: &[&str]) -> Result<(
     Err(refusal(at, format!("the {kind} `{name}` is not available; the {kind}s are {}", known.join(", "))))
 }
 
-/// Writes a constant so that it is read as the same one. There are none, truths, numbers and texts.
+/// Writes a constant so that the parser reads the same value: none, a boolean, a number or a text.
 fn write_constant(text: &mut String, value: &Value) -> Option<()> {
     match value.kind() {
         ValueKind::None | ValueKind::Bool => {
@@ -538,7 +538,7 @@ fn has_control_character(statements: &[Stmt<'_>]) -> bool {
             }
             _ => false,
         },
-        // The first and last words of a block may also be those of the message, so only its inside counts.
+        // The first and last words of a block may also be those of the message, so only the text between them counts.
         Stmt::ForLoop(one) => between_words(&one.body) || between_words(&one.else_body),
         Stmt::IfCond(one) => between_words(&one.true_body) || between_words(&one.false_body),
         _ => false,

@@ -66,7 +66,7 @@ fn grammar_bombs() -> Vec<String> {
         format!("{{% for a0 in ['x'] %}}{loops}{{{{ a45|string|length }}}}{}", "{% endfor %}".repeat(46))
     };
     vec![
-        // The templates of the report.
+        // Templates that once killed a worker.
         "{{ '%99999999999999s'|format('x') }}".to_owned(),
         "{{ range(10000)|join('A' * 500000) }}".to_owned(),
         "{{ range(10000)|slice(99999999999999) }}".to_owned(),
@@ -139,7 +139,7 @@ fn uses(sign: &str, name: &str) -> Vec<String> {
     all
 }
 
-/// Compiles and renders a template. It must come back, with a message or an error.
+/// Compiles and renders a template. It must return a message or an error.
 fn survive(part: &str, template: &str, lead: &Arc<Lead>) -> Result<(), String> {
     let content = json!({ "subject": "s", part: template });
     let result = Template::compile(Channel::Email, &content)
@@ -169,7 +169,7 @@ fn lead() -> Arc<Lead> {
     })
 }
 
-/// The other process: renders the templates that it gets on stdin.
+/// The child process: renders the templates that it reads from stdin.
 #[test]
 #[ignore = "the tests below start it in a process of its own"]
 fn child() {
@@ -207,8 +207,8 @@ fn render_in_child(templates: &[String], limit: Option<u64>) -> Result<u64, Stri
     stdin.write_all(&serde_json::to_vec(templates).unwrap()).unwrap();
     drop(stdin);
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let found = said.split_once(&format!("rendered {} peak ", templates.len()));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found = printed.split_once(&format!("rendered {} peak ", templates.len()));
     match found {
         Some((_, peak)) if output.status.success() => {
             Ok(peak.split_whitespace().next().unwrap().parse().unwrap())
@@ -221,7 +221,7 @@ fn render_in_child(templates: &[String], limit: Option<u64>) -> Result<u64, Stri
     }
 }
 
-/// The limit of a child: what a harmless template takes, and [`MEMORY_KIB`].
+/// The limit of a child: the memory of a harmless template, and [`MEMORY_KIB`].
 fn limit() -> u64 {
     render_in_child(&["Hello {{ text|upper }}".to_owned()], None).unwrap() + MEMORY_KIB
 }

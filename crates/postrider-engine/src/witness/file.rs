@@ -1,9 +1,9 @@
-//! Witness files in a directory: each process locks one file while it lives, and a later process uses it again.
+//! Witness files in a directory: each process locks one file while it runs, and a later process reuses the file.
 //!
-//! | place in the file | content |
+//! | position in the file | content |
 //! |---|---|
-//! | the first 1024 bytes | a [`Record`] as JSON, filled up with spaces; brought to disk with every mark |
-//! | 37 bytes each after that | the last reservation of each writer, written before it is called |
+//! | the first 1024 bytes | a [`Record`] as JSON, padded with spaces; synced to disk with every mark |
+//! | 37 bytes each after that | the last reservation of each writer, written before its call |
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},
@@ -23,12 +23,12 @@ use super::Record;
 const HEAD: usize = 1024;
 /// A UUID and a line break.
 const LINE: usize = 37;
-/// Most processes of one installation on one machine.
+/// Maximum processes of one installation on one machine.
 const SLOTS: usize = 256;
-/// Marks are kept for 90 days; what is older cannot be compared.
+/// Marks are kept for 90 days, so older records cannot be compared.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(80 * 24);
 
-/// A file of this process.
+/// The file of this process.
 #[derive(Debug)]
 pub(super) struct Slot {
     file: File,
@@ -38,7 +38,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Takes the first file that no living process uses.
+    /// Locks the first file that no running process uses.
     pub(super) fn take(dir: &Path, installation: Uuid) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         for number in 0..SLOTS {
@@ -63,15 +63,15 @@ impl Slot {
         self.left_by.clone()
     }
 
-    /// Notes a reservation. The operating system has it before this returns: it outlives the process.
-    pub(super) fn note(&self, writer: usize, reservation: OutboxId) {
+    /// Writes a reservation. The operating system has it when this function returns, so it survives a kill of the process.
+    pub(super) fn write_reservation(&self, writer: usize, reservation: OutboxId) {
         let at = HEAD + writer * LINE;
         if let Err(error) = self.file.write_all_at(format!("{}\n", reservation.0).as_bytes(), at as u64) {
-            tracing::warn!("a reservation was not noted: {error}");
+            tracing::warn!("failed to write a reservation to the witness file: {error}");
         }
     }
 
-    /// Writes the record, and brings everything to disk.
+    /// Writes the record, and syncs the file to disk.
     pub(super) fn write(
         &self,
         mut record: Record,
@@ -81,15 +81,15 @@ impl Slot {
         if is_beside_the_database {
             record.inode = Some(self.file.metadata()?.ino());
         }
-        // They have their places behind the head.
+        // The reservations are stored after the head.
         record.reservations.clear();
         let text = record.to_text();
         if text.len() >= HEAD {
             return Err(io::Error::other("the record is too long"));
         }
         self.file.write_all_at(format!("{text:<width$}\n", width = HEAD - 1).as_bytes(), 0)?;
-        // What the last user noted was compared before the first mark, and nothing is noted before it; what was noted before an adoption
-        // is settled by it.
+        // Reservations of the previous process were compared before the first mark, and this process writes none before it. An
+        // adoption settles the reservations before it.
         if !self.is_ours.swap(true, Ordering::Relaxed) || epoch_begins {
             self.file.set_len(HEAD as u64)?;
         }
@@ -112,15 +112,15 @@ fn read(file: &File) -> Option<Record> {
     Some(record)
 }
 
-/// The records of processes that have ended, of this installation or of this very database, and whether each was written to the file that
-/// it is read from.
+/// The records of ended processes of this installation or of this very database, each with a flag: false if the file is a
+/// copy of the file that the process wrote.
 pub(super) fn read_all(dir: &Path, observed: &Observed) -> Vec<(Record, bool)> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let installation = observed.epoch.as_ref().map(|epoch| epoch.installation_id);
     let mut records = Vec::new();
     for entry in entries.flatten() {
         let Ok(file) = File::open(entry.path()) else { continue };
-        // One that is in use speaks for itself.
+        // The process of a locked file compares its record itself.
         if file.try_lock_shared().is_err() {
             continue;
         }
@@ -137,7 +137,7 @@ pub(super) fn read_all(dir: &Path, observed: &Observed) -> Vec<(Record, bool)> {
     records
 }
 
-/// The records of processes that are alive. A record that is being written at this moment may be left out.
+/// The records of running processes. A record that is being written at this moment may be missing.
 pub(super) fn read_live(dir: &Path, installation: Uuid) -> Vec<Record> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let files = entries.flatten().filter_map(|entry| File::open(entry.path()).ok());

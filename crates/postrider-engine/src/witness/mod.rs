@@ -1,19 +1,20 @@
-//! Keeps a database that was restored from sending again what the original has sent.
+//! Prevents a restored copy of a database from repeating calls of the original.
+//! See docs/decisions/0019-a-copy-waits-for-adopt.md.
 //!
 //! ```text
 //! every second, in each process that sends:
-//! look at the database ──▶ compare with what this process knows ──▶ count the mark up ──▶ keep it outside ──▶ open the fence
-//!                              │ something is missing
-//!                              └─▶ note it in the database, close the fence: sending waits for `postrider adopt`
+//! read the database ──▶ compare with the known records ──▶ increment the mark ──▶ write the witness file ──▶ open the fence
+//!                              │ a commit is missing
+//!                              └─▶ record that in the database, close the fence: sending waits for `postrider adopt`
 //! ```
 //!
-//! A process knows what it saw committed: its mark, and the last reservation of each of its writers. It keeps them outside the
-//! database ([`Place`]), so that it knows them after a restart, too: reservations are written to the file before they are called, and
-//! brought to disk with the next mark. A database that lacks any of them has lost commits: it is an older copy, or a replica that was
+//! A process knows the commits that it saw: its mark, and the last reservation of each of its writers. It stores them outside the
+//! database ([`Place`]), so that they survive a restart: a reservation is written to the file before its call, and
+//! synced to disk with the next mark. A database that lacks any of them has lost commits: it is an older copy, or a replica that was
 //! promoted while it was behind.
 //!
-//! After a change of the timeline every process that was at work must have looked before any of them reserves: one that is gone may
-//! have reserved what is missing now.
+//! After a change of the timeline no process reserves before every process that was running has compared its record, because a
+//! process that ended may have made reservations that are missing now.
 
 mod file;
 mod record;
@@ -40,65 +41,64 @@ use self::file::Slot;
 pub use self::record::{Record, boot_id, judge};
 use crate::step::within;
 
-/// How often a process looks.
+/// Interval of the comparison.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often a process that waits says so again.
+/// Number of comparisons after which a waiting process logs the reason again.
 const SAY_EVERY: u32 = 60;
-/// So long the loops wait, without being stopped, for others to look at a new timeline. The fence is closed meanwhile.
+/// Time for which the loops continue, with a closed fence, while other processes have not compared a new timeline.
 const OTHERS_LOOK_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where a process keeps what it knows.
+/// Where a process stores its witness.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
     /// A directory on this machine.
     pub dir: Option<PathBuf>,
     /// Whether a process that cannot write there must not start.
     pub is_required: bool,
-    /// Whether the database lies beside the directory and is copied with it. A copied file tells itself from the one that was written.
+    /// Whether the database is in the same directory tree and is copied with it. Then the inode distinguishes a copied file.
     pub is_beside_the_database: bool,
     /// A second database.
     pub database: Option<WitnessDatabase>,
 }
 
-/// Whether the process may send.
+/// Whether the process may make reservations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing is missing.
+    /// No commit is missing.
     Clear,
     /// Sending waits for adopt, for this reason.
     Waits(String),
 }
 
-/// What was kept by another process.
+/// The record of another process.
 struct Left {
     record: Record,
-    /// Whether the process has ended and kept it on this machine, up to its last reservation: then nothing is known about it that is not
-    /// here.
+    /// Whether the record is complete up to the last reservation: the process has ended and wrote it on this machine.
     is_whole: bool,
 }
 
-/// Compares, for one process.
+/// Compares the database with the records, for one process.
 pub struct Witness {
     pool: Pool,
     place: Place,
     process: String,
     id: Uuid,
     slot: Option<Arc<Slot>>,
-    /// What this process knows.
+    /// Record of this process.
     known: Option<Record>,
-    /// What the second database knew at the start.
+    /// Records of the second database at the start.
     elsewhere: Vec<Record>,
-    /// The epoch and timeline on which everything that others have kept was there.
+    /// The epoch and timeline on which the database had all commits of the other records.
     compared_on: Option<(Uuid, Option<i32>)>,
     fence: Fence,
     standing: watch::Sender<Standing>,
     looks: u32,
-    /// Since when others have not looked at the new timeline.
+    /// Time since which other processes have not compared the new timeline.
     unconfirmed_since: Option<Instant>,
 }
 
 impl Witness {
-    /// Opens what is kept, records the installation if none is recorded, and looks. `process` names this process to people.
+    /// Opens the witness, records the installation if none is recorded, and compares. `process` is a name for people.
     pub async fn open(pool: Pool, place: Place, process: String) -> Result<Self, StoreError> {
         let mut observed = Self::observe(&pool, &Known::default()).await?;
         let is_unknown = observed.epoch.is_none()
@@ -132,7 +132,7 @@ impl Witness {
             },
             _ => None,
         };
-        // The slot's last user has ended, and its mark goes on under the same name.
+        // The previous process of the slot has ended, and this process continues its mark under the same id.
         let own = slot.as_ref().and_then(|slot| slot.left_by());
         let id = own.as_ref().map_or_else(Uuid::now_v7, |record| record.witness_id);
         if own.is_none() && elsewhere.is_empty() {
@@ -140,9 +140,9 @@ impl Witness {
                 "no witness of an earlier process was found: the database is known by its recorded identity alone"
             );
         }
-        let note = slot
-            .clone()
-            .map(|slot| -> Note { Box::new(move |writer, reservation| slot.note(writer, reservation)) });
+        let note = slot.clone().map(|slot| -> Note {
+            Box::new(move |writer, reservation| slot.write_reservation(writer, reservation))
+        });
         let mut witness = Self {
             pool,
             place,
@@ -158,7 +158,7 @@ impl Witness {
             unconfirmed_since: None,
         };
         let mut standing = witness.look().await?;
-        // The others may be about to look, too.
+        // The other processes may compare within the next interval.
         while standing == Standing::Clear && witness.unconfirmed_since.is_some() {
             tokio::time::sleep(LOOK_EVERY).await;
             standing = witness.look().await?;
@@ -179,20 +179,20 @@ impl Witness {
         self.standing.subscribe()
     }
 
-    /// Looks until the end, and says at the end that this process reserves nothing any more.
+    /// Compares until shutdown, and then records that this process makes no further reservations.
     pub async fn run(mut self, ended: CancellationToken) {
         while ended.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
             match self.look().await {
                 Ok(standing) => self.publish(standing),
-                // The fence closes by itself when this goes on.
+                // The fence closes automatically when comparisons keep failing.
                 Err(error) => {
-                    tracing::warn!(?error, "the database was not compared with what is known: {error}");
+                    tracing::warn!(?error, "failed to compare the database with the witness: {error}");
                 }
             }
         }
         self.fence.close();
         if let Err(error) = self.stop().await {
-            tracing::warn!(?error, "the last mark was not written: {error}");
+            tracing::warn!(?error, "failed to write the last mark: {error}");
         }
     }
 
@@ -205,7 +205,7 @@ impl Witness {
                 }
             }
             Standing::Clear if has_changed => {
-                tracing::info!("nothing is missing in the database: sending goes on");
+                tracing::info!("the database has all known commits; sending continues");
             }
             Standing::Clear => {}
         }
@@ -226,10 +226,10 @@ impl Witness {
         .await
     }
 
-    /// Looks once. An error leaves everything as it was.
+    /// Compares once. An error changes nothing.
     async fn look(&mut self) -> Result<Standing, StoreError> {
         self.looks = self.looks.wrapping_add(1);
-        // Asked for before the database is: what is in it was committed before.
+        // Read before the database, so that every reservation in it was committed before.
         let mut known = self.known.as_ref().map(Record::known).unwrap_or_default();
         known.witness = Some(self.id);
         let noted = self.fence.last_reservations();
@@ -240,7 +240,7 @@ impl Witness {
         match self.compare(&observed).await? {
             Ok(epoch) => {
                 if !observed.unconfirmed.is_empty() {
-                    // For those that left their witness here, it has just been confirmed.
+                    // `compare` has just confirmed the processes whose witness is on this machine.
                     observed.unconfirmed = Self::observe(&self.pool, &known).await?.unconfirmed;
                 }
                 let has_confirmed = self
@@ -269,7 +269,7 @@ impl Witness {
         }
     }
 
-    /// What others have kept: processes of this machine that have ended, and all that the second database knew.
+    /// The records of other processes: ended processes of this machine, and all records of the second database.
     fn left(&self, observed: &Observed) -> Vec<Left> {
         let here = self.place.dir.as_deref().map(|dir| file::read_all(dir, observed)).unwrap_or_default();
         let here = here.into_iter().map(|(record, is_whole)| Left { record, is_whole });
@@ -277,7 +277,7 @@ impl Witness {
         here.chain(elsewhere).filter(|left| left.record.witness_id != self.id).collect()
     }
 
-    /// Compares with everything that is known. Answers with the epoch, or with what is missing.
+    /// Compares with all known records. Returns the epoch, or the reason why the database is behind.
     async fn compare(&mut self, observed: &Observed) -> Result<Result<Uuid, String>, StoreError> {
         let boot = boot_id();
         let Some(epoch) = observed.epoch.as_ref().map(|epoch| epoch.id) else {
@@ -313,7 +313,7 @@ impl Witness {
         }
     }
 
-    /// Writes the mark, and keeps it once it is committed.
+    /// Increments the mark in the database, and writes the witness after the commit.
     async fn mark(&mut self, observed: &Observed, epoch: Uuid, is_stopped: bool) -> Result<(), StoreError> {
         let Some(installation_id) = observed.epoch.as_ref().map(|epoch| epoch.installation_id) else {
             return Ok(());
@@ -345,19 +345,19 @@ impl Witness {
             let (kept, is_beside) = (record.clone(), self.place.is_beside_the_database);
             let written = tokio::task::spawn_blocking(move || slot.write(kept, is_beside, begins)).await;
             if let Ok(Err(error)) = written {
-                tracing::warn!("the witness was not written: {error}");
+                tracing::warn!("failed to write the witness: {error}");
             }
         }
         if let Some(second) = &self.place.database
             && let Err(error) = within(second.write(self.id, installation_id, &record.to_text())).await
         {
-            tracing::warn!(?error, "the second database does not have the newest mark: {error}");
+            tracing::warn!(?error, "failed to write the mark to the second database: {error}");
         }
         self.known = Some(record);
         Ok(())
     }
 
-    /// This process reserves nothing any more.
+    /// Records that this process makes no further reservations.
     async fn stop(&mut self) -> Result<(), StoreError> {
         let Some(known) = self.known.clone() else { return Ok(()) };
         let observed = Self::observe(&self.pool, &known.known()).await?;
@@ -371,7 +371,7 @@ impl Witness {
     }
 }
 
-/// What a directory and a second database know that a database lacks. For commands, which keep nothing themselves.
+/// The reason why a database is behind a directory and a second database, if it is. For commands, which write no witness.
 pub async fn missing(pool: &Pool, place: &Place) -> Result<Option<String>, StoreError> {
     let observed = Witness::observe(pool, &Known::default()).await?;
     let mut records = Vec::new();

@@ -1,4 +1,4 @@
-//! What a process knows to be committed, and whether a database has it.
+//! The commits that a process saw, and their comparison with a database.
 
 use jiff::Timestamp;
 use postrider_model::ids::OutboxId;
@@ -6,54 +6,54 @@ use postrider_store::installation::{Known, Observed};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// What one process last saw committed.
+/// The last commits that one process saw.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Of which installation.
+    /// Installation of the database.
     pub installation_id: Uuid,
-    /// Whose mark it is.
+    /// Id under which the process writes its mark.
     pub witness_id: Uuid,
-    /// In which epoch.
+    /// Epoch of the installation.
     pub epoch_id: Uuid,
-    /// In which cluster.
+    /// System identifier of the cluster.
     pub system_identifier: String,
-    /// In which of its databases.
+    /// Oid of the database in the cluster.
     pub database_oid: i64,
-    /// On which timeline.
+    /// Timeline of the cluster.
     pub timeline: Option<i32>,
-    /// How far the log was on disk.
+    /// Flushed position of the write-ahead log.
     pub lsn: i64,
-    /// The mark.
+    /// The mark, a counter in the database.
     pub mark: i64,
-    /// The process, for people.
+    /// Name of the process, for people.
     pub process: String,
-    /// When, by the clock of its machine.
+    /// Time of the record, by the clock of the process's machine.
     pub written_at: Timestamp,
-    /// Since which start of its machine. What is not yet on disk is lost with the machine, not with the process.
+    /// Boot id of the machine. A restart of the machine loses data that was not synced; the end of a process does not.
     pub boot_id: String,
-    /// Whether the process had ended in order, and reserved nothing afterwards.
+    /// Whether the process ended in order, without a reservation afterwards.
     pub is_stopped: bool,
-    /// The file it was written to, where copies of the file must tell themselves from it.
+    /// Inode of the file, if copies of the file must be recognised.
     pub inode: Option<u64>,
-    /// The last reservations.
+    /// The last reservation of each writer.
     #[serde(default)]
     pub reservations: Vec<Uuid>,
 }
 
 impl Record {
-    /// Reads one. What cannot be read is none.
+    /// Parses a record. `None` if the text is not one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text.trim()).ok()
     }
 
-    /// As one line.
+    /// The record as one line.
     #[must_use]
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What to ask the database about.
+    /// The query to the database about this record.
     #[must_use]
     pub fn known(&self) -> Known {
         Known {
@@ -64,32 +64,33 @@ impl Record {
     }
 }
 
-/// The name of this start of the machine.
+/// The boot id of this machine.
 #[must_use]
 pub fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }
 
-/// Whether a database has what is known; if not, what is missing. `observed` is what it answered about this very record.
+/// Checks that a database has the commits of a record. The error is the reason why it is behind. `observed` is the database's answer
+/// about this very record.
 pub fn judge(known: &Record, observed: &Observed, boot_id: &str) -> Result<(), String> {
     let Record { process, timeline, lsn, mark, .. } = known;
     let Some(epoch) = &observed.epoch else {
-        return Err(format!("{process} has sent from this database, and the database does not know of it"));
+        return Err(format!("{process} has sent from this database, and the database has no record of that"));
     };
     if known.installation_id != epoch.installation_id {
-        // The same database in the same cluster had another name: it is from before that name was given.
+        // The same database in the same cluster had another installation id, so the record is older than the present id.
         return if epoch.cause != "enrolled" && epoch.began_at > known.written_at {
             Ok(())
         } else {
-            Err(format!("{process} has sent from this database before it was recorded as what it is now"))
+            Err(format!("{process} has sent from this database under another installation id"))
         };
     }
     if !observed.knows_epoch {
-        return Err(format!("{process} knows of an adoption that is not in it"));
+        return Err(format!("{process} has recorded an adoption that the database lacks"));
     }
     if known.epoch_id != epoch.id {
-        // Whatever it knows is from before the adoption.
+        // The record is from before the adoption, which settles it.
         return Ok(());
     }
     if known.inode == Some(0) {
@@ -99,11 +100,11 @@ pub fn judge(known: &Record, observed: &Observed, boot_id: &str) -> Result<(), S
     }
     if let (Some(was), Some(is)) = (timeline, observed.timeline) {
         if is < *was {
-            return Err(format!("its log is on timeline {is}, and {process} has seen timeline {was}"));
+            return Err(format!("its log is on timeline {is}, but {process} saw timeline {was}"));
         }
         if is == *was && observed.lsn < *lsn {
             return Err(format!(
-                "its log ends at {}, and {process} has seen it at {}",
+                "its log ends at {}, but {process} saw it at {}",
                 position(observed.lsn),
                 position(*lsn)
             ));
@@ -112,12 +113,12 @@ pub fn judge(known: &Record, observed: &Observed, boot_id: &str) -> Result<(), S
     match observed.mark {
         None => return Err(format!("it lacks the marks of {process}")),
         Some(is) if is < *mark => {
-            return Err(format!("it has mark {is} of {process}, which has written mark {mark}"));
+            return Err(format!("it has mark {is} of {process}, but {process} wrote mark {mark}"));
         }
         Some(_) => {}
     }
     if !observed.has_reservations {
-        return Err(format!("it lacks a reservation that {process} has seen committed"));
+        return Err(format!("it lacks a reservation that {process} saw committed"));
     }
     if timeline != &observed.timeline && !known.is_stopped && known.boot_id != boot_id {
         return Err(format!(
@@ -127,7 +128,7 @@ pub fn judge(known: &Record, observed: &Observed, boot_id: &str) -> Result<(), S
     Ok(())
 }
 
-/// As Postgres writes it.
+/// A log position in the notation of Postgres.
 fn position(lsn: i64) -> String {
     format!("{:X}/{:X}", lsn >> 32, lsn & 0xFFFF_FFFF)
 }
@@ -196,12 +197,12 @@ mod tests {
         assert_eq!(of(&record(), &Observed { lsn: i64::MAX, mark: Some(41), ..observed() }), Ok(()));
         // A promoted replica that has everything.
         assert_eq!(of(&record(), &Observed { timeline: Some(2), lsn: 0, ..observed() }), Ok(()));
-        // A server that does not tell its position.
+        // A server that does not report its position.
         assert_eq!(
             of(&Record { timeline: None, ..record() }, &Observed { timeline: None, ..observed() }),
             Ok(())
         );
-        // Everything before an adoption is settled by it.
+        // An adoption settles everything before it.
         let adopted =
             Observed { mark: None, lsn: 0, has_reservations: false, ..epoch(|epoch| epoch.id = Uuid::max()) };
         assert_eq!(of(&record(), &adopted), Ok(()));
@@ -211,7 +212,7 @@ mod tests {
             epoch.began_at = Timestamp::from_second(101).unwrap();
         });
         assert_eq!(of(&record(), &renamed), Ok(()));
-        // A machine that was restarted loses what was not on disk; without a failover nothing follows from that.
+        // A restarted machine loses data that was not synced, which matters only after a failover.
         assert_eq!(judge(&record(), &observed(), "another boot"), Ok(()));
         let stopped = Record { is_stopped: true, ..record() };
         assert_eq!(judge(&stopped, &Observed { timeline: Some(2), ..observed() }, "another boot"), Ok(()));
@@ -221,15 +222,15 @@ mod tests {
     fn a_database_that_lacks_anything_that_is_known_is_behind() {
         #[rustfmt::skip]
         let table = [
-            (Observed { epoch: None, ..observed() }, "the database does not know of it"),
-            (epoch(|epoch| epoch.installation_id = Uuid::max()), "before it was recorded as what it is now"),
-            (Observed { knows_epoch: false, ..observed() }, "knows of an adoption that is not in it"),
-            (Observed { timeline: Some(0), ..observed() }, "its log is on timeline 0, and host:1 has seen timeline 1"),
-            (Observed { lsn: 0x1_0000_000F, ..observed() }, "its log ends at 1/F, and host:1 has seen it at 1/10"),
-            (Observed { mark: Some(39), ..observed() }, "it has mark 39 of host:1, which has written mark 40"),
+            (Observed { epoch: None, ..observed() }, "the database has no record of that"),
+            (epoch(|epoch| epoch.installation_id = Uuid::max()), "under another installation id"),
+            (Observed { knows_epoch: false, ..observed() }, "has recorded an adoption that the database lacks"),
+            (Observed { timeline: Some(0), ..observed() }, "its log is on timeline 0, but host:1 saw timeline 1"),
+            (Observed { lsn: 0x1_0000_000F, ..observed() }, "its log ends at 1/F, but host:1 saw it at 1/10"),
+            (Observed { mark: Some(39), ..observed() }, "it has mark 39 of host:1, but host:1 wrote mark 40"),
             (Observed { mark: None, ..observed() }, "it lacks the marks of host:1"),
-            (Observed { has_reservations: false, ..observed() }, "it lacks a reservation that host:1 has seen committed"),
-            // Across timelines positions do not compare, and marks do.
+            (Observed { has_reservations: false, ..observed() }, "it lacks a reservation that host:1 saw committed"),
+            // Positions of different timelines cannot be compared; marks can.
             (Observed { timeline: Some(2), mark: Some(39), lsn: i64::MAX, ..observed() }, "it has mark 39"),
         ];
         for (observed, says) in table {
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_as_it_was_written_and_nonsense_is_none() {
+    fn a_record_is_parsed_back_and_invalid_text_is_none() {
         assert_eq!(Record::parse(&record().to_text()), Some(record()));
         for nonsense in ["", "{", "{}", "[1]", "\0\0"] {
             assert_eq!(Record::parse(nonsense), None);

@@ -12,29 +12,29 @@ const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A lead and the lines that it comes from.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Where it was mentioned, first to last; never empty.
+    /// Line numbers of the lead, in ascending order; never empty.
     pub lines: Vec<u64>,
-    /// What all of them say.
+    /// The lead, merged from all its lines.
     pub lead: Lead,
 }
 
-/// A part of a file: what is stored in one transaction, and what is wrong.
+/// A part of a file: the leads that one transaction stores, and the invalid lines.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    /// Who was found, each person once, in the order of the file.
+    /// Leads of the chunk, each person once, in the order of the file.
     pub rows: Vec<Row>,
     /// Lines that are not leads.
     pub bad: Vec<BadLine>,
     /// How many lines were read, good and bad.
     pub lines: u64,
-    /// Where the last of them begins.
+    /// Number of the line on which the last record begins.
     pub last_line: u64,
     at: HashMap<String, usize>,
     bytes: usize,
 }
 
 impl Chunk {
-    /// Adds a line.
+    /// Adds a record and merges it with earlier records of the same person.
     pub fn add(&mut self, entry: Entry) {
         let Entry { line, lead } = entry;
         self.lines += 1;
@@ -63,7 +63,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Whether it is time to store it.
+    /// Whether the chunk has reached its limit of lines or bytes.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.lines >= LINES_MAX as u64 || self.bytes >= BYTES_MAX

@@ -1,8 +1,8 @@
-//! What the columns of a CSV file and the names in an NDJSON line mean.
+//! The meaning of a column of a CSV file, or of a name in an NDJSON line.
 
 use super::{ATTRIBUTE_NAME_BYTES_MAX, Problem, lead::problem, rules::shown};
 
-/// What a value is about.
+/// The field of a lead that a column sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Column {
     ExternalId,
@@ -13,7 +13,7 @@ pub(super) enum Column {
     Attribute(String),
 }
 
-/// The columns that say who somebody is. A line needs one of them.
+/// The columns that identify a person. A line needs one of them.
 pub(super) const IDENTIFYING: &str = "external_id, email or phone";
 
 impl Column {
@@ -41,7 +41,7 @@ impl Column {
         })
     }
 
-    /// Whether it says who somebody is.
+    /// Whether the column identifies a person.
     pub(super) fn identifies(&self) -> bool {
         matches!(self, Self::ExternalId | Self::Email | Self::Phone)
     }

@@ -1,7 +1,7 @@
 //! CSV: a header, then one record per line, or several lines where a cell in quotation marks holds line breaks.
 //!
-//! This drives the parser of `csv-core` itself and not the reader of `csv`, which takes a record of any size into
-//! memory: a quotation mark that is never closed would make the rest of the file one record.
+//! This module uses the parser of `csv-core` and not the reader of `csv`, because that reader takes a record of any size
+//! into memory: a quotation mark that is never closed would make the rest of the file one record.
 
 use std::{
     io::{self, Read},
@@ -19,11 +19,11 @@ use super::{
     rules::{Draft, shown, text, too_long},
 };
 
-/// What stands between two cells.
+/// The character between two cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delimiter(u8);
 
-/// A text that cannot stand between cells.
+/// A text that is not a delimiter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is not a delimiter; use one printable character, such as , or ; or |, or the word tab")]
 pub struct NotADelimiter {
@@ -42,10 +42,10 @@ impl FromStr for Delimiter {
     }
 }
 
-/// What may be recognised without being told, most likely first.
+/// Delimiters that are recognised from the header, the most likely first.
 const DELIMITERS: [Delimiter; 3] = [Delimiter(b','), Delimiter(b';'), Delimiter(b'\t')];
 
-/// A file whose header was understood.
+/// A CSV file after its header.
 pub(super) struct Csv {
     parser: Reader,
     columns: Vec<Column>,
@@ -53,19 +53,19 @@ pub(super) struct Csv {
     ends: Box<[usize]>,
 }
 
-/// One record: where it begins, and what it says.
+/// One record: the number of its first line, and its content.
 pub(super) type Record = (u64, Result<Draft, Problem>);
 
 impl Csv {
-    /// Takes the header.
+    /// Reads the header.
     pub(super) fn open<R: Read>(
         input: &mut Input<R>,
         delimiter: Option<Delimiter>,
     ) -> Result<Self, OpenError> {
-        let mut seen = Seen::APart;
+        let mut buffered = Buffered::Part;
         loop {
-            let newline = newline(input.peek(), seen);
-            if let Some((bytes, delimiter, names)) = header(input.peek(), newline, delimiter, seen) {
+            let newline = newline(input.peek(), buffered);
+            if let Some((bytes, delimiter, names)) = header(input.peek(), newline, delimiter, buffered) {
                 let columns = columns(&names)?;
                 input.set_newline(newline);
                 input.take(bytes);
@@ -74,11 +74,11 @@ impl Csv {
                 }
                 return Ok(Self::new(delimiter, newline, columns));
             }
-            seen = match seen {
-                Seen::APart if input.peek().len() > LINE_BYTES_MAX => Seen::Enough,
-                Seen::APart if input.more()? => Seen::APart,
-                Seen::APart => Seen::All,
-                Seen::Enough | Seen::All => {
+            buffered = match buffered {
+                Buffered::Part if input.peek().len() > LINE_BYTES_MAX => Buffered::HeaderLimit,
+                Buffered::Part if input.more()? => Buffered::Part,
+                Buffered::Part => Buffered::File,
+                Buffered::HeaderLimit | Buffered::File => {
                     return Err(unfit(format!(
                         "its first line opens a quotation mark and does not close it, or is longer than {LINE_BYTES_MAX} bytes; a \
                          CSV file begins with the names of its columns"
@@ -91,7 +91,7 @@ impl Csv {
     fn new(delimiter: Delimiter, newline: u8, columns: Vec<Column>) -> Self {
         Self {
             parser: parser(delimiter, newline),
-            // One more than allowed, so that too many are noticed.
+            // One more than allowed, so that a record with too many fields is noticed.
             ends: vec![0; columns.len() + 1].into_boxed_slice(),
             cells: vec![0; LINE_BYTES_MAX + 1].into_boxed_slice(),
             columns,
@@ -105,7 +105,7 @@ impl Csv {
         }
         let (line, newline) = (input.line(), [input.newline()]);
         let (mut bytes, mut written, mut fields) = (0, 0, 0);
-        // Too much is read to its end and kept nowhere.
+        // A record over a limit is read to its end and discarded.
         let (mut too_large, mut too_many) = (false, false);
         let at_end = loop {
             let available = input.available()?;
@@ -124,7 +124,7 @@ impl Csv {
             too_large |= bytes > LINE_BYTES_MAX;
             match result {
                 ReadRecordResult::Record | ReadRecordResult::End => break at_end,
-                // What is still open behind the last end of a line is inside quotation marks.
+                // A record that is still open after the last line break is inside quotation marks.
                 ReadRecordResult::InputEmpty if at_end => return Ok(Some((line, Err(unclosed())))),
                 ReadRecordResult::InputEmpty => {}
                 ReadRecordResult::OutputFull => too_large = true,
@@ -201,37 +201,37 @@ fn unfit(why: String) -> OpenError {
     OpenError::Unfit(why)
 }
 
-/// How much of the file lies before us.
+/// How much of the file is in the buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    /// More may come that changes what the header is.
-    APart,
-    /// As much as a header may take.
-    Enough,
-    /// All of it.
-    All,
+enum Buffered {
+    /// Less than the longest header; reading more may change what the header is.
+    Part,
+    /// At least the longest header.
+    HeaderLimit,
+    /// The whole file.
+    File,
 }
 
-/// How the file ends its lines, as its first line shows.
-fn newline(bytes: &[u8], seen: Seen) -> u8 {
+/// The byte that ends a line, taken from the first line.
+fn newline(bytes: &[u8], buffered: Buffered) -> u8 {
     let Some(at) = bytes.iter().position(|byte| b"\r\n".contains(byte)) else { return b'\n' };
     match (bytes[at], bytes.get(at + 1)) {
-        (b'\r', None) if seen != Seen::All => b'\n',
+        (b'\r', None) if buffered != Buffered::File => b'\n',
         (b'\r', next) if next != Some(&b'\n') => b'\r',
         _ => b'\n',
     }
 }
 
-/// The names of the columns, as they stand there.
+/// The names of the columns as the file writes them.
 type Names = Vec<Vec<u8>>;
 
-/// The header: how long it is, what separates its names, and the names. Without being told, the delimiter is the one
-/// under which it names most columns that are known, then most columns. `None` when that cannot be said yet.
+/// The header: its length, its delimiter and its names. When no delimiter is given, the one that yields the most known
+/// columns is used, then the one that yields the most columns. `None` when more input is needed to decide.
 fn header(
     bytes: &[u8],
     newline: u8,
     delimiter: Option<Delimiter>,
-    seen: Seen,
+    buffered: Buffered,
 ) -> Option<(usize, Delimiter, Names)> {
     let candidates = match delimiter {
         Some(delimiter) => vec![delimiter],
@@ -240,7 +240,7 @@ fn header(
     let mut best: Option<(usize, Delimiter, Names)> = None;
     let mut all_end = true;
     for delimiter in candidates {
-        let Some((length, names)) = first_record(bytes, newline, delimiter, seen) else {
+        let Some((length, names)) = first_record(bytes, newline, delimiter, buffered) else {
             all_end = false;
             continue;
         };
@@ -249,7 +249,7 @@ fn header(
         }
     }
     // Where quotation marks are depends on the delimiter: one may see the end of the header where another sees none.
-    best.filter(|(.., names)| all_end || (seen != Seen::APart && score(names).0 > 0))
+    best.filter(|(.., names)| all_end || (buffered != Buffered::Part && score(names).0 > 0))
 }
 
 /// How many columns are known, and how many there are.
@@ -261,14 +261,19 @@ fn score(names: &Names) -> (usize, usize) {
     (names.iter().filter(known).count(), names.len())
 }
 
-/// The first record as it is, if it ends within these bytes.
-fn first_record(bytes: &[u8], newline: u8, delimiter: Delimiter, seen: Seen) -> Option<(usize, Names)> {
+/// The first record, if it ends within these bytes.
+fn first_record(
+    bytes: &[u8],
+    newline: u8,
+    delimiter: Delimiter,
+    buffered: Buffered,
+) -> Option<(usize, Names)> {
     let bytes = &bytes[..bytes.len().min(LINE_BYTES_MAX + 1)];
     let mut cells = vec![0; bytes.len() + 1];
     let mut ends = vec![0; bytes.len() + 2];
     let mut parser = parser(delimiter, newline);
     let (mut result, read, written, mut fields) = parser.read_record(bytes, &mut cells, &mut ends);
-    if matches!(result, ReadRecordResult::InputEmpty) && seen == Seen::All {
+    if matches!(result, ReadRecordResult::InputEmpty) && buffered == Buffered::File {
         // The file may end without the end of a line.
         let ended;
         (result, _, _, ended) = parser.read_record(&[newline], &mut cells[written..], &mut ends[fields..]);
@@ -282,7 +287,7 @@ fn first_record(bytes: &[u8], newline: u8, delimiter: Delimiter, seen: Seen) -> 
     Some((read, names.collect()))
 }
 
-/// What the columns mean. Each must have a name of its own.
+/// The meaning of each column. Names must be distinct.
 fn columns(names: &[Vec<u8>]) -> Result<Vec<Column>, OpenError> {
     if names.len() > COLUMNS_MAX {
         return Err(unfit(format!("its header has {} columns; the limit is {COLUMNS_MAX}", names.len())));
@@ -292,7 +297,7 @@ fn columns(names: &[Vec<u8>]) -> Result<Vec<Column>, OpenError> {
     for (at, name) in names.iter().enumerate() {
         let name = text(name).map_err(|_| {
             unfit(
-                "its first line is not text in UTF-8; export spreadsheets as CSV in UTF-8, and unpack what is compressed"
+                "its first line is not text in UTF-8; export spreadsheets as CSV in UTF-8, and unpack compressed files"
                     .to_owned(),
             )
         })?;

@@ -1,10 +1,10 @@
-//! Bytes from a source, in pieces, with the number of the line that they stand on.
+//! Buffered bytes of a source, with the number of the current line.
 
 use std::io::{self, ErrorKind, Read};
 
 use super::LINE_BYTES_MAX;
 
-/// Room for the longest header, and for what is read ahead.
+/// Enough for the longest header and for reading ahead.
 const BUFFER_BYTES: usize = 2 * LINE_BYTES_MAX;
 
 pub(super) struct Input<R> {
@@ -22,27 +22,27 @@ impl<R: Read> Input<R> {
         Self { source, buffer, start: 0, end: 0, line: 1, newline: b'\n' }
     }
 
-    /// The line that comes next, counted from one.
+    /// Number of the next line, counted from one.
     pub(super) fn line(&self) -> u64 {
         self.line
     }
 
-    /// What ends a line.
+    /// The byte that ends a line.
     pub(super) fn newline(&self) -> u8 {
         self.newline
     }
 
-    /// Very old files end their lines otherwise.
+    /// Sets the byte that ends a line; very old files use a carriage return.
     pub(super) fn set_newline(&mut self, newline: u8) {
         self.newline = newline;
     }
 
-    /// What was read and not taken yet.
+    /// Bytes that were read and not taken yet.
     pub(super) fn peek(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Reads more behind what is there. False at the end of the source, and when there is no room.
+    /// Reads more bytes into the buffer. False at the end of the source, and when the buffer is full.
     pub(super) fn more(&mut self) -> io::Result<bool> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -63,7 +63,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// What comes next; empty at the end.
+    /// The next bytes; empty at the end of the source.
     pub(super) fn available(&mut self) -> io::Result<&[u8]> {
         if self.start == self.end {
             self.more()?;
@@ -71,15 +71,15 @@ impl<R: Read> Input<R> {
         Ok(self.peek())
     }
 
-    /// Takes so many bytes of what is there.
+    /// Takes this many of the buffered bytes.
     pub(super) fn take(&mut self, bytes: usize) {
         let taken = &self.buffer[self.start..self.start + bytes];
         self.line += taken.iter().filter(|byte| **byte == self.newline).count() as u64;
         self.start += bytes;
     }
 
-    /// Takes a whole line, and puts it into `text` unless it is longer than `limit`. Says how many bytes it had, with
-    /// its end; none at the end of the source.
+    /// Takes a whole line, and puts it into `text` unless it is longer than `limit`. Returns its length in bytes with the
+    /// line break; zero at the end of the source.
     pub(super) fn take_line(&mut self, text: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         text.clear();
         let newline = self.newline;

@@ -16,10 +16,10 @@ use super::{
     rules::{Draft, nul, shown, too_long},
 };
 
-/// Beyond this a number leaves the range in which programs agree about it.
+/// Largest exponent of a number; programs disagree about larger numbers.
 const EXPONENT_MAX: usize = 308;
 
-/// The next line that is not blank, and where it is. `None` at the end.
+/// Reads the next line that is not blank and returns its number. `None` at the end.
 pub(super) fn next_line<R: io::Read>(
     input: &mut Input<R>,
     text: &mut Vec<u8>,
@@ -39,7 +39,7 @@ pub(super) fn next_line<R: io::Read>(
     }
 }
 
-/// What one line says.
+/// The draft of a lead from one line.
 pub(super) fn draft(line: &str) -> Result<Draft, Problem> {
     let not_an_object =
         || problem!("it is not a JSON object; a line looks like {{\"email\": \"name@example.org\"}}");
@@ -63,13 +63,13 @@ pub(super) fn draft(line: &str) -> Result<Draft, Problem> {
 }
 
 fn not_json(error: &serde_json::Error) -> Problem {
-    // The parser counts lines within the text it was given; ours is one line.
+    // The parser appends a line number within the text; the text is one line, so that number is left out.
     let words = error.to_string();
     let words = words.split(" at line ").next().unwrap_or_default();
     problem!("it is not JSON: {words} at column {}", error.column())
 }
 
-/// The attributes of the nested object, as if they stood beside it.
+/// Adds the members of the nested object `attributes` like other attributes.
 fn nested(draft: &mut Draft, value: &RawValue) -> Result<(), Problem> {
     if value.get() == "null" {
         return Ok(());
@@ -86,7 +86,7 @@ fn nested(draft: &mut Draft, value: &RawValue) -> Result<(), Problem> {
 }
 
 fn attribute(draft: &mut Draft, name: String, value: Box<RawValue>) -> Result<(), Problem> {
-    // The raw text is what is kept; parsing it finds what Postgres would refuse: depth, halves of characters, numbers.
+    // The raw text is stored. Parsing it finds values that Postgres refuses: too deep, half a surrogate pair, numbers out of range.
     let parsed: Result<Value, _> = serde_json::from_str(value.get());
     parsed.map_err(|error| not_json(&error))?;
     if draft.attributes.contains_key(&name) {
@@ -112,7 +112,7 @@ fn text(name: &str, value: &RawValue) -> Result<Option<String>, Problem> {
     }
 }
 
-/// Many systems count their records, so a whole number is an id, too.
+/// A whole number is an id, too, because many systems number their records.
 fn id_text(value: &RawValue) -> Result<Option<String>, Problem> {
     match parse(value)? {
         Value::Number(_) if value.get().bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -161,13 +161,13 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-/// A text as JSON.
+/// The text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// At least as many bytes as Postgres needs to write this valid JSON: it puts a space behind commas and colons, and
-/// writes exponents out. Refuses what it cannot store.
+/// An upper bound of the bytes that Postgres needs for this valid JSON: it puts a space behind commas and colons, and
+/// writes exponents out. Refuses values that Postgres cannot store.
 pub(super) fn stored_bytes(json: &str) -> Result<usize, Problem> {
     let bytes = json.as_bytes();
     let (mut at, mut total) = (0, 0);
@@ -188,14 +188,14 @@ pub(super) fn stored_bytes(json: &str) -> Result<usize, Problem> {
     Ok(total)
 }
 
-/// How far the text reaches that begins here, with its quotation marks, and how much of it is stored.
+/// Length of the JSON string that begins here, with its quotation marks, and the bytes that Postgres stores for it.
 fn string_bytes(bytes: &[u8]) -> Result<(usize, usize), Problem> {
     let (mut at, mut stored) = (1, 1);
     while let Some(&byte) = bytes.get(at) {
         let (length, kept) = match (byte, &bytes[at..]) {
             (b'"', _) => return Ok((at + 1, stored + 1)),
             (b'\\', [_, b'u', b'0', b'0', b'0', b'0', ..]) => return Err(nul()),
-            // Characters that do not print stay escaped; of the others none has more than three bytes per escape.
+            // Control characters stay escaped; every other escape becomes at most three bytes.
             (b'\\', [_, b'u', b'0', b'0', b'0' | b'1', ..]) => (6, 6),
             (b'\\', [_, b'u', ..]) => (6, 3),
             (b'\\', _) => (2, 2),
@@ -207,7 +207,7 @@ fn string_bytes(bytes: &[u8]) -> Result<(usize, usize), Problem> {
     Ok((bytes.len(), stored))
 }
 
-/// How many digits the exponent of a number stands for.
+/// Number of digits that writing out the exponent adds.
 fn exponent(number: &str) -> Result<usize, Problem> {
     let Some((_, exponent)) = number.split_once(['e', 'E']) else { return Ok(0) };
     let digits = exponent.trim_start_matches(['+', '-']).trim_start_matches('0');

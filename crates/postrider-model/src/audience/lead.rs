@@ -1,4 +1,4 @@
-//! A lead that passed the rules.
+//! A lead that passed validation.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{ATTRIBUTES_BYTES_MAX, json};
 
-/// What is wrong with a line, as one sentence for the person who has to correct it.
+/// The error of a line, as one sentence for the person who corrects the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem(pub(super) String);
 
@@ -16,29 +16,29 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A problem with these words.
+/// Formats a [`Problem`].
 macro_rules! problem {
     ($($words:tt)*) => { $crate::audience::Problem(format!($($words)*)) };
 }
 pub(super) use problem;
 
-/// A person, or whoever else campaigns address. Only the rules make one.
+/// A recipient of campaigns. Only validation creates one.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Lead {
-    /// What an import recognises it by.
+    /// The key by which an import recognises the person.
     pub identity: String,
-    /// Its id in the system that the file came from.
+    /// Id in the system that the file came from.
     pub external_id: Option<String>,
-    /// Where e-mail goes.
+    /// E-mail address.
     pub email: Option<String>,
-    /// Where calls go, as E.164.
+    /// Phone number, as E.164.
     pub phone: Option<String>,
-    /// An IANA name.
+    /// IANA name of the time zone.
     pub timezone: Option<String>,
-    /// Everything else, letter for letter: numbers keep all their digits.
+    /// All other values, unchanged: numbers keep all their digits.
     pub attributes: BTreeMap<String, Box<RawValue>>,
-    /// Why nothing may be sent to it, where that is so.
+    /// Reason why campaigns must not contact the lead, if they must not.
     pub suppression_reason: Option<String>,
 }
 
@@ -59,8 +59,8 @@ impl Lead {
         text
     }
 
-    /// Adds what a later line says about the same person: that counts, what it does not mention stays, and a
-    /// suppression is never taken back. When the two together are too large, the earlier one stays as it is.
+    /// Merges a later line about the same person. Values of the later line win, absent values stay, and a suppression is
+    /// never removed. When the attributes of both are too large, this lead stays unchanged.
     pub(super) fn absorb(&mut self, later: Self) -> Result<(), Problem> {
         let mut attributes = self.attributes.clone();
         attributes.extend(later.attributes);
@@ -82,7 +82,7 @@ impl Lead {
         Ok(())
     }
 
-    /// About how much memory it takes.
+    /// Approximate size in memory.
     pub(super) fn bytes(&self) -> usize {
         let texts = [&self.external_id, &self.email, &self.phone, &self.timezone, &self.suppression_reason];
         let fields: usize = texts.into_iter().flatten().map(String::len).sum();
@@ -92,7 +92,7 @@ impl Lead {
     }
 }
 
-/// Says no before the database would.
+/// Checks the limit that the database enforces, too.
 pub(super) fn check_size(attributes: &BTreeMap<String, Box<RawValue>>) -> Result<(), Problem> {
     let mut bytes = "{}".len();
     for (name, value) in attributes {

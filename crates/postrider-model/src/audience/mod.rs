@@ -1,10 +1,10 @@
-//! Leads: what a line of a file says about a person, and whether that can be so.
+//! Leads: reading the lines of a file and validating them.
 //!
 //! ```text
-//! bytes ──Leads──▶ one line at a time ──rules──▶ a lead, or what is wrong with the line ──Chunk──▶ rows to store
+//! bytes ──Leads──▶ one line at a time ──rules──▶ a lead, or the error of the line ──Chunk──▶ rows to store
 //! ```
 //!
-//! Everything is read in pieces of bounded size, so a file may be longer than the memory.
+//! The reader holds a bounded part of the file, so a file may be larger than the memory.
 
 mod chunk;
 mod column;
@@ -44,8 +44,8 @@ pub const LIST_NAME_BYTES_MAX: usize = 255;
 /// A line that did not become a lead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BadLine {
-    /// Where it begins in the file, counted from one.
+    /// Number of its first line in the file, counted from one.
     pub line: u64,
-    /// What is wrong with it.
+    /// The error, as one sentence.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! Leads out of a source of bytes, one at a time.
+//! Reads leads from a source of bytes, one at a time.
 
 use std::io::{self, Read};
 
@@ -10,7 +10,7 @@ use super::{
     rules::{self, Rules},
 };
 
-/// How a file is written.
+/// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A header and comma-separated values.
@@ -22,35 +22,35 @@ pub enum Format {
 /// How to read a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// How it is written; its beginning shows that, too.
+    /// Format of the file. By default its first character decides.
     pub format: Option<Format>,
-    /// What separates cells; the header shows that, too.
+    /// Delimiter of the cells. By default the header decides.
     pub delimiter: Option<Delimiter>,
-    /// Where numbers without a country code are dialled.
+    /// Country of phone numbers without a country code.
     pub country: Option<Country>,
 }
 
-/// Why nothing of a file can be read.
+/// A file that cannot be imported at all.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The source failed.
     #[error("it cannot be read")]
     Unreadable(#[from] io::Error),
-    /// It is something else than it should be.
+    /// The content is not a list of leads.
     #[error("{0}")]
     Unfit(String),
 }
 
-/// One line of the file, and what became of it.
+/// One record of the file and its lead.
 #[derive(Debug)]
 pub struct Entry {
-    /// Where it begins, counted from one.
+    /// Number of its first line, counted from one.
     pub line: u64,
-    /// Whom it is about, or what is wrong with it.
+    /// The lead, or the error of the record.
     pub lead: Result<Lead, Problem>,
 }
 
-/// Leads out of a source of bytes, in the order of its lines. Blank lines are none.
+/// An iterator over the records of a source, in the order of its lines. Blank lines are skipped.
 pub struct Leads<R> {
     input: Input<R>,
     rules: Rules,
@@ -63,7 +63,7 @@ enum Lines {
 }
 
 impl<R: Read> Leads<R> {
-    /// Reads as much as it takes to know what the file is: all that can be said before the first line is said here.
+    /// Detects the format and reads the header. Every error that concerns the whole file is returned here.
     pub fn open(source: R, options: &Options) -> Result<Self, OpenError> {
         let mut input = Input::new(source);
         skip_mark(&mut input)?;
@@ -110,7 +110,7 @@ fn unfit(why: &str) -> OpenError {
     OpenError::Unfit(why.to_owned())
 }
 
-/// Some programs put a mark before the first character. Another mark says that it is not UTF-8.
+/// Skips the byte order mark of UTF-8. A byte order mark of another encoding is an error.
 fn skip_mark<R: Read>(input: &mut Input<R>) -> Result<(), OpenError> {
     while input.peek().len() < 3 && input.more()? {}
     match input.peek() {
@@ -123,8 +123,8 @@ fn skip_mark<R: Read>(input: &mut Input<R>) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// The first character that is not space, which is left where it is; blank lines before it are skipped. `None` when
-/// nothing comes.
+/// The first character that is not white space. It stays in the buffer; blank lines before it are skipped. `None` when
+/// the file is empty.
 fn first_character<R: Read>(input: &mut Input<R>) -> io::Result<Option<u8>> {
     loop {
         let ahead = input.peek();

@@ -1,4 +1,4 @@
-//! Whether what a line says can be so.
+//! Validation of the values of a line.
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -16,7 +16,7 @@ use super::{
 
 /// The reason of a suppression for which the file gives none.
 const UNSUBSCRIBED: &str = "unsubscribed";
-/// Longer than any way to write a phone number, and short enough to be examined.
+/// Longest text that is parsed as a phone number, in bytes.
 const PHONE_BYTES_MAX: usize = 64;
 
 /// A country, by its ISO 3166 code of two letters.
@@ -39,7 +39,7 @@ impl FromStr for Country {
     }
 }
 
-/// The name of a list as it is kept, or why it cannot be one.
+/// Validates the name of a list and trims it.
 pub fn list_name(given: &str) -> Result<String, Problem> {
     let name = given.trim();
     if name.is_empty() || name.len() > LIST_NAME_BYTES_MAX {
@@ -49,7 +49,7 @@ pub fn list_name(given: &str) -> Result<String, Problem> {
     Ok(name.to_owned())
 }
 
-/// What a line says, before anybody has asked whether it can be so.
+/// The values of a line before validation.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub external_id: Option<String>,
@@ -60,12 +60,12 @@ pub(super) struct Draft {
     pub attributes: BTreeMap<String, Box<RawValue>>,
 }
 
-/// What the rules need to know.
+/// Settings of the validation.
 #[derive(Debug)]
 pub(super) struct Rules {
-    /// Where numbers without a country code are dialled.
+    /// Country of phone numbers without a country code.
     country: Option<Country>,
-    /// The zones that come with the program, so that every machine knows the same.
+    /// The bundled time zones, so that every machine accepts the same names.
     zones: TimeZoneDatabase,
 }
 
@@ -74,7 +74,7 @@ impl Rules {
         Self { country, zones: TimeZoneDatabase::bundled() }
     }
 
-    /// A lead, or the first thing that is wrong.
+    /// Validates a draft. Returns the first problem found.
     pub(super) fn check(&self, draft: Draft) -> Result<Lead, Problem> {
         let external_id = given(draft.external_id).map(external_id).transpose()?;
         let email = given(draft.email).map(email).transpose()?;
@@ -95,14 +95,14 @@ impl Rules {
     fn phone(&self, text: &str) -> Result<String, Problem> {
         let refused = |why: &str| problem!("phone `{}` {why}", shown(text));
         no_control("phone", text)?;
-        // The parser spells letters out on a dial pad and cuts off extensions, and so would dial somebody else.
+        // The parser maps letters to a dial pad and drops extensions, so it would return another person's number.
         let dialled = text.strip_prefix('+').unwrap_or(text);
         let plain = dialled.chars().all(|c| c.is_ascii_digit() || " ()-./\u{a0}".contains(c));
         if !plain || text.len() > PHONE_BYTES_MAX {
             return Err(refused("is not a phone number; one looks like +49 30 901820, without an extension"));
         }
         if self.country.is_none() && !text.starts_with('+') {
-            return Err(refused("has no country code; write it as +49…, or say --country"));
+            return Err(refused("has no country code; write it as +49…, or use --country"));
         }
         let number = phonenumber::parse(self.country.map(|country| country.0), text)
             .ok()
@@ -143,12 +143,12 @@ fn email(text: String) -> Result<String, Problem> {
     no_control("email", &text)?;
     let options =
         email_address::Options::default().with_required_tld().without_display_text().without_domain_literal();
-    // Checked before it is parsed: a text of 64 KiB is no address, and need not be examined.
+    // Checked before parsing, because a text of 64 KiB is not an address.
     if text.len() > EMAIL_BYTES_MAX {
         return Err(problem!("email has {} bytes; the limit is {EMAIL_BYTES_MAX}", text.len()));
     }
     let parsed = EmailAddress::parse_with_options(&text, options).ok();
-    // The last part of a domain is a name; where it is a number, somebody wrote an IP address.
+    // The last label of a domain is a name; a number there means that the file holds an IP address.
     let named = |address: &EmailAddress| {
         address
             .domain()
@@ -163,7 +163,7 @@ fn email(text: String) -> Result<String, Problem> {
     Ok(text)
 }
 
-/// Why nothing may be sent. Whatever is not a clear no is taken for a reason: when in doubt, nothing is sent.
+/// The reason of a suppression. Any text that does not clearly mean "no" is a reason, so that an unclear value suppresses.
 fn suppression(text: String) -> Result<Option<String>, Problem> {
     no_control("unsubscribed", &text)?;
     Ok(match text.to_ascii_lowercase().as_str() {
@@ -176,7 +176,7 @@ fn suppression(text: String) -> Result<Option<String>, Problem> {
     })
 }
 
-/// A control character would not survive headers, and would steer terminals.
+/// Refuses control characters: headers cannot carry them, and terminals act on them.
 fn no_control(what: &str, text: &str) -> Result<(), Problem> {
     if text.chars().any(char::is_control) {
         return Err(problem!("{what} contains a control character, such as a line break; remove it"));
@@ -184,7 +184,7 @@ fn no_control(what: &str, text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Text that can be stored.
+/// Checks that the bytes are text that Postgres can store.
 pub(super) fn text(bytes: &[u8]) -> Result<&str, Problem> {
     let text = str::from_utf8(bytes).map_err(|_| problem!("it is not UTF-8 text; save the file as UTF-8"))?;
     if text.contains('\0') {
@@ -201,7 +201,7 @@ pub(super) fn nul() -> Problem {
     problem!("it holds the character with the number zero, which Postgres cannot store; remove it")
 }
 
-/// A text from outside, cut to what fits into a sentence and made harmless for terminals.
+/// Shortens a text of the file for an error message and replaces control characters.
 pub(super) fn shown(text: &str) -> String {
     const CHARACTERS_MAX: usize = 60;
     let harmless = |c: char| if c.is_control() { '\u{fffd}' } else { c };

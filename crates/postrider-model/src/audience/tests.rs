@@ -149,7 +149,7 @@ fn zones_are_iana_names() {
 }
 
 #[test]
-fn whatever_is_not_a_clear_no_suppresses() {
+fn every_value_except_a_clear_no_suppresses() {
     for (text, reason) in [
         ("true", Some("unsubscribed")),
         ("YES", Some("unsubscribed")),
@@ -190,7 +190,7 @@ fn json_values_keep_their_types_and_their_digits() {
 }
 
 #[test]
-fn json_that_cannot_be_a_lead_says_why() {
+fn json_that_is_not_a_lead_is_refused_with_the_reason() {
     let deep = format!("\"a\": {}{}", "[".repeat(20_000), "]".repeat(20_000));
     for (fields, says) in [
         (r#""email": 5"#, "email must be a text in quotation marks"),
@@ -235,7 +235,7 @@ fn records_are_numbered_by_the_line_they_begin_on() {
     let lines: Vec<u64> =
         read("\n\n{\"external_id\":1}\n\n  \r\n{\"external_id\":2}").iter().map(|e| e.line).collect();
     assert_eq!(lines, [3, 6]);
-    // The way of very old machines.
+    // Very old files end lines with a carriage return alone.
     let lines: Vec<u64> =
         read("email\ra@example.org\rb@example.org\r").iter().map(|entry| entry.line).collect();
     assert_eq!(lines, [2, 3]);
@@ -269,7 +269,7 @@ fn a_line_that_is_too_long_is_skipped_to_its_end_and_the_next_one_is_read() {
         assert_eq!(entries.iter().map(|entry| entry.lead.is_ok()).collect::<Vec<_>>(), [true, false, true]);
         assert_eq!(bad(text), ["3: it is longer than 65536 bytes"]);
     }
-    // Whatever that is, it ends.
+    // The quotes of this text are not balanced; reading it must end.
     let _ = bad(quoted);
 }
 
@@ -304,7 +304,7 @@ fn delimiters_are_recognised_by_the_header() {
 }
 
 #[test]
-fn a_file_that_is_something_else_is_refused_as_a_whole() {
+fn a_file_that_is_not_a_list_of_leads_is_refused_as_a_whole() {
     let many = (0..1001).map(|n| format!("c{n}")).collect::<Vec<_>>().join(",");
     for (bytes, says) in [
         (&b""[..], "it is empty"),
@@ -348,7 +348,7 @@ fn chunk(text: &str) -> Chunk {
 }
 
 #[test]
-fn a_person_who_is_mentioned_twice_is_one_row_with_what_both_lines_say() {
+fn two_lines_about_one_person_become_one_merged_row() {
     let chunk = chunk(
         "external_id,email,phone,unsubscribed,city,plan\n7,a@example.org,,yes,Bonn,free\n8,b@example.org,,,,\n7,,+4930901820,no,Köln,\n",
     );
@@ -387,14 +387,14 @@ fn a_chunk_is_full_by_lines_or_by_bytes() {
 
 proptest! {
     #[test]
-    fn no_bytes_whatever_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn arbitrary_bytes_do_not_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         for start in [&b""[..], b"email,phone,a\n", b"{\"external_id\":1}\n"] {
             let _ = read_with(Options::default(), &[start, &bytes].concat());
         }
     }
 
     #[test]
-    fn what_csv_quotes_comes_back_as_it_was(
+    fn quoted_cells_are_read_back_unchanged(
         cells in proptest::collection::vec("[a-z \",;\t\r\n'=+@\\-é]{0,12}", 1..20)
     ) {
         let quote = |cell: &String| format!("x,\"{}\"\r\n", cell.replace('"', "\"\""));
@@ -409,7 +409,7 @@ proptest! {
     }
 
     #[test]
-    fn how_the_source_is_cut_into_pieces_does_not_matter(
+    fn the_size_of_the_pieces_of_a_source_does_not_change_the_result(
         text in "(email,a|email;a|email,a|email,b)\n([a-c@.,;\"\n\r]{0,8}|a@b\\.cc,x\n){0,20}", piece in 1usize..9
     ) {
         struct Pieces<'a>(&'a [u8], usize);

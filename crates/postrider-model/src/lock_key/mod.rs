@@ -1,4 +1,4 @@
-//! Lock keys: one function of one tenant runs once per grain, and where it is asked to, once per grain and entity.
+//! Lock keys: a function of a tenant runs once per grain, or once per grain and entities if the caller names entities.
 //!
 //! ```text
 //! {function}:{tenant}:{label of the grain}[:{entity hash}]
@@ -17,11 +17,11 @@ use jiff::Timestamp;
 
 use crate::{ids::TenantId, words::words};
 
-/// How deep entities may be nested. The object itself is the first level.
+/// Maximum nesting of entities. The object itself is the first level.
 pub const ENTITY_DEPTH_MAX: usize = 64;
 
 words!(
-    /// How long one run of a function stands for.
+    /// The period in which a lock key is used once.
     Grain, "grain" {
         /// A day of UTC.
         Day => "day",
@@ -34,7 +34,7 @@ words!(
 );
 
 impl Grain {
-    /// How long it is. A day of UTC has 24 hours, always.
+    /// Length of the grain. A day of UTC always has 24 hours.
     #[must_use]
     pub const fn length(self) -> Duration {
         Duration::from_secs(match self {
@@ -44,16 +44,16 @@ impl Grain {
         })
     }
 
-    /// When the grain began that this moment lies in.
+    /// Start of the grain that contains this time.
     #[must_use]
     pub fn start(self, at: Timestamp) -> Timestamp {
         let length = i128::from(self.length().as_secs()) * 1_000_000_000;
         let start = at.as_nanosecond().div_euclid(length) * length;
-        // Only the very first grain of all begins before time does.
+        // Only the first grain of the calendar begins before `Timestamp::MIN`.
         Timestamp::from_nanosecond(start).unwrap_or(Timestamp::MIN)
     }
 
-    /// What the grain is called: `2026-02-06`, `2026-02-06T14`, `2026-02-06T14:05`.
+    /// Label of the grain: `2026-02-06`, `2026-02-06T14`, `2026-02-06T14:05`.
     #[must_use]
     pub fn label(self, at: Timestamp) -> String {
         let format = match self {
@@ -65,7 +65,7 @@ impl Grain {
     }
 }
 
-/// What two runs must not share.
+/// The key under which at most one job run is active.
 #[must_use]
 pub fn lock_key(
     function: &str,

@@ -1,7 +1,7 @@
-//! The text that JavaScript's `JSON.stringify` makes of what its `JSON.parse` read.
+//! The result of JavaScript's `JSON.stringify(JSON.parse(text))`.
 //!
-//! Everything is read from the raw text, level by level: the usual readers forget the order of keys, round some
-//! numbers otherwise, and refuse halves of surrogate pairs.
+//! This module reads the raw text, level by level, because the usual parsers lose the order of keys, round some
+//! numbers differently, and refuse halves of surrogate pairs.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -45,7 +45,7 @@ enum Kind {
     Literal,
 }
 
-/// The first letter tells, because the text is known to be JSON.
+/// The first character decides, because the text is valid JSON.
 fn kind(value: &RawValue) -> Kind {
     match value.get().as_bytes().first() {
         Some(b'{') => Kind::Object,
@@ -56,8 +56,8 @@ fn kind(value: &RawValue) -> Kind {
     }
 }
 
-/// The members of an object, by the UTF-16 code units of their keys. A key that comes again keeps its place and takes
-/// the new value.
+/// The members of an object, by the UTF-16 code units of their keys. A repeated key keeps its position and takes the new
+/// value.
 struct Members<'a>(BTreeMap<Vec<u16>, Member<'a>>);
 
 struct Member<'a> {
@@ -90,7 +90,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
-/// What is in an object or array that stands at this depth.
+/// Parses the content of an object or array at this depth.
 fn inside<'a, T: Deserialize<'a>>(value: &'a RawValue, depth: usize) -> Result<T, NotEntities> {
     if depth > ENTITY_DEPTH_MAX {
         return Err(NotEntities::TooDeep);
@@ -126,7 +126,7 @@ fn write_value(value: &RawValue, depth: usize, out: &mut String) -> Result<(), N
         Kind::String => write_string(&code_units(value), out),
         Kind::Number => match value.get().parse::<f64>() {
             Ok(number) if number.is_finite() => out.push_str(ryu_js::Buffer::new().format(number)),
-            // Infinity, which JSON has no word for.
+            // Infinity, which JSON cannot represent.
             _ => out.push_str("null"),
         },
         Kind::Literal => out.push_str(value.get()),
@@ -134,14 +134,14 @@ fn write_value(value: &RawValue, depth: usize, out: &mut String) -> Result<(), N
     Ok(())
 }
 
-/// Keys that could be places in an array come first in every object, in the order of their numbers.
+/// The number of a key that is an array index. In every object such keys come first, in numerical order.
 fn array_index(key: &[u16]) -> Option<u32> {
     let key = String::from_utf16(key).ok()?;
     let index = key.parse::<u32>().ok()?;
     (index < u32::MAX && index.to_string() == key).then_some(index)
 }
 
-/// What a string that is known to be valid says.
+/// The code units of a valid JSON string.
 fn code_units(string: &RawValue) -> Vec<u16> {
     let quoted = string.get();
     let mut units = Vec::with_capacity(quoted.len());

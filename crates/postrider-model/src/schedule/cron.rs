@@ -9,7 +9,7 @@ use super::fields;
 
 /// A cron expression, such as `30 2 * * MON-FRI`, or a nickname, such as `@daily`.
 ///
-/// As everywhere in cron, a day that is given by both its number and its weekday needs to be only one of them.
+/// As in every cron, an expression with a day and a weekday fires when either of them matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cron {
@@ -17,7 +17,7 @@ pub struct Cron {
     pattern: croner::Cron,
 }
 
-/// Why a text is not a cron expression.
+/// A text that is not a cron expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{given}` is not a cron expression: {problem}; write minute, hour, day, month and weekday, as in `*/5 * * * *` or `30 9 * * MON-FRI`"
@@ -27,7 +27,7 @@ pub struct InvalidCron {
     problem: String,
 }
 
-/// What the nicknames stand for.
+/// The nicknames and their expressions.
 const NICKNAMES: &[(&str, &str)] = &[
     ("@hourly", "0 * * * *"),
     ("@daily", "0 0 * * *"),
@@ -39,10 +39,10 @@ const NICKNAMES: &[(&str, &str)] = &[
 ];
 
 impl Cron {
-    /// The longest expression, in bytes.
+    /// Longest expression, in bytes.
     pub const BYTES_MAX: usize = 255;
 
-    /// As it was given.
+    /// The expression or nickname as it was given.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -50,7 +50,7 @@ impl Cron {
 
     /// The next civil time that it names, after this one.
     pub(super) fn after(&self, civil: DateTime) -> Option<DateTime> {
-        // On civil times, where no clock is ever changed: what happens then is said in `timing.rs`.
+        // Civil times ignore changes of the clock; `timing.rs` handles them.
         self.pattern.find_next_occurrence(&civil, false).ok()
     }
 
@@ -65,7 +65,7 @@ impl Cron {
     }
 }
 
-/// The expression in numbers, or what is wrong with it.
+/// Rewrites names as numbers, or returns the problem of the expression.
 fn normalize(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("it is empty".to_owned());
@@ -95,7 +95,7 @@ impl FromStr for Cron {
         let expression = normalize(text).map_err(refuse)?;
         let pattern: croner::Cron =
             expression.parse().map_err(|error: croner::errors::CronError| refuse(error.to_string()))?;
-        // The calendar repeats itself every 400 years, so what does not fire from here on never does.
+        // The calendar repeats every 400 years, so an expression that does not fire from here on never fires.
         if pattern.find_next_occurrence(&date(2000, 1, 1).at(0, 0, 0, 0), true).is_err() {
             return Err(refuse("there is no such day in any year, so it would never fire".to_owned()));
         }
@@ -103,7 +103,7 @@ impl FromStr for Cron {
     }
 }
 
-/// The text for a message: on one line, and not all of it when it is long.
+/// Shortens a text for an error message and escapes line breaks.
 pub(super) fn shortened(text: &str) -> String {
     const CHARS_MAX: usize = 80;
     let more = if text.chars().nth(CHARS_MAX).is_some() { "…" } else { "" };

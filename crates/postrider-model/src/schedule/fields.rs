@@ -1,7 +1,7 @@
-//! The five fields of a cron expression: what may be written in each.
+//! Parser of the five fields of a cron expression.
 //!
-//! The evaluator behind [`Cron`](super::Cron) takes more than people can mean (`1,,2`, `1MON`, a second field in front).
-//! So what is written is read here, refused with the name of the field, and handed on in numbers.
+//! The evaluator behind [`Cron`](super::Cron) accepts invalid texts (`1,,2`, `1MON`, a field of seconds in front).
+//! So this parser checks each field, names the field in its errors, and passes numbers to the evaluator.
 
 /// One of the five fields.
 struct Field {
@@ -30,7 +30,7 @@ const DAY: &str = "day";
 const WEEKDAY: &str = "weekday";
 const SUNDAY_AT_THE_END: u8 = 7;
 
-/// The expression in numbers, or what is wrong with it.
+/// Rewrites names as numbers, or returns the problem of the expression.
 pub(super) fn normalize(text: &str) -> Result<String, String> {
     let given: Vec<&str> = text.split_ascii_whitespace().collect();
     match given.len() {
@@ -87,7 +87,7 @@ impl Field {
         }
     }
 
-    /// What depends on the month: `L`, `LW` and `15W` as a day, `MON#2` and `FRIL` as a weekday.
+    /// Items that depend on the month: `L`, `LW` and `15W` as a day, `MON#2` and `FRIL` as a weekday.
     fn special(&self, item: &str) -> Result<Option<String>, String> {
         let upper = item.to_ascii_uppercase();
         match self.name {
@@ -102,7 +102,7 @@ impl Field {
                         Some(nth) if (1..=5).contains(&nth) => {
                             Ok(Some(format!("{}#{nth}", self.value(weekday)? % SUNDAY_AT_THE_END)))
                         }
-                        _ => Err("the weekday has a place in the month that is none; write `MON#1` to `MON#5`, or `MONL` for the last one".to_owned()),
+                        _ => Err("the weekday has no such place in the month; write `MON#1` to `MON#5`, or `MONL` for the last one".to_owned()),
                     };
                 }
                 match upper.strip_suffix('L') {

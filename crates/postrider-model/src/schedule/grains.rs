@@ -5,14 +5,14 @@ use jiff::{SignedDuration, Timestamp};
 use super::Timing;
 use crate::lock_key::Grain;
 
-/// Most firings that are looked at in a row.
+/// Maximum number of consecutive firings that are compared.
 const FIRINGS_MAX: usize = 2_000;
 
-/// How far from a change of the clocks something may happen because of it.
+/// Period before and after a change of the clocks in which firings may share a grain because of it.
 const AROUND_A_CHANGE: SignedDuration = SignedDuration::from_hours(26);
 
-/// The first two firings after `from`, within `horizon`, that fall into the same grain. Of such two only the first
-/// runs. Firings that are evenly spaced by their own clock can do so when that clock is changed.
+/// The first two firings after `from`, within `horizon`, that fall into the same grain. Only the first of the two
+/// runs. Evenly spaced firings can share a grain when the clock of their zone changes.
 #[must_use]
 pub fn shared_grains(
     timing: &Timing,
@@ -21,7 +21,7 @@ pub fn shared_grains(
     horizon: SignedDuration,
 ) -> Option<(Timestamp, Timestamp)> {
     let until = from.checked_add(horizon).unwrap_or(Timestamp::MAX);
-    // For firings that are so close that the horizon is not reached, the changes of the clocks are looked at, too.
+    // Frequent firings reach the maximum before the horizon, so the firings around each change of the clocks are compared, too.
     let changes = timing.zone.time_zone().following(from);
     let changes = changes.map(|change| change.timestamp()).take_while(|change| *change <= until);
     let starts = changes.map(|change| change.checked_sub(AROUND_A_CHANGE).unwrap_or(from).max(from));

@@ -1,4 +1,4 @@
-//! What becomes of firings that nobody was there for.
+//! The policy for firings that are late, because no scheduler ran or the schedule was paused.
 
 use std::{fmt, iter::once};
 
@@ -8,36 +8,36 @@ use super::Timing;
 use crate::words::words;
 
 words! {
-    /// What becomes of firings that are later than the grace allows.
+    /// The policy for firings that are later than the grace period.
     Misfire, "misfire policy" {
-        /// They do not run.
+        /// None of them runs.
         Skip => "skip",
-        /// The last of them runs, for all.
+        /// Only the last of them runs.
         Once => "once",
         /// Every one of them runs, in order.
         All => "all",
     }
 }
 
-/// How late firings are dealt with.
+/// The policy for late firings with its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// What becomes of those that are too late.
+    /// The policy for firings that are too late.
     pub misfire: Misfire,
-    /// A firing that is late by no more than this is not late.
+    /// Grace period: a firing runs normally if it is late by at most this.
     pub grace: SignedDuration,
-    /// Most firings of one plan. The others stay due.
+    /// Maximum firings of one plan. The others stay due.
     pub limit: usize,
 }
 
-/// What is to be done about a schedule.
+/// The plan for a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The firings that run now, in order.
     pub run: Vec<Timestamp>,
     /// The firings that were too late.
     pub skipped: Option<Skipped>,
-    /// When the schedule is due next: not after now, if there is more to run than one plan allows.
+    /// Time at which the schedule is due next. It is in the past if one plan could not run all due firings.
     pub next: Option<Timestamp>,
 }
 
@@ -48,11 +48,11 @@ pub struct Skipped {
     pub first: Timestamp,
     /// The last of them.
     pub last: Timestamp,
-    /// How many they are, if they are not too many to count.
+    /// Their number, if it is at most `COUNTED_MAX`.
     pub count: Option<usize>,
 }
 
-/// What is to be done about a schedule that is due at `due`, at the moment `now`.
+/// Plans a schedule that is due at `due`, at the time `now`.
 #[must_use]
 pub fn plan(timing: &Timing, policy: &Policy, due: Timestamp, now: Timestamp) -> Plan {
     let (skipped, first) = match (policy.misfire, last_too_late(timing, policy.grace, due, now)) {
@@ -67,7 +67,7 @@ pub fn plan(timing: &Timing, policy: &Policy, due: Timestamp, now: Timestamp) ->
 
     let mut firings = first.into_iter().flat_map(|first| once(first).chain(timing.firings_after(first)));
     let mut run = Vec::new();
-    // A plan that ran nothing would be made again and again.
+    // A plan without a firing would make no progress.
     let limit = policy.limit.max(1);
     let next = loop {
         match firings.next() {
@@ -78,7 +78,7 @@ pub fn plan(timing: &Timing, policy: &Policy, due: Timestamp, now: Timestamp) ->
     Plan { run, skipped, next }
 }
 
-/// The last firing that is later than the grace allows.
+/// The last firing that is later than the grace period.
 fn last_too_late(
     timing: &Timing,
     grace: SignedDuration,
@@ -94,7 +94,7 @@ fn just_before(moment: Timestamp) -> Timestamp {
 }
 
 impl Skipped {
-    /// More than so many are not counted.
+    /// Firings are counted up to this number.
     const COUNTED_MAX: usize = 1000;
 
     fn between(timing: &Timing, first: Timestamp, last: Timestamp) -> Self {

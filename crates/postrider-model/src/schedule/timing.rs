@@ -1,4 +1,4 @@
-//! When a schedule fires.
+//! The firings of a cron expression in a time zone.
 
 use std::iter::successors;
 
@@ -10,23 +10,23 @@ use jiff::{
 
 use super::{Cron, Zone};
 
-/// When a schedule fires: an expression, and the zone whose clock it is read by.
+/// A cron expression and the time zone of its civil times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
-    /// Which civil times.
+    /// The expression.
     pub cron: Cron,
-    /// Whose.
+    /// The time zone.
     pub zone: Zone,
 }
 
 impl Timing {
-    /// The first firing after this moment. There is always one, until the calendar of the expressions ends in the year 5000.
+    /// The first firing after this time. There is always one, until the calendar of the expressions ends in the year 5000.
     #[must_use]
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         self.firings_after(moment).next()
     }
 
-    /// Every firing after this moment, in order.
+    /// Every firing after this time, in order.
     pub fn firings_after(&self, moment: Timestamp) -> impl Iterator<Item = Timestamp> {
         // Later civil times fire later or together, so those up to the civil time of `moment` have fired. Of the ones
         // after it some may have, too, when an hour is repeated; and some fire together, after a gap.
@@ -41,7 +41,7 @@ impl Timing {
             })
     }
 
-    /// The last firing after `from` and up to `until`. It is looked for from the end, so it does not matter how long that is.
+    /// The last firing after `from` and up to `until`. The search begins at `until`, so the length of the period does not matter.
     #[must_use]
     pub fn latest_until(&self, from: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let zone = self.zone.time_zone();
@@ -56,7 +56,7 @@ impl Timing {
             .filter(|firing| *firing > from)
     }
 
-    /// When a civil time fires.
+    /// The instant at which a civil time fires.
     fn instant(&self, civil: DateTime) -> Option<Timestamp> {
         let local = self.zone.time_zone().to_ambiguous_timestamp(civil);
         match local.offset() {
@@ -67,11 +67,11 @@ impl Timing {
 
     /// The first instant after the gap in which this civil time lies.
     fn end_of_gap(&self, civil: DateTime, before: Offset, after: Offset) -> Option<Timestamp> {
-        // By the clock of after it would lie before the gap, by the clock of before after it.
+        // With the offset after the gap it would lie before the gap, with the offset before the gap after it.
         let (lower, upper) = (after.to_timestamp(civil).ok()?, before.to_timestamp(civil).ok()?);
         let mut changes =
             self.zone.time_zone().following(lower).take_while(|change| change.timestamp() <= upper);
-        // The change is between them. Were it not, late would be better than never.
+        // The change is between them. If it were not, the later instant would be used, because firing late is better than never.
         let change = changes.find(|change| change.offset() == after);
         Some(change.map_or(upper, |change| change.timestamp()))
     }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::cron::shortened;
 
-/// The zones this build knows. Those of the machine are not asked: two schedulers must agree on when a schedule fires.
+/// The bundled zones. The zones of the machine are not used, because all schedulers must agree on the firings of a schedule.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// A time zone by its IANA name, spelled as the database of zones spells it. An alias stays the alias.
+/// A time zone by its IANA name, spelled as the IANA database spells it. An alias keeps its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Zone {
@@ -28,16 +28,16 @@ pub struct UnknownZone {
 }
 
 impl Zone {
-    /// The zone of this name, where there is one. Unlike parsing, it does not look for what was meant instead.
+    /// The zone of this name, if there is one. Unlike parsing, this function computes no suggestion.
     #[must_use]
     pub fn find(name: &str) -> Option<Self> {
         let zone = ZONES.get(name).ok()?;
-        // The name as the database spells it; not every answer has one.
+        // The name as the database spells it; not every result has one.
         let name = zone.iana_name()?.to_owned();
         (!NO_PLACE.contains(&name.as_str())).then_some(Self { name, zone })
     }
 
-    /// As the database of zones writes it.
+    /// The IANA name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.name
@@ -49,7 +49,7 @@ impl Zone {
         &self.zone
     }
 
-    /// The name of every zone there is.
+    /// The name of every known zone.
     pub fn names() -> impl Iterator<Item = String> {
         ZONES
             .available()
@@ -58,7 +58,7 @@ impl Zone {
     }
 }
 
-/// In the database, but they say that a zone is not known.
+/// Names in the database that stand for an unknown zone.
 const NO_PLACE: &[&str] = &["Factory", "Etc/Unknown"];
 
 impl FromStr for Zone {
@@ -94,7 +94,7 @@ fn advice(given: &str) -> String {
     }
 }
 
-/// Up to three names that were probably meant.
+/// Up to three similar names.
 fn nearest(given: &str) -> Vec<String> {
     let given: Vec<u8> = given
         .trim()
@@ -104,25 +104,25 @@ fn nearest(given: &str) -> Vec<String> {
     if !(3..=40).contains(&given.len()) {
         return Vec::new();
     }
-    // A mistake in every four letters is a slip; more is another word.
+    // One mistake per four letters is a typing error; more is another word.
     let most = given.len() / 4;
     let mut near: Vec<(usize, String)> = Zone::names()
         .filter_map(|name| {
             let lower = name.to_ascii_lowercase();
-            // People write `Berlin`, too.
+            // Compare with the last part as well, because people write `Berlin`.
             let city = lower.rsplit('/').next().unwrap_or(&lower);
             let distance = edits(&given, lower.as_bytes()).min(edits(&given, city.as_bytes()));
             (distance <= most).then_some((distance, name))
         })
         .collect();
-    // Of equal ones the places come first, not the likes of `Turkey` and `Etc/GMT`.
+    // Among equal distances, names of places come before names such as `Turkey` and `Etc/GMT`.
     near.sort_by_cached_key(|(distance, name)| {
         (*distance, !name.contains('/') || name.starts_with("Etc/"), name.clone())
     });
     near.into_iter().take(3).map(|(_, name)| format!("`{name}`")).collect()
 }
 
-/// How many letters have to be added, removed or changed.
+/// The edit distance in letters.
 fn edits(a: &[u8], b: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, left) in a.iter().enumerate() {

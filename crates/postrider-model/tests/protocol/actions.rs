@@ -1,17 +1,17 @@
-//! Everything that can happen.
+//! The steps of the protocol.
 
 use crate::protocol::Protocol;
 use crate::state::{MessageKind, Row, State, Step, Task};
 
 /// One step of a worker, the database, the network, the provider, the resolver, or of time.
-/// `place` is a worker, `item` an item, `n` the place of a commit or message among those on their way.
+/// `place` is a worker, `item` an item, `n` the index of a commit or message in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     // 1 claim
     Claim {
         place: usize,
     },
-    /// The job is locked, and the worker in whose name it is does not know.
+    /// The job is locked, but its worker did not receive the acknowledgement.
     ClaimUnacknowledged {
         place: usize,
     },
@@ -24,7 +24,7 @@ pub enum Action {
     CommitHappens {
         n: usize,
     },
-    /// A transaction that nobody waits for is rolled back.
+    /// A transaction without a waiting worker is rolled back.
     CommitNeverHappens {
         n: usize,
     },
@@ -45,13 +45,13 @@ pub enum Action {
         place: usize,
         item: usize,
     },
-    /// The provider cannot be reached, and nothing left.
+    /// The provider cannot be reached, and nothing was sent.
     NotSent {
         place: usize,
         item: usize,
     },
-    /// The reservation is too old to begin a call with.
-    LetGo {
+    /// The reservation is too old for a call, so the worker settles the item as not sent.
+    Abandon {
         place: usize,
         item: usize,
     },
@@ -78,7 +78,7 @@ pub enum Action {
         place: usize,
         item: usize,
     },
-    /// The row is settled, and its worker will try again.
+    /// The row is settled, but its worker did not receive the acknowledgement and retries.
     SettleUnacknowledged {
         place: usize,
         item: usize,
@@ -88,8 +88,8 @@ pub enum Action {
     Complete {
         place: usize,
     },
-    /// The last attempt left a stale lock.
-    Bury,
+    /// The job has a stale lock and no attempts left; the database ends it.
+    EndStaleJob,
 
     // The process is killed, and another one starts in its place.
     Crash {
@@ -103,7 +103,7 @@ pub enum Action {
     ReceiptFound {
         item: usize,
     },
-    /// The resolver asks, and the provider does not know the key.
+    /// The resolver looks the key up, and the provider does not know it.
     NotFound {
         item: usize,
     },
@@ -113,12 +113,12 @@ pub enum Action {
 }
 
 impl Protocol {
-    /// What might happen next. Whether it can is decided where its effect is, in [`Protocol::step`].
+    /// The candidates for the next step. [`Protocol::step`] decides whether a candidate is possible.
     pub fn candidates(&self, s: &State, actions: &mut Vec<Action>) {
         for (place, worker) in s.workers.iter().enumerate() {
             match &worker.task {
                 Some(task) => candidates_at_work(place, task, actions),
-                // The workers are alike, so it does not matter which of them is first.
+                // The workers are equal, so only the first one makes the first claim.
                 None if place > 0 && s.job.attempts == 0 => {}
                 None => actions.extend([Action::ClaimUnacknowledged { place }, Action::Claim { place }]),
             }
@@ -145,7 +145,7 @@ impl Protocol {
                 Action::SettleNotFound { item },
             ]);
         }
-        actions.push(Action::Bury);
+        actions.push(Action::EndStaleJob);
     }
 }
 
@@ -166,7 +166,7 @@ fn candidates_at_work(place: usize, task: &Task, actions: &mut Vec<Action>) {
             Step::Reserved { .. } => actions.extend([
                 Action::Call { place, item },
                 Action::NotSent { place, item },
-                Action::LetGo { place, item },
+                Action::Abandon { place, item },
             ]),
             Step::Calling { .. } => actions.push(Action::NoAnswer { place, item }),
             Step::Answered(_) => {

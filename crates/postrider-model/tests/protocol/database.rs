@@ -1,6 +1,6 @@
-//! What the database does in one transaction, and what becomes of things on their way.
+//! The transactions of the database, and the delivery of messages.
 
-use crate::flaws::{Flaw, Liberty};
+use crate::flaws::{Flaw, SafeVariant};
 use crate::protocol::{Protocol, spend, when};
 use crate::state::{
     Commit, Evidence, JobStatus, Lease, Message, MessageKind, Outcome, Row, RowStatus, State, Step, Task,
@@ -15,8 +15,8 @@ pub struct Settlement {
 }
 
 impl Protocol {
-    /// `claim_queued_jobs`: locks the job if it is queued or its lock is stale. Whatever an earlier attempt reserved
-    /// and did not settle is in doubt from here on.
+    /// `claim_queued_jobs`: locks the job if it is queued or its lock is stale. Items that an earlier attempt reserved
+    /// and did not settle are in doubt from here on.
     pub fn lock(&self, s: &mut State, worker: WorkerId) -> Option<Lease> {
         when(s.job.attempts < self.attempts)?;
         match s.job.status {
@@ -28,19 +28,19 @@ impl Protocol {
         let lease = Lease { worker, attempt: s.job.attempts };
         s.job.status = JobStatus::Locked;
         s.job.lease = Some(lease);
-        self.doubt_what_is_queued(s);
+        self.mark_queued_rows_in_doubt(s);
         Some(lease)
     }
 
-    /// Lets the lock go stale. If nobody keeps it, that is a matter of time; if its worker is alive and at work, it is
-    /// a misfortune.
+    /// Expires the lock. A lock without a live worker always expires; a lock whose worker is alive expires only as a
+    /// fault.
     pub fn expire(&self, s: &mut State) -> Option<()> {
         let lease = s.job.lease?;
         let kept = s.workers.iter().any(|worker| {
             worker.task.as_ref().is_some_and(|task| task.lease == lease)
                 || (self.has(Flaw::HeartbeatsByName) && worker.id == lease.worker)
         });
-        if kept && !self.takes(Liberty::NoLocks) { spend(&mut s.misfortunes.stalls) } else { Some(()) }
+        if kept && !self.uses(SafeVariant::NoLocks) { spend(&mut s.faults.stalls) } else { Some(()) }
     }
 
     /// `begin_outbox_items`: makes a row for each key that has none, if the claim still holds. Returns the items it
@@ -49,9 +49,9 @@ impl Protocol {
         if !self.holds_lock(s, commit.lease) {
             return vec![];
         }
-        let mut won = vec![];
+        let mut reserved = vec![];
         for &item in &commit.items {
-            let reserved = Some(Row {
+            let new_row = Some(Row {
                 status: RowStatus::Queued,
                 reserved_by: Some(commit.lease),
                 in_doubt: false,
@@ -59,26 +59,27 @@ impl Protocol {
                 evidence: None,
             });
             match &mut s.rows[item] {
-                None => s.rows[item] = reserved,
-                Some(_) if self.has(Flaw::NoUniqueKey) => s.rows[item] = reserved,
+                None => s.rows[item] = new_row,
+                Some(_) if self.has(Flaw::NoUniqueKey) => s.rows[item] = new_row,
                 Some(row) if row.status.is_terminal() => continue,
-                Some(_) if self.has(Flaw::StaleReservationsTakenOver) => s.rows[item] = reserved,
-                Some(row) if self.takes(Liberty::OwnRowAdopted) && row.reserved_by == Some(commit.lease) => {}
-                // Nobody can tell whether it is called. If its reserver is alive and at work, the mark does no harm.
+                Some(_) if self.has(Flaw::StaleReservationsTakenOver) => s.rows[item] = new_row,
+                Some(row)
+                    if self.uses(SafeVariant::OwnRowAdopted) && row.reserved_by == Some(commit.lease) => {}
+                // No record shows whether the item was called. If its worker is alive, the mark does no harm.
                 Some(row) => {
-                    row.in_doubt |= !self.has(Flaw::LeftoversNotMarked);
+                    row.in_doubt |= !self.has(Flaw::QueuedRowsNotMarked);
                     continue;
                 }
             }
-            won.push(item);
+            reserved.push(item);
         }
-        won
+        reserved
     }
 
     /// `finalize_outbox_items`: settles a row that is still queued, for the claim that reserved it.
     pub fn finalize(&self, s: &mut State, item: usize, Settlement { lease, outcome }: Settlement) {
         if self.has(Flaw::ReservedAfterCall) && s.rows[item].is_none() {
-            self.begin_outbox_items(s, &Commit { lease, items: vec![item], awaited: true, won: None });
+            self.begin_outbox_items(s, &Commit { lease, items: vec![item], awaited: true, reserved: None });
         }
         let Some(row) = s.rows[item].as_mut() else { return };
         let fenced = row.status.is_terminal() || row.reserved_by != Some(lease);
@@ -90,7 +91,7 @@ impl Protocol {
             Outcome::Rejected | Outcome::NotSent => (RowStatus::Failed, Some(Evidence::Call(outcome))),
             Outcome::Unknown => (RowStatus::Queued, None),
         };
-        s.overturned |= row.status.is_terminal() && row.status != status;
+        s.terminal_row_changed |= row.status.is_terminal() && row.status != status;
         row.in_doubt |= outcome == Outcome::Unknown;
         row.status = status;
         row.evidence = evidence;
@@ -106,15 +107,15 @@ impl Protocol {
         } else if s.job.attempts < self.attempts {
             s.job.status = JobStatus::Queued;
         } else {
-            self.bury(s);
+            self.end_job(s);
         }
     }
 
-    /// Ends a job that has no attempts left. A key without a row gets one that is `failed` from the start: it takes
-    /// the key from any worker that might still wake up, and shows the item to whoever retries what failed.
-    pub fn bury(&self, s: &mut State) {
+    /// Ends a job that has no attempts left. A key without a row gets a `failed` one: it takes the key from any worker
+    /// that might still resume, and a retry of the phase includes the item.
+    pub fn end_job(&self, s: &mut State) {
         s.job.status = JobStatus::Dead;
-        self.doubt_what_is_queued(s);
+        self.mark_queued_rows_in_doubt(s);
         if self.has(Flaw::DeadJobLeavesNoRows) {
             return;
         }
@@ -129,15 +130,15 @@ impl Protocol {
         }
     }
 
-    fn doubt_what_is_queued(&self, s: &mut State) {
+    fn mark_queued_rows_in_doubt(&self, s: &mut State) {
         for row in s.rows.iter_mut().flatten() {
-            row.in_doubt |= row.status == RowStatus::Queued && !self.has(Flaw::LeftoversNotMarked);
+            row.in_doubt |= row.status == RowStatus::Queued && !self.has(Flaw::QueuedRowsNotMarked);
         }
     }
 }
 
 impl State {
-    /// Settles a row without its worker, if nobody has yet.
+    /// Settles a row without its worker, if it is not settled yet.
     pub fn resolve(&mut self, item: usize, status: RowStatus, evidence: Evidence) -> Option<()> {
         let row = self.rows[item].as_mut().filter(|row| row.status == RowStatus::Queued)?;
         row.status = status;
@@ -150,9 +151,9 @@ impl State {
         self.rows[item].as_ref().is_some_and(|row| row.quiet)
     }
 
-    /// From now on nobody listens for the commit's acknowledgement. The commit itself may still happen.
+    /// From now on no worker waits for the commit's acknowledgement. The commit itself may still happen.
     pub fn stop_waiting_for_commit(&mut self, lease: Lease) {
-        self.commits.retain(|commit| commit.lease != lease || !commit.awaited || commit.won.is_none());
+        self.commits.retain(|commit| commit.lease != lease || !commit.awaited || commit.reserved.is_none());
         for commit in self.commits.iter_mut().filter(|commit| commit.lease == lease) {
             commit.awaited = false;
         }
@@ -173,7 +174,7 @@ impl State {
         Some(self.network.remove(n))
     }
 
-    /// Sends an answer, unless nobody waits for it any more.
+    /// Sends an answer, if a worker still waits for it.
     pub fn answer(&mut self, request: Message, outcome: Outcome) {
         if self.caller(request.item, request.lease).is_some() {
             self.network.push(Message { kind: MessageKind::Answer(outcome), ..request });

@@ -1,10 +1,10 @@
-//! Departures from the protocol: mistakes that the checker must find, and liberties that it must let pass.
+//! Variants of the protocol: flaws that the checker must find, and safe variants that it must accept.
 
-/// One mistake. Each is a way in which a comparable system has failed, or one that is easy to write.
+/// A flaw. Each one has occurred in a comparable system, or is easy to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// Rows that a statement returned count as reserved although no COMMIT was seen. A pooled connection with somebody
-    /// else's open transaction has the same effect: what it acknowledges is rolled back later.
+    /// Rows that a statement returned count as reserved although no COMMIT was seen. A pooled connection inside another
+    /// client's open transaction has the same effect: the rows that it acknowledges are rolled back later.
     ReservedBeforeCommit,
     /// The outbox takes a second row for a key. The model keeps the newer one, which its worker acts on.
     NoUniqueKey,
@@ -12,33 +12,33 @@ pub enum Flaw {
     ReservedAfterCall,
     /// No answer within the timeout counts as a refusal.
     TimeoutMeansRejected,
-    /// No answer within the timeout counts as "nothing left", which may be tried again.
+    /// No answer within the timeout counts as "nothing was sent", which permits another call.
     TimeoutMeansNotSent,
-    /// Whoever takes over a stale lock calls what the last worker had reserved.
+    /// A worker that takes over a stale lock calls the items that the last worker had reserved.
     StaleReservationsTakenOver,
-    /// An outcome is written to its row whatever the row says by then and whoever reserved it.
+    /// An outcome is written to its row even if the row is terminal or reserved under another claim.
     NoFencing,
-    /// "Never heard of it" counts while a request may still be under way.
+    /// "Not found" counts while a request may still be in flight.
     NotFoundBeforeQuiet,
-    /// "Never heard of it" is written down after the quiet time, as it should be, but was asked for before its end.
+    /// "Not found" is recorded after the quiet time, as it should be, but the lookup was before its end.
     NotFoundAskedBeforeQuiet,
-    /// A worker begins calls with a reservation however old it is.
+    /// A worker begins calls with a reservation of any age.
     OldReservationCalled,
     /// A job without attempts left is dead, and its items that were never reserved get no row.
     DeadJobLeavesNoRows,
-    /// A job whose last worker left a stale lock is dead, whatever its rows say.
+    /// A job whose last worker left a stale lock is dead, even if all its rows are terminal.
     DeadWithoutLooking,
-    /// A `queued` row that a claim, a reservation or the end of the job meets is left alone, as it should be, and not
-    /// marked in doubt.
-    LeftoversNotMarked,
-    /// Heartbeats renew every lock in the worker's name, also of jobs it does not know it has.
+    /// A claim, a reservation or the end of the job leaves `queued` rows unchanged, as it should, but does not mark them in
+    /// doubt.
+    QueuedRowsNotMarked,
+    /// Heartbeats renew every lock in the worker's name, also of jobs that the worker does not know it claimed.
     HeartbeatsByName,
 }
 
-/// Something the protocol does without, or could do as well, and stays safe.
+/// A change of the protocol that keeps it safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Liberty {
-    /// Every lock is stale at once, and nobody asks who holds it. Only the unique key is left.
+pub enum SafeVariant {
+    /// Every lock is stale at once, and writes do not check it. Only the unique key is left.
     NoLocks,
     /// A worker whose COMMIT was not acknowledged asks again, finds its own row, and takes that for the acknowledgement.
     OwnRowAdopted,

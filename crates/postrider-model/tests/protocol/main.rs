@@ -9,12 +9,12 @@
 //! ```
 //!
 //! One job, one or two items, two or three workers. Commits and requests may be late, acknowledgements and answers may
-//! get lost, processes die and locks expire under the living, in every order. `protocol.rs` has the steps,
-//! `database.rs` the transactions they consist of, `properties.rs` what is asked of them, and `flaws.rs` the mistakes
-//! that show whether the questions are any good.
+//! get lost, processes die and locks of live workers expire, in every order. `protocol.rs` has the steps, `database.rs`
+//! the transactions they consist of, `properties.rs` the properties, and `flaws.rs` the flaws that show that the
+//! properties detect mistakes.
 //!
-//! Not in the model: providers that recognise a repeated key, people who decide without evidence, workers that are
-//! told to stop, and a database that forgets what it committed.
+//! Not in the model: providers that recognise a repeated key, people who decide without evidence, workers that
+//! stop gracefully, and a database that loses committed transactions.
 
 mod actions;
 mod database;
@@ -28,25 +28,25 @@ use std::collections::{BTreeSet, HashMap};
 use stateright::{Checker, HasDiscoveries, Model, Path};
 
 use actions::Action;
-use flaws::{Flaw, Liberty};
+use flaws::{Flaw, SafeVariant};
 use properties::{ALL_SETTLED, DEAD_HAS_A_REASON, FAILED_HAS_NONE, NOTHING_LOST, ONE_ACT, TERMINAL_STAYS};
 use protocol::Protocol;
-use state::{Misfortunes, State};
+use state::{FaultBudget, State};
 
 const ONE_ITEM: Protocol = Protocol {
     workers: 2,
     items: 1,
     window: 1,
     attempts: 3,
-    misfortunes: Misfortunes { crashes: 2, stalls: 1, lost_acks: 1 },
+    faults: FaultBudget { crashes: 2, stalls: 1, lost_acks: 1 },
     flaw: None,
-    liberty: None,
+    variant: None,
 };
 
-/// Enough for every mistake, and few enough states to search them many times.
+/// Large enough for every flaw, and small enough to search it many times.
 const SMALL: Protocol = Protocol { attempts: 2, ..ONE_ITEM };
 
-/// What each mistake leads to.
+/// The property that each flaw violates.
 const FLAWS: &[(Flaw, &str)] = &[
     (Flaw::ReservedBeforeCommit, ONE_ACT),
     (Flaw::NoUniqueKey, ONE_ACT),
@@ -60,7 +60,7 @@ const FLAWS: &[(Flaw, &str)] = &[
     (Flaw::OldReservationCalled, FAILED_HAS_NONE),
     (Flaw::DeadJobLeavesNoRows, NOTHING_LOST),
     (Flaw::DeadWithoutLooking, DEAD_HAS_A_REASON),
-    (Flaw::LeftoversNotMarked, NOTHING_LOST),
+    (Flaw::QueuedRowsNotMarked, NOTHING_LOST),
     (Flaw::HeartbeatsByName, ALL_SETTLED),
 ];
 
@@ -71,41 +71,37 @@ fn an_item_is_sent_once_and_never_lost() {
 
 #[test]
 fn items_reserved_together_do_not_harm_each_other() {
-    let misfortunes = Misfortunes { crashes: 1, stalls: 1, lost_acks: 0 };
-    check(Protocol { items: 2, window: 2, misfortunes, ..SMALL });
+    let faults = FaultBudget { crashes: 1, stalls: 1, lost_acks: 0 };
+    check(Protocol { items: 2, window: 2, faults, ..SMALL });
 }
 
 #[test]
 fn items_reserved_one_by_one_do_not_harm_each_other() {
-    check(Protocol { items: 2, misfortunes: Misfortunes { crashes: 1, stalls: 1, lost_acks: 0 }, ..SMALL });
+    check(Protocol { items: 2, faults: FaultBudget { crashes: 1, stalls: 1, lost_acks: 0 }, ..SMALL });
 }
 
 #[test]
 fn workers_that_lost_their_locks_do_not_harm_the_next() {
-    check(Protocol {
-        workers: 3,
-        misfortunes: Misfortunes { crashes: 0, stalls: 3, lost_acks: 0 },
-        ..ONE_ITEM
-    });
+    check(Protocol { workers: 3, faults: FaultBudget { crashes: 0, stalls: 3, lost_acks: 0 }, ..ONE_ITEM });
 }
 
 #[test]
 fn without_any_lock_the_key_is_enough() {
-    check(Protocol { liberty: Some(Liberty::NoLocks), ..SMALL });
+    check(Protocol { variant: Some(SafeVariant::NoLocks), ..SMALL });
 }
 
 #[test]
-fn a_worker_may_adopt_the_row_that_it_made_without_knowing() {
-    check(Protocol { liberty: Some(Liberty::OwnRowAdopted), ..SMALL });
+fn a_worker_may_adopt_its_own_unacknowledged_row() {
+    check(Protocol { variant: Some(SafeVariant::OwnRowAdopted), ..SMALL });
 }
 
-/// Together with what holds when nothing can happen any more, this means that every item gets its verdict.
+/// Together with the property about states without a next step, this means that every item becomes terminal.
 #[test]
-fn every_story_ends() {
+fn every_sequence_of_steps_ends() {
     let mut known = HashMap::new();
     for state in SMALL.init_states() {
-        let steps = steps_to_the_end(SMALL, &state, &mut known).expect("no state comes back");
-        println!("after {steps} steps at the latest");
+        let steps = steps_to_the_end(SMALL, &state, &mut known).expect("no state can be reached from itself");
+        println!("after {steps} steps at most");
     }
 }
 
@@ -118,7 +114,7 @@ fn every_flaw_is_found() {
     }
 }
 
-/// Every property holds in every state, and everything that should be possible happens.
+/// Every property holds in every state, and every state that must be reachable is.
 fn check(protocol: Protocol) {
     let checked = protocol.checker().threads(2).spawn_bfs().join();
     println!("{} states, {} steps between them", checked.unique_state_count(), checked.state_count());
@@ -128,7 +124,7 @@ fn check(protocol: Protocol) {
 /// The fewest steps that lead to a state in which the property does not hold.
 fn shortest_counterexample(protocol: Protocol, property: &'static str) -> Option<Vec<Action>> {
     const DEPTH_MAX: usize = 20;
-    // The checker returns the last counterexample that it meets, so it goes one step further at a time.
+    // The checker returns the last counterexample that it finds, so the search depth grows one step at a time.
     (2..=DEPTH_MAX).find_map(|depth| {
         let search = protocol.checker().target_max_depth(depth);
         let checked =
@@ -137,7 +133,7 @@ fn shortest_counterexample(protocol: Protocol, property: &'static str) -> Option
     })
 }
 
-/// The most steps that may follow a state, or `None` if it can follow itself.
+/// The maximum number of steps after a state, or `None` if the state can be reached from itself.
 fn steps_to_the_end(
     protocol: Protocol,
     state: &State,

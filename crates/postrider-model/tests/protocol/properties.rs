@@ -1,4 +1,4 @@
-//! What must hold in every state, and what must happen in some.
+//! Properties that must hold in every state, and states that must be reachable.
 
 use stateright::{Model, Property};
 
@@ -9,9 +9,10 @@ pub const ONE_ACT: &str = "the provider acts at most once for a key";
 pub const SENT_HAS_AN_ACT: &str = "a sent row has an act";
 pub const FAILED_HAS_NONE: &str = "a failed row has no act";
 pub const TERMINAL_STAYS: &str = "a terminal row never changes";
-pub const NOTHING_LOST: &str = "every item has a row that somebody answers for, or a job that will make one";
+pub const NOTHING_LOST: &str =
+    "every item has a row that a worker or the resolver will settle, or a job that will make one";
 pub const DEAD_HAS_A_REASON: &str = "the job is dead only if an item failed or was in doubt";
-pub const ALL_SETTLED: &str = "when nothing can happen any more, the job has ended and its rows are terminal";
+pub const ALL_SETTLED: &str = "when no step is possible, the job has ended and its rows are terminal";
 
 pub fn all() -> Vec<Property<Protocol>> {
     let mut all = vec![
@@ -22,7 +23,7 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always(FAILED_HAS_NONE, |_, s: &State| {
             rows_and_acts(s).all(|(row, acts)| row.status != RowStatus::Failed || acts == 0)
         }),
-        Property::always(TERMINAL_STAYS, |_, s: &State| !s.overturned),
+        Property::always(TERMINAL_STAYS, |_, s: &State| !s.terminal_row_changed),
         Property::always(NOTHING_LOST, |_, s: &State| {
             (0..s.rows.len()).all(|item| is_accounted_for(s, item))
         }),
@@ -37,12 +38,12 @@ pub fn all() -> Vec<Property<Protocol>> {
             (!is_open(s) && s.rows.iter().all(is_terminal)) || can_go_on(protocol, s)
         }),
     ];
-    all.extend(witnesses());
+    all.extend(reachable_states());
     all
 }
 
-/// Without these, a protocol in which nothing happens would pass.
-fn witnesses() -> Vec<Property<Protocol>> {
+/// Without these, a protocol without any step would pass.
+fn reachable_states() -> Vec<Property<Protocol>> {
     vec![
         Property::sometimes("the provider's answer settles a row as sent", |_, s: &State| {
             has_row(s, |row| row.evidence == Some(Evidence::Call(Outcome::Delivered)) && !row.in_doubt)
@@ -69,7 +70,7 @@ fn witnesses() -> Vec<Property<Protocol>> {
         Property::sometimes("a receipt resolves a row as sent", |_, s: &State| {
             has_row(s, |row| row.evidence == Some(Evidence::Receipt) && row.in_doubt)
         }),
-        Property::sometimes("the provider's ignorance resolves a row as failed", |_, s: &State| {
+        Property::sometimes("a lookup that finds nothing resolves a row as failed", |_, s: &State| {
             has_row(s, |row| row.evidence == Some(Evidence::NotFound))
         }),
         Property::sometimes("a second worker completes the job that a first one began", |_, s: &State| {
@@ -89,8 +90,8 @@ fn witnesses() -> Vec<Property<Protocol>> {
     ]
 }
 
-/// A `queued` row is somebody's business while its job is open, while a worker holds its reservation, and once it is
-/// in doubt. An item without a row has only its job.
+/// A `queued` row will be settled if its job is open, if a worker holds its reservation, or if it is in doubt. An item
+/// without a row depends on its job.
 fn is_accounted_for(s: &State, item: usize) -> bool {
     let Some(row) = &s.rows[item] else { return is_open(s) };
     let is_held = s.workers.iter().filter_map(|worker| worker.task.as_ref()).any(|task| {

@@ -4,14 +4,14 @@ use stateright::{Model, Property};
 
 use crate::actions::Action;
 use crate::database::Settlement;
-use crate::flaws::{Flaw, Liberty};
+use crate::flaws::{Flaw, SafeVariant};
 use crate::properties;
 use crate::state::{
-    Commit, Evidence, Job, JobStatus, Lease, Message, MessageKind, Misfortunes, Outcome, RowStatus, State,
+    Commit, Evidence, FaultBudget, Job, JobStatus, Lease, Message, MessageKind, Outcome, RowStatus, State,
     Step, Task, Worker, WorkerId,
 };
 
-/// How often a worker tries to reach the provider under one reservation.
+/// Maximum calls of which provably nothing was sent, under one reservation.
 const TRIES: u8 = 2;
 
 /// The protocol, within bounds that leave a finite number of states.
@@ -19,13 +19,13 @@ const TRIES: u8 = 2;
 pub struct Protocol {
     pub workers: usize,
     pub items: usize,
-    /// How many items a worker may have in hand, reserved and not settled.
+    /// Maximum items of a worker that are reserved and not settled.
     pub window: usize,
-    /// How often the job may be claimed.
+    /// Maximum claims of the job.
     pub attempts: u8,
-    pub misfortunes: Misfortunes,
+    pub faults: FaultBudget,
     pub flaw: Option<Flaw>,
-    pub liberty: Option<Liberty>,
+    pub variant: Option<SafeVariant>,
 }
 
 impl Model for Protocol {
@@ -33,7 +33,7 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let worker = |place| Worker { id: WorkerId { place, life: 0 }, task: None };
+        let worker = |place| Worker { id: WorkerId { place, restarts: 0 }, task: None };
         vec![State {
             job: Job { status: JobStatus::Queued, lease: None, attempts: 0 },
             rows: vec![None; self.items],
@@ -42,8 +42,8 @@ impl Model for Protocol {
             commits: vec![],
             network: vec![],
             unknown_to_provider: vec![false; self.items],
-            misfortunes: self.misfortunes,
-            overturned: false,
+            faults: self.faults,
+            terminal_row_changed: false,
         }]
     }
 
@@ -54,7 +54,7 @@ impl Model for Protocol {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         self.step(&mut state, action)?;
-        // The order in which things set out does not matter, since any of them may overtake the others.
+        // The order of messages in flight does not matter, since each may overtake the others.
         state.commits.sort_unstable();
         state.network.sort_unstable();
         Some(state)
@@ -70,12 +70,12 @@ impl Protocol {
         self.flaw == Some(flaw)
     }
 
-    pub fn takes(&self, liberty: Liberty) -> bool {
-        self.liberty == Some(liberty)
+    pub fn uses(&self, variant: SafeVariant) -> bool {
+        self.variant == Some(variant)
     }
 
-    /// Takes the step, or returns `None` if it cannot happen now. What a claim, a reservation, a settlement and a
-    /// burial do inside the database is in `database.rs`.
+    /// Takes the step, or returns `None` if it cannot happen now. `database.rs` has the transactions of a claim, a
+    /// reservation, a settlement and the end of a job.
     pub fn step(&self, s: &mut State, action: Action) -> Option<()> {
         match action {
             Action::Claim { place } => {
@@ -83,7 +83,7 @@ impl Protocol {
                 s.workers[place].task = Some(Task { lease, steps: vec![Step::Unreserved; self.items] });
             }
             Action::ClaimUnacknowledged { place } => {
-                spend(&mut s.misfortunes.lost_acks)?;
+                spend(&mut s.faults.lost_acks)?;
                 self.lock(s, s.workers[place].id)?;
             }
 
@@ -95,12 +95,12 @@ impl Protocol {
                 for &item in &items {
                     task.steps[item] = Step::Reserving;
                 }
-                s.commits.push(Commit { lease: task.lease, items, awaited: true, won: None });
+                s.commits.push(Commit { lease: task.lease, items, awaited: true, reserved: None });
             }
             Action::CommitHappens { n } => {
-                when(s.commits[n].won.is_none())?;
+                when(s.commits[n].reserved.is_none())?;
                 let mut commit = s.commits.remove(n);
-                commit.won = Some(self.begin_outbox_items(s, &commit));
+                commit.reserved = Some(self.begin_outbox_items(s, &commit));
                 if commit.awaited {
                     s.commits.push(commit);
                 }
@@ -109,24 +109,26 @@ impl Protocol {
                 when(!s.commits[n].awaited)?;
                 s.commits.remove(n);
             }
-            // The one door to a reservation: the COMMIT was seen, and the row is this transaction's own.
+            // The only way to a reservation: the worker saw the COMMIT, and this transaction inserted the row.
             Action::CommitSeen { place } => {
                 let task = s.workers[place].task.as_mut()?;
-                let n =
-                    s.commits.iter().position(|c| c.awaited && c.lease == task.lease && c.won.is_some())?;
-                let won = s.commits.remove(n).won?;
-                // What was not won has a row already, or belongs to somebody else's claim by now: skip it.
+                let n = s
+                    .commits
+                    .iter()
+                    .position(|c| c.awaited && c.lease == task.lease && c.reserved.is_some())?;
+                let reserved = s.commits.remove(n).reserved?;
+                // An item that was not reserved has a row already, or another claim holds the lock: skip the item.
                 task.replace(Step::Reserving, Step::Done);
-                for item in won {
+                for item in reserved {
                     task.steps[item] = Step::Reserved { not_sent: 0 };
                 }
             }
-            // The worker holds nothing, whatever the database holds. It begins again, and meets its own row if the
-            // COMMIT has happened.
+            // The worker holds no reservation, even if the database has the row. It begins again, and finds its own row
+            // if the COMMIT has happened.
             Action::CommitUnacknowledged { place } => {
                 let task = s.workers[place].task.as_mut()?;
                 when(task.replace(Step::Reserving, Step::Unreserved))?;
-                spend(&mut s.misfortunes.lost_acks)?;
+                spend(&mut s.faults.lost_acks)?;
                 let lease = task.lease;
                 s.stop_waiting_for_commit(lease);
             }
@@ -142,7 +144,7 @@ impl Protocol {
                 let too_old = s.is_quiet(item) && !self.has(Flaw::OldReservationCalled);
                 let task = s.workers[place].task.as_mut()?;
                 task.steps[item] = match task.steps[item] {
-                    // The worker does not ask whether it still has the lock, since it could lose it just after.
+                    // The worker does not check its lock, since the lock could expire just after the check.
                     Step::Reserved { not_sent } if !too_old => Step::Calling { not_sent },
                     Step::Unreserved if self.has(Flaw::ReservedAfterCall) => Step::Calling { not_sent: 0 },
                     _ => return None,
@@ -155,8 +157,8 @@ impl Protocol {
                 let Step::Reserved { not_sent } = *step else { return None };
                 *step = after_not_sent(not_sent);
             }
-            // Only the holder of a reservation could have called, and it knows that it did not.
-            Action::LetGo { place, item } => {
+            // Only the holder of a reservation can call, and this one did not.
+            Action::Abandon { place, item } => {
                 when(s.is_quiet(item))?;
                 let step = &mut s.workers[place].task.as_mut()?.steps[item];
                 when(matches!(step, Step::Reserved { .. }))?;
@@ -192,7 +194,7 @@ impl Protocol {
                 s.drop_answers(lease, Some(item));
             }
 
-            // The lock is not looked at: an answer is evidence, whoever works on the job by now.
+            // The lock is not checked: an answer is evidence, even if another worker holds the job by now.
             Action::Settle { place, item } => {
                 let settlement = s.settlement(place, item)?;
                 self.finalize(s, item, settlement);
@@ -213,29 +215,29 @@ impl Protocol {
                     self.complete_job(s);
                 }
             }
-            Action::Bury => {
+            Action::EndStaleJob => {
                 when(s.job.status == JobStatus::Locked && s.job.attempts == self.attempts)?;
                 self.expire(s)?;
-                if self.has(Flaw::DeadWithoutLooking) { self.bury(s) } else { self.complete_job(s) }
+                if self.has(Flaw::DeadWithoutLooking) { self.end_job(s) } else { self.complete_job(s) }
             }
 
             Action::Crash { place } => {
                 let task = s.workers[place].task.take()?;
-                spend(&mut s.misfortunes.crashes)?;
-                s.workers[place].id.life += 1;
+                spend(&mut s.faults.crashes)?;
+                s.workers[place].id.restarts += 1;
                 s.stop_waiting_for_commit(task.lease);
                 s.drop_answers(task.lease, None);
             }
 
-            // The assumption on which negative evidence rests: when this happens, no request of the reservation is
-            // under way, and from now on `Call` refuses to make one.
+            // Negative evidence relies on this: when the quiet time ends, no request of the reservation is in flight, and
+            // from then on `Call` sends none.
             Action::QuietTimeEnds { item } => {
                 when(!s.network.iter().any(|m| m.item == item && m.kind == MessageKind::Request))?;
                 let row =
                     s.rows[item].as_mut().filter(|row| row.status == RowStatus::Queued && !row.quiet)?;
                 row.quiet = true;
             }
-            // A receipt proves an act however early it is found, and in doubt or not.
+            // A receipt proves an act at any time, even if the row is not in doubt.
             Action::ReceiptFound { item } => {
                 when(s.acts[item] > 0)?;
                 s.resolve(item, RowStatus::Sent, Evidence::Receipt)?;
@@ -258,12 +260,12 @@ impl Protocol {
 
     /// Whether the job is still locked under this claim.
     pub fn holds_lock(&self, s: &State, lease: Lease) -> bool {
-        self.takes(Liberty::NoLocks) || (s.job.status == JobStatus::Locked && s.job.lease == Some(lease))
+        self.uses(SafeVariant::NoLocks) || (s.job.status == JobStatus::Locked && s.job.lease == Some(lease))
     }
 }
 
 impl State {
-    /// What the worker at `place` has to record about an item, if its call is over.
+    /// The settlement that the worker at `place` has to record for an item, if its call is over.
     fn settlement(&self, place: usize, item: usize) -> Option<Settlement> {
         let task = self.workers[place].task.as_ref()?;
         let Step::Answered(outcome) = task.steps[item] else { return None };
@@ -271,18 +273,18 @@ impl State {
     }
 }
 
-/// Nothing left, so the item may be tried again under the same reservation, but not for ever.
+/// The step after a call of which nothing was sent: the worker may call again under the same reservation, up to `TRIES`.
 fn after_not_sent(before: u8) -> Step {
     let not_sent = before + 1;
     if not_sent < TRIES { Step::Reserved { not_sent } } else { Step::Answered(Outcome::NotSent) }
 }
 
-/// Lets the step happen only if the condition holds.
+/// Guards a step with a condition.
 pub fn when(condition: bool) -> Option<()> {
     condition.then_some(())
 }
 
-/// Lets a misfortune happen if there is one left.
+/// Spends one fault, if the budget has one left.
 pub fn spend(left: &mut u8) -> Option<()> {
     *left = left.checked_sub(1)?;
     Some(())

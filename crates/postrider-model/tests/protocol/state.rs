@@ -1,11 +1,11 @@
-//! What the world looks like between two steps: the database, the workers, and all that is on its way between them.
+//! The state between two steps: the database, the workers, and the messages between them.
 
-/// Everything there is. The first three fields are durable; a crash takes from `workers` what it pleases.
+/// The whole state. The first three fields are durable; a crash affects only `workers` and the messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// The one job. Its items are numbered from 0, and an item's number stands for its idempotency key.
     pub job: Job,
-    /// The outbox: the row of each item's key, once there is one.
+    /// The outbox: the row of each item's key, if it exists.
     pub rows: Vec<Option<Row>>,
     /// How often the provider acted for each key. It does not recognise repeats: two acts are two messages.
     pub acts: Vec<u8>,
@@ -15,25 +15,25 @@ pub struct State {
     pub commits: Vec<Commit>,
     /// Requests on their way to the provider, and its answers on their way back.
     pub network: Vec<Message>,
-    /// Whether the resolver has asked for an item, been told "never heard of it", and not yet written that down.
+    /// Whether a lookup found nothing for an item and the resolver has not recorded that yet.
     pub unknown_to_provider: Vec<bool>,
-    /// The misfortunes that may still happen. They are bounded so that there is an end to every story.
-    pub misfortunes: Misfortunes,
+    /// The faults that may still happen. They are bounded so that every sequence of steps ends.
+    pub faults: FaultBudget,
     /// Whether a terminal row has ever changed. No step reads it.
-    pub overturned: bool,
+    pub terminal_row_changed: bool,
 }
 
 /// A row of `job_queue`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Job {
     pub status: JobStatus,
-    /// Who holds the lock, or held it last.
+    /// The claim that holds the lock, or held it last.
     pub lease: Option<Lease>,
-    /// Counted at the claim, so that a job that kills its workers comes to an end too.
+    /// Counted at the claim, so that a job that kills its workers also runs out of attempts.
     pub attempts: u8,
 }
 
-/// There is no time here, so a job that waits for its next attempt is simply `Queued`.
+/// The model has no time, so a job that waits for its next attempt is `Queued`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JobStatus {
     Queued,
@@ -42,18 +42,18 @@ pub enum JobStatus {
     Dead,
 }
 
-/// One claim of the job. No two claims are alike, since each counts as an attempt.
+/// One claim of the job. Claims differ, since each one counts an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lease {
     pub worker: WorkerId,
     pub attempt: u8,
 }
 
-/// A process that starts again in the same place is somebody else.
+/// A process that restarts in the same place is another worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId {
     pub place: usize,
-    pub life: u8,
+    pub restarts: u8,
 }
 
 /// A row of `channel_outbox`.
@@ -62,11 +62,11 @@ pub struct Row {
     pub status: RowStatus,
     /// The claim it was made under. A row that was never meant to be called has none.
     pub reserved_by: Option<Lease>,
-    /// Whether it has been in doubt. Only a `Queued` row is; a terminal one keeps the mark as the audit log does.
+    /// Whether the row was ever in doubt. Only a `Queued` row is in doubt; a terminal one keeps the mark like the audit log.
     pub in_doubt: bool,
-    /// Whether the quiet time is over: nothing of this reservation is under way, and nothing will set out any more.
+    /// Whether the quiet time is over: no request of this reservation is in flight, and none will be sent.
     pub quiet: bool,
-    /// What made it terminal.
+    /// The evidence that made the row terminal.
     pub evidence: Option<Evidence>,
 }
 
@@ -85,17 +85,17 @@ impl RowStatus {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Evidence {
-    /// What the worker's own call came to.
+    /// The outcome of the worker's own call.
     Call(Outcome),
-    /// The provider knows the key: it was looked up, or the provider reported it by itself.
+    /// The provider knows the key, by a lookup or a status callback.
     Receipt,
     /// The provider does not know the key.
     NotFound,
-    /// The job had no attempts left, and nobody had reserved the key.
+    /// The job had no attempts left, and no worker had reserved the key.
     NeverReserved,
 }
 
-/// What a call comes to.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
     Delivered,
@@ -115,26 +115,26 @@ pub struct Worker {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Task {
     pub lease: Lease,
-    /// How far each item is.
+    /// The step of each item.
     pub steps: Vec<Step>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     Unreserved,
-    /// The COMMIT has been sent, and not been heard of since.
+    /// The worker sent the COMMIT and waits for its acknowledgement.
     Reserving,
-    /// The worker holds the reservation and may call. So often it tried and provably nothing left.
+    /// The worker holds the reservation and may call. `not_sent` counts calls of which provably nothing was sent.
     Reserved {
         not_sent: u8,
     },
-    /// The request has left.
+    /// The worker sent the request.
     Calling {
         not_sent: u8,
     },
     /// The call is over and its outcome not yet recorded.
     Answered(Outcome),
-    /// Recorded, or somebody else's.
+    /// Recorded, or reserved under another claim.
     Done,
 }
 
@@ -143,10 +143,10 @@ pub enum Step {
 pub struct Commit {
     pub lease: Lease,
     pub items: Vec<usize>,
-    /// Whether its worker still waits for it. If not, it may happen all the same.
+    /// Whether its worker still waits for it. If not, the commit may still happen.
     pub awaited: bool,
-    /// The items it reserved, once it has happened.
-    pub won: Option<Vec<usize>>,
+    /// The items it reserved, after it happened.
+    pub reserved: Option<Vec<usize>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -164,7 +164,7 @@ pub enum MessageKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Misfortunes {
+pub struct FaultBudget {
     /// Kills of a process that has work.
     pub crashes: u8,
     /// Locks that expire although their worker is alive: it was stopped, or cut off, or its heartbeats came too late.

@@ -1,11 +1,11 @@
-//! What the webhooks of all chat vendors have in common. They are hostile until their signature holds, and what people write
-//! is hostile after that.
+//! Code that the webhooks of all chat vendors share. A webhook is untrusted until its signature is verified, and its text is
+//! untrusted after that.
 //!
-//! | in a webhook | what becomes of it |
+//! | in a webhook | handling |
 //! |---|---|
-//! | a text longer than [`TEXT_BYTES_MAX`] | it is cut there and ends with `…`: refused, it would come again and again, and others with it |
-//! | NUL in a text | left out: the database cannot hold it |
-//! | a text of nothing but space | nothing was said |
+//! | a text longer than [`TEXT_BYTES_MAX`] | it is cut there and ends with `…`; a refusal would make the vendor deliver it again and again |
+//! | NUL in a text | removed: the database cannot store it |
+//! | a text of white space only | ignored |
 //! | a name that is empty, too long, or holds control characters | malformed |
 //! | no JSON, JSON of another shape, a field twice | malformed |
 
@@ -21,16 +21,16 @@ use subtle::ConstantTimeEq;
 
 use crate::provider::{CallbackRefused, InvalidAccount, Received};
 
-/// How far the time of a signature may be from ours, either way.
+/// Maximum difference between the time of a signature and the clock of this machine.
 const TOLERANCE_SECONDS: u64 = 5 * 60;
-/// Longest name of a sender or a conversation, as the database has it.
+/// Longest name of a sender or a conversation. The database has the same limit.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest name of a message.
 pub const MESSAGE_NAME_BYTES_MAX: usize = 512;
-/// Longest question whether an address is ours.
+/// Longest challenge by which a vendor verifies the webhook address.
 const CHALLENGE_BYTES_MAX: usize = 1024;
 
-/// What signs for a secret. Every secret is a key.
+/// The HMAC that is keyed with a secret.
 pub fn signature(secret: &SecretString) -> Result<Hmac<Sha256>, InvalidAccount> {
     Hmac::new_from_slice(secret.expose_secret().as_bytes())
         .map_err(|_| InvalidAccount("the secret is not usable as a key".to_owned()))
@@ -49,16 +49,16 @@ pub fn verify_hex(
         signature.update(part);
     }
     signature.verify_slice(&given).map_err(|_| {
-        forged(format!("the signature is not {vendor}'s for this account; is its secret the right one?"))
+        forged(format!("the signature is not {vendor}'s for this account; check the account's secret"))
     })
 }
 
-/// Whether two secrets are the same, in constant time whatever their lengths.
+/// Whether two secrets are equal, in constant time for all lengths.
 pub fn is_same(given: &str, expected: &SecretString) -> bool {
     Sha256::digest(given).ct_eq(&Sha256::digest(expected.expose_secret())).into()
 }
 
-/// Refuses the time of a signature that is too far from now: somebody may have kept it.
+/// Refuses a signature whose time is too far from now: it may be a replay.
 pub fn check_time(header: &str, given: &str, now: Timestamp) -> Result<(), CallbackRefused> {
     let seconds = given.parse().ok().filter(|_| given.bytes().all(|byte| byte.is_ascii_digit()));
     let seconds: i64 =
@@ -70,7 +70,7 @@ pub fn check_time(header: &str, given: &str, now: Timestamp) -> Result<(), Callb
     Ok(())
 }
 
-/// The body, or a part of it, as the vendor writes it. What it holds is not part of the error.
+/// Parses the body, or a part of it. The error does not contain its content.
 pub fn read<'a, T: Deserialize<'a>>(json: &'a [u8], vendor: &str) -> Result<T, CallbackRefused> {
     serde_json::from_slice(json).map_err(|error| {
         let (line, column) = (error.line(), error.column());
@@ -80,17 +80,17 @@ pub fn read<'a, T: Deserialize<'a>>(json: &'a [u8], vendor: &str) -> Result<T, C
     })
 }
 
-/// What somebody wrote, fit to be kept; nothing if there is nothing to read.
-pub fn words(text: &str) -> Option<String> {
-    let mut words: String = text.chars().filter(|c| *c != '\0').collect();
-    if words.len() > TEXT_BYTES_MAX {
-        words.truncate(words.floor_char_boundary(TEXT_BYTES_MAX - '…'.len_utf8()));
-        words.push('…');
+/// The text of a message, in a form that the database can store; `None` if it is blank.
+pub fn clean_text(text: &str) -> Option<String> {
+    let mut clean: String = text.chars().filter(|c| *c != '\0').collect();
+    if clean.len() > TEXT_BYTES_MAX {
+        clean.truncate(clean.floor_char_boundary(TEXT_BYTES_MAX - '…'.len_utf8()));
+        clean.push('…');
     }
-    (!words.trim().is_empty()).then_some(words)
+    (!clean.trim().is_empty()).then_some(clean)
 }
 
-/// A name that the vendor gives to something.
+/// Checks an id or name from the vendor.
 pub fn name(field: &str, given: &str, bytes_max: usize) -> Result<String, CallbackRefused> {
     if given.trim().is_empty() || given.len() > bytes_max || given.chars().any(char::is_control) {
         return Err(malformed(format!(
@@ -100,7 +100,7 @@ pub fn name(field: &str, given: &str, bytes_max: usize) -> Result<String, Callba
     Ok(given.to_owned())
 }
 
-/// The answer to the question whether an address is ours.
+/// The response to a challenge.
 pub fn challenge(given: &str) -> Result<Received, CallbackRefused> {
     if given.is_empty()
         || given.len() > CHALLENGE_BYTES_MAX
@@ -111,8 +111,8 @@ pub fn challenge(given: &str) -> Result<Received, CallbackRefused> {
     Ok(Received::Challenge(given.to_owned()))
 }
 
-/// One message, or none.
-pub fn said(message: Option<InboundMessage>) -> Received {
+/// A webhook with one message, or with none.
+pub fn received(message: Option<InboundMessage>) -> Received {
     Received::Happened { messages: message.into_iter().collect(), reports: Vec::new() }
 }
 

@@ -1,7 +1,7 @@
-//! Chat, one file per vendor: an answer in a conversation, and what people write there.
+//! Chat, one file per vendor: replies in a conversation, and inbound messages.
 //!
-//! What comes in is verified before it is read, as [`Adapter::receive`](crate::Adapter::receive) says. What is not text that a person wrote
-//! is no error and says nothing: what bots say, edits, reactions, pictures.
+//! An adapter verifies a webhook before it reads it, see [`Adapter::receive`](crate::Adapter::receive). Everything except the text of a person
+//! is ignored without an error: messages of bots, edits, reactions, pictures.
 
 pub(crate) mod inbound;
 mod slack;

@@ -1,23 +1,23 @@
-//! Slack: `POST {url}/chat.postMessage`. Slack says no with a 200 and a word, so the word decides:
+//! Slack: `POST {url}/chat.postMessage`. Slack refuses with a 200 and an error word, so the word decides:
 //!
 //! | answer | outcome |
 //! |---|---|
 //! | `ok` with `channel` and `ts` | delivered, as `CHANNEL:TS` |
 //! | a word of [`REFUSES_MESSAGE`]: the conversation, the text | rejected |
 //! | a word of [`REFUSES_ACCOUNT`]: the token, its scopes, the workspace | not sent: it says nothing about the message |
-//! | a word of [`ASKS_FOR_PATIENCE`], and 429 | not sent, with `Retry-After` |
+//! | a word of [`RATE_LIMITED`], and 429 | not sent, with `Retry-After` |
 //! | every other word, `internal_error` and `fatal_error` among them: "some aspect of the operation" may have succeeded | unknown |
-//! | every other status | as `http.rs` says for all |
+//! | every other status | by the table in `http.rs` |
 //!
-//! Slack takes no key. It keeps one for us, as metadata of the message, and lists it: `conversations.history`, or
-//! `conversations.replies` in a thread, back to before the reservation. A message with our key is ours. That there is none
-//! counts only if the list was read to its end and shows metadata.
+//! Slack does not deduplicate on a key. It stores the key in the metadata of the message and lists it: `conversations.history`, or
+//! `conversations.replies` in a thread, back to before the reservation. A message with the item's key proves the item sent. A list
+//! without the key proves that it was not sent only if the list was read to its end and shows metadata.
 //!
-//! `&`, `<` and `>` are escaped, as Slack asks for: without them no text can become a link or call people (`<!channel>`, `<@U…>`), whoever
-//! wrote the words that are in it. `*bold*` and the like stay as they are.
+//! `&`, `<` and `>` are escaped, as Slack documents: without them no text can become a link or a mention (`<!channel>`, `<@U…>`).
+//! `*bold*` and other markup stay unchanged.
 //!
-//! Webhooks are those of the Events API: signed (`X-Slack-Signature`, `v0`), at most five minutes old. A message is known by
-//! `CHANNEL:TS`, so that its `message` and its `app_mention` are one.
+//! Webhooks are those of the Events API: signed (`X-Slack-Signature`, `v0`), at most five minutes old. The id of a message is
+//! `CHANNEL:TS`, so its `message` and its `app_mention` are the same message.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,19 +48,19 @@ const MANIFEST: Manifest = Manifest { doubt: DoubtClass::Lookup, ..Manifest::new
 const EXAMPLE: &str = r#"{} or {"url": "https://slack.com/api"}"#;
 const SECRET_EXAMPLE: &str = r#"{"bot_token": "xoxb-…", "signing_secret": "…"}"#;
 
-/// What Slack calls the kind of our metadata.
+/// Type of the metadata that Postrider adds to a message.
 const EVENT_TYPE: &str = "postrider_reply";
-/// Slack cuts what is longer.
+/// Longest text; Slack cuts longer ones.
 const TEXT_CHARS_MAX: usize = 40_000;
-/// Messages in one page of a list: as many as Slack gives an app that is not in its marketplace. An answer is read up to
-/// 64 KiB; where that is not enough, smaller pages are asked for.
+/// Messages in one page of a list: the maximum for an app that is not in Slack's marketplace. The client reads an answer up to
+/// 64 KiB; if a page is longer, the adapter requests smaller pages.
 const PAGE: usize = 15;
-/// How many pages are read before we say that we do not know.
+/// Maximum pages of one look-up.
 const PAGES_MAX: usize = 20;
-/// How far Slack's clock may be off.
+/// Maximum skew of Slack's clock.
 const SKEW: Duration = Duration::from_secs(5 * 60);
 
-/// Nothing was posted, and this message never will be.
+/// Errors that refuse this message for good; nothing was posted.
 const REFUSES_MESSAGE: &[&str] = &[
     "cannot_reply_to_message",
     "channel_not_found",
@@ -85,7 +85,7 @@ const REFUSES_MESSAGE: &[&str] = &[
     "restricted_action_thread_only_channel",
 ];
 
-/// Nothing was posted, for a reason that has nothing to do with this message.
+/// Errors about the account and not about this message; nothing was posted.
 const REFUSES_ACCOUNT: &[&str] = &[
     "access_denied",
     "accesslimited",
@@ -110,12 +110,12 @@ const REFUSES_ACCOUNT: &[&str] = &[
     "two_factor_setup_required",
 ];
 
-/// Nothing was posted yet.
-const ASKS_FOR_PATIENCE: &[&str] = &["message_limit_exceeded", "rate_limited", "ratelimited"];
+/// Errors of a rate limit; nothing was posted.
+const RATE_LIMITED: &[&str] = &["message_limit_exceeded", "rate_limited", "ratelimited"];
 
 http::adapter!(SlackAdapter opens Slack and reads webhooks with receive);
 
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -139,7 +139,7 @@ struct Slack {
     client: GuardedClient,
     api: Url,
     token: HeaderValue,
-    /// To be left out of what Slack says.
+    /// Removed from every text that Slack returns.
     bot_token: SecretString,
     /// Keyed with the signing secret.
     signature: Hmac<Sha256>,
@@ -182,16 +182,13 @@ impl Slack {
             return Err(http::wrong_channel("slack", "chat", message));
         };
         let text = escaped(text);
-        if text.chars().count() > TEXT_CHARS_MAX {
-            let reason = format!("the text is longer than the {TEXT_CHARS_MAX} characters that Slack takes");
-            return Err(Outcome::Rejected { reason });
-        }
+        http::check_length("text", &text, TEXT_CHARS_MAX, "Slack")?;
         let metadata = Metadata { event_type: EVENT_TYPE, event_payload: Payload { key } };
         let post = Post { channel: to, text, thread_ts: thread.as_deref(), metadata };
         http::post(http::below(&self.api, &["chat.postMessage"]), Some(&self.token), &post)
     }
 
-    /// Reads a conversation, or a thread of it, back to `since`. The error says why that did not work.
+    /// Reads a conversation, or a thread of it, back to `since`. The error is the finding if the list could not be read.
     async fn search(
         &self,
         place: Place<'_>,
@@ -217,10 +214,12 @@ impl Slack {
             may_be_ours |= page.messages.iter().any(|posted| posted.may_say(text));
             match page.next() {
                 Some(next) => cursor = Some(next),
-                None if page.has_more => return Err(unclear("Slack did not say how its list goes on")),
+                None if page.has_more => {
+                    return Err(unclear("Slack sent no cursor for the next page of its list"));
+                }
                 None if may_be_ours => {
                     return Err(unclear(
-                        "a bot's message has the same words, and Slack shows no metadata of it; has the app the scope `metadata.message:read`?",
+                        "a bot's message has the same text, and Slack shows no metadata of it; check that the app has the scope `metadata.message:read`",
                     ));
                 }
                 None => {
@@ -277,17 +276,17 @@ impl Slack {
         match (&*body.r#type, body.challenge, body.event) {
             ("url_verification", Some(challenge), _) => inbound::challenge(&challenge),
             ("event_callback", _, Some(event)) => {
-                Ok(inbound::said(heard(event.get().as_bytes(), &body.authorizations)?))
+                Ok(inbound::received(inbound_message(event.get().as_bytes(), &body.authorizations)?))
             }
             ("url_verification" | "event_callback", ..) => {
                 Err(inbound::malformed("`challenge` or `event` is missing"))
             }
-            _ => Ok(inbound::said(None)),
+            _ => Ok(inbound::received(None)),
         }
     }
 }
 
-/// Where a message was to be posted.
+/// The conversation and thread of a message.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     channel: &'a str,
@@ -303,7 +302,7 @@ impl Provider for Slack {
 
     async fn look_up(&self, doubt: &HeldDoubt, message: Option<&Message>) -> Finding {
         let Some(Message::Chat { to, thread, text }) = message else {
-            return unclear("the message cannot be made as it was, so nobody knows in which thread it is");
+            return unclear("the message cannot be rendered as it was, so its thread is unknown");
         };
         let place = Place { channel: to, thread: thread.as_deref() };
         let since = doubt.reserved_at() - SKEW;
@@ -314,22 +313,22 @@ impl Provider for Slack {
 /// The table of the [module](self).
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     #[derive(Deserialize)]
-    struct Said {
+    struct Body {
         ok: bool,
         error: Option<String>,
-        /// Which scopes `missing_scope` is about.
+        /// Missing scopes, with `missing_scope`.
         needed: Option<String>,
         channel: Option<String>,
         ts: Option<String>,
     }
-    let said: Option<Said> = if answer.status == StatusCode::OK { http::json(answer) } else { None };
-    match said {
-        Some(Said { ok: true, channel: Some(channel), ts: Some(ts), .. })
+    let body: Option<Body> = if answer.status == StatusCode::OK { http::json(answer) } else { None };
+    match body {
+        Some(Body { ok: true, channel: Some(channel), ts: Some(ts), .. })
             if !channel.trim().is_empty() && !ts.trim().is_empty() =>
         {
             Outcome::Delivered { message_id: text::excerpt(&format!("{channel}:{ts}")) }
         }
-        Some(Said { ok: false, error: Some(error), needed, .. }) => {
+        Some(Body { ok: false, error: Some(error), needed, .. }) => {
             let needed = needed.map(|scopes| format!(" (it needs {scopes})")).unwrap_or_default();
             let reason = text::excerpt(&format!("Slack says `{error}`{needed}"));
             match &*error {
@@ -337,7 +336,7 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
                 error if REFUSES_ACCOUNT.contains(&error) => {
                     http::not_sent(format!("the account is refused: {reason}"))
                 }
-                error if ASKS_FOR_PATIENCE.contains(&error) => {
+                error if RATE_LIMITED.contains(&error) => {
                     Outcome::NotSent { reason, retry_after: answer.retry_after(now) }
                 }
                 _ => Outcome::Unknown { reason },
@@ -347,7 +346,7 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     }
 }
 
-/// Text that says what it says, and nothing that Slack would read into it.
+/// Escapes the text, so that Slack does not interpret it as markup.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -373,7 +372,7 @@ struct Posted {
     ts: String,
     text: Option<String>,
     bot_id: Option<IgnoredAny>,
-    /// Of any app, so of any shape.
+    /// Metadata of any app, so of any shape.
     #[serde(default)]
     metadata: serde_json::Value,
 }
@@ -389,9 +388,9 @@ impl Posted {
         self.metadata["event_type"] == EVENT_TYPE && self.metadata["event_payload"]["key"] == key.as_str()
     }
 
-    /// Whether it may be the message although it does not show a key.
+    /// Whether it may be the message of the item although it shows no key.
     fn may_say(&self, text: &str) -> bool {
-        // Slack puts what it takes for a link between these, and ours are escaped.
+        // Slack puts links between these characters; those of the text itself are escaped.
         let letters = |text: &str| -> String {
             text.chars().filter(|c| !c.is_whitespace() && !matches!(c, '<' | '>')).collect()
         };
@@ -401,7 +400,7 @@ impl Posted {
     }
 }
 
-/// Why a conversation cannot be read by this bot, now or later.
+/// Errors that mean that this bot can never read the conversation.
 const UNREADABLE: &[&str] = &[
     "missing_scope",
     "no_permission",
@@ -411,30 +410,30 @@ const UNREADABLE: &[&str] = &[
     "method_not_supported_for_channel_type",
 ];
 
-/// A page that is whole and that Slack was willing to give.
+/// Parses a complete page of a list.
 fn listed(answer: &Answer) -> Result<Page, Finding> {
     #[derive(Deserialize)]
-    struct Said {
+    struct Body {
         ok: bool,
         error: Option<String>,
     }
-    let said: Option<Said> = if answer.status == StatusCode::OK { http::json(answer) } else { None };
-    match said {
-        Some(Said { ok: true, .. }) => {
+    let body: Option<Body> = if answer.status == StatusCode::OK { http::json(answer) } else { None };
+    match body {
+        Some(Body { ok: true, .. }) => {
             http::json(answer).ok_or_else(|| unclear("the list of messages is not what Slack documents"))
         }
-        // Asking again would not help.
-        Some(Said { error: Some(error), .. }) if UNREADABLE.contains(&&*error) => Err(Finding::CannotTell {
+        // Another request would get the same error.
+        Some(Body { error: Some(error), .. }) if UNREADABLE.contains(&&*error) => Err(Finding::CannotTell {
             reason: text::excerpt(&format!("the conversation cannot be read: Slack says `{error}`")),
         }),
-        Some(Said { error: Some(error), .. }) => {
+        Some(Body { error: Some(error), .. }) => {
             Err(unclear(&text::excerpt(&format!("the messages cannot be listed: Slack says `{error}`"))))
         }
-        _ => Err(unclear(&format!("the messages cannot be listed: {}", http::words(answer)))),
+        _ => Err(unclear(&format!("the messages cannot be listed: {}", http::describe(answer)))),
     }
 }
 
-/// In whose name Slack tells us.
+/// The authorization under which Slack delivers an event.
 #[derive(Deserialize)]
 struct Authorization {
     user_id: Option<String>,
@@ -442,12 +441,12 @@ struct Authorization {
     is_bot: bool,
 }
 
-/// What a person wrote, if that is what the event is about.
-fn heard(event: &[u8], ours: &[Authorization]) -> Result<Option<InboundMessage>, CallbackRefused> {
+/// The message of a person, if the event is one.
+fn inbound_message(event: &[u8], ours: &[Authorization]) -> Result<Option<InboundMessage>, CallbackRefused> {
     #[derive(Deserialize)]
     struct Kind {
         r#type: String,
-        /// Whatever it is: an edit, somebody who joined, a message of a bot.
+        /// Present for everything else than a plain message: an edit, a join, a message of a bot.
         subtype: Option<IgnoredAny>,
         bot_id: Option<IgnoredAny>,
         bot_profile: Option<IgnoredAny>,
@@ -466,7 +465,8 @@ fn heard(event: &[u8], ours: &[Authorization]) -> Result<Option<InboundMessage>,
         return Ok(None);
     }
     let message: Message = inbound::read(event, "Slack")?;
-    let (Some(user), Some(text)) = (message.user, message.text.as_deref().and_then(inbound::words)) else {
+    let (Some(user), Some(text)) = (message.user, message.text.as_deref().and_then(inbound::clean_text))
+    else {
         return Ok(None);
     };
     if ours.iter().any(|we| we.is_bot && we.user_id.as_deref() == Some(&user)) {

@@ -1,22 +1,22 @@
 //! Telegram: `POST {url}/bot{token}/sendMessage`. Plain text: without `parse_mode` no text becomes markup.
 //!
-//! | answer, in Telegram's own words | outcome |
+//! | answer in Telegram's JSON | outcome |
 //! |---|---|
 //! | 200 with a `message_id` | delivered, as `CHAT:MESSAGE` |
 //! | 400: there is no such chat, the text is empty | rejected |
-//! | 403: the person has blocked the bot, or it was thrown out | rejected: this is about the recipient, and not, as elsewhere, about the account |
-//! | 401, and 404, which is how Telegram answers a token that cannot be one | not sent: the account |
+//! | 403: the person has blocked the bot, or the group removed it | rejected: this is about the recipient, and not, as for other vendors, about the account |
+//! | 401, and 404, which Telegram sends for a malformed token | not sent: the account |
 //! | 429 | not sent, until `parameters.retry_after` is over |
 //!
-//! Everything else is as `http.rs` says for all; so is an answer in other words, such as a proxy's 403.
+//! The table in `http.rs` decides about everything else, also about answers without Telegram's JSON, such as a proxy's 403.
 //!
-//! A text longer than 4096 characters is rejected before any call. Telegram takes no key, does not list what a bot has sent, and
-//! does not call back: what is in doubt only a person can find out.
+//! A text longer than 4096 characters is rejected before any call. Telegram takes no key, does not list the messages of a bot, and
+//! sends no status callbacks, so only a person can settle an item in doubt.
 //!
-//! The token is a part of the address. It is left out of everything that is said about a call, also where an answer repeats it.
+//! The token is a part of the address. The adapter removes it from every reason, also where an answer repeats it.
 //!
-//! Webhooks are updates, with the secret of `setWebhook` in `X-Telegram-Bot-Api-Secret-Token`. Answers quote the message in
-//! groups, where others talk as well, and to who replied to something; between two, they just follow.
+//! Webhooks are updates, with the secret of `setWebhook` in `X-Telegram-Bot-Api-Secret-Token`. A reply quotes the message in
+//! a group, in a thread, and when the message itself is a reply; in a private chat it does not.
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,7 +53,7 @@ const WEBHOOK_SECRET_CHARS_MAX: usize = 256;
 
 http::adapter!(TelegramAdapter opens Telegram and reads webhooks with receive);
 
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -75,9 +75,9 @@ struct Secrets {
 /// A bot.
 struct Telegram {
     client: GuardedClient,
-    /// With the token in it: never shown.
+    /// Contains the token, so it is never shown.
     send: Url,
-    /// The part of the token that is secret, to be left out of what is said.
+    /// The secret part of the token, removed from every reason.
     token: SecretString,
     webhook_secret: SecretString,
 }
@@ -132,22 +132,20 @@ impl Telegram {
         #[derive(Serialize)]
         struct Reply {
             message_id: i64,
-            // Better without the quote than not at all.
+            // A reply without the quote is better than no reply.
             allow_sending_without_reply: bool,
         }
         let Message::Chat { to, thread, text } = message else {
             return Err(http::wrong_channel("telegram", "chat", message));
         };
-        let rejected = |reason: String| Outcome::Rejected { reason };
-        if text.chars().count() > TEXT_CHARS_MAX {
-            return Err(rejected(format!(
-                "the text is longer than the {TEXT_CHARS_MAX} characters that Telegram takes"
-            )));
-        }
+        http::check_length("text", text, TEXT_CHARS_MAX, "Telegram")?;
         let reply_parameters = match thread.as_deref().map(str::parse) {
             None => None,
             Some(Ok(message_id)) => Some(Reply { message_id, allow_sending_without_reply: true }),
-            Some(Err(_)) => return Err(rejected("the thread is not the number of a message".to_owned())),
+            Some(Err(_)) => {
+                let reason = "the thread is not the number of a message".to_owned();
+                return Err(Outcome::Rejected { reason });
+            }
         };
         let chat_id = to.parse().map_or(Chat::Name(to), Chat::Id);
         http::post(self.send.clone(), None, &Send { chat_id, text, reply_parameters })
@@ -158,7 +156,7 @@ impl Telegram {
         #[derive(Deserialize)]
         struct Update<'a> {
             update_id: i64,
-            /// New ones. What was edited has another name.
+            /// A new message. An edited one is in another field.
             #[serde(borrow)]
             message: Option<&'a RawValue>,
         }
@@ -167,13 +165,15 @@ impl Telegram {
         }
         if !inbound::is_same(webhook.header("x-telegram-bot-api-secret-token")?, &self.webhook_secret) {
             return Err(inbound::forged(
-                "the secret token is not this account's; was `setWebhook` called with its `webhook_secret`?",
+                "the secret token is not this account's; call `setWebhook` with its `webhook_secret`",
             ));
         }
         let update: Update<'_> = inbound::read(webhook.body, "Telegram")?;
         match update.message {
-            Some(message) => Ok(inbound::said(heard(update.update_id, message.get().as_bytes())?)),
-            None => Ok(inbound::said(None)),
+            Some(message) => {
+                Ok(inbound::received(inbound_message(update.update_id, message.get().as_bytes())?))
+            }
+            None => Ok(inbound::received(None)),
         }
     }
 }
@@ -189,7 +189,7 @@ impl Provider for Telegram {
 /// The table of the [module](self).
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     #[derive(Deserialize)]
-    struct Said {
+    struct Body {
         ok: bool,
         description: Option<String>,
         #[serde(default)]
@@ -206,15 +206,15 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
         message_id: i64,
         chat: Id,
     }
-    let Some(said) = http::json::<Said>(answer) else {
+    let Some(body) = http::json::<Body>(answer) else {
         return http::judge(answer, now, |_| None);
     };
-    let moved = said.parameters.migrate_to_chat_id.map(|id| format!("; the chat is now {id}"));
-    let reason = match said.description {
+    let moved = body.parameters.migrate_to_chat_id.map(|id| format!("; the chat is now {id}"));
+    let reason = match body.description {
         Some(words) => text::excerpt(&format!("Telegram says: {words}{}", moved.unwrap_or_default())),
-        None => http::words(answer),
+        None => http::describe(answer),
     };
-    match (answer.status, said.ok, said.result) {
+    match (answer.status, body.ok, body.result) {
         (StatusCode::OK, true, Some(sent)) => {
             Outcome::Delivered { message_id: format!("{}:{}", sent.chat.id, sent.message_id) }
         }
@@ -223,7 +223,7 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
             http::not_sent(format!("the account is refused: {reason}"))
         }
         (StatusCode::TOO_MANY_REQUESTS, ..) => {
-            let after = said.parameters.retry_after.map(Duration::from_secs);
+            let after = body.parameters.retry_after.map(Duration::from_secs);
             Outcome::NotSent { reason, retry_after: after.or_else(|| answer.retry_after(now)) }
         }
         _ => http::judge(answer, now, |_| None),
@@ -235,16 +235,16 @@ struct Id {
     id: i64,
 }
 
-/// What a person wrote, if that is what the message is.
-fn heard(update: i64, message: &[u8]) -> Result<Option<InboundMessage>, CallbackRefused> {
+/// The message of a person, if the update is one.
+fn inbound_message(update: i64, message: &[u8]) -> Result<Option<InboundMessage>, CallbackRefused> {
     #[derive(Deserialize)]
-    struct Said {
+    struct Body {
         message_id: i64,
         message_thread_id: Option<IgnoredAny>,
         from: Option<From>,
-        /// In whose name it is, where that is not a person: a channel, an anonymous administrator.
+        /// Present if the sender is not a person: a channel or an anonymous administrator.
         sender_chat: Option<IgnoredAny>,
-        /// Whose words these are, where a person only chose them.
+        /// Present if a bot wrote the text and a person only chose it.
         via_bot: Option<IgnoredAny>,
         chat: Chat,
         reply_to_message: Option<IgnoredAny>,
@@ -260,19 +260,19 @@ fn heard(update: i64, message: &[u8]) -> Result<Option<InboundMessage>, Callback
         id: i64,
         r#type: String,
     }
-    let said: Said = inbound::read(message, "Telegram")?;
+    let body: Body = inbound::read(message, "Telegram")?;
     let person =
-        said.from.filter(|from| !from.is_bot && said.sender_chat.is_none() && said.via_bot.is_none());
-    let (Some(person), Some(text)) = (person, said.text.as_deref().and_then(inbound::words)) else {
+        body.from.filter(|from| !from.is_bot && body.sender_chat.is_none() && body.via_bot.is_none());
+    let (Some(person), Some(text)) = (person, body.text.as_deref().and_then(inbound::clean_text)) else {
         return Ok(None);
     };
     let is_quoted =
-        said.chat.r#type != "private" || said.message_thread_id.is_some() || said.reply_to_message.is_some();
+        body.chat.r#type != "private" || body.message_thread_id.is_some() || body.reply_to_message.is_some();
     Ok(Some(InboundMessage {
         provider_message_id: update.to_string(),
         sender_id: person.id.to_string(),
-        recipient_id: said.chat.id.to_string(),
-        thread: is_quoted.then(|| said.message_id.to_string()),
+        recipient_id: body.chat.id.to_string(),
+        thread: is_quoted.then(|| body.message_id.to_string()),
         text,
     }))
 }

@@ -1,4 +1,4 @@
-//! WhatsApp, the Cloud API: `POST {url}/{phone_number_id}/messages`. A refusal has a code, and the code decides, whatever the status:
+//! WhatsApp, the Cloud API: `POST {url}/{phone_number_id}/messages`. A refusal has a code, and the code decides, not the status:
 //!
 //! | answer | outcome |
 //! |---|---|
@@ -6,19 +6,19 @@
 //! | a code of [`REFUSES_MESSAGE`]: the number, the text, 24 hours since the person wrote | rejected |
 //! | a code of [`REFUSES_ACCOUNT`]: the token, permissions, payment, the business | not sent: it says nothing about the message |
 //! | 100 with subcode 33: the number of the account is not there, or not for this token | not sent |
-//! | a code of [`ASKS_FOR_PATIENCE`], and 429 | not sent, with `Retry-After` |
-//! | a code of [`SAYS_NOTHING`]: something went wrong | unknown |
-//! | every other code, and an answer without one | as `http.rs` says for all |
+//! | a code of [`RATE_LIMITED`], and 429 | not sent, with `Retry-After` |
+//! | a code of [`INTERNAL_ERRORS`] | unknown |
+//! | every other code, and an answer without one | by the table in `http.rs` |
 //!
-//! WhatsApp takes no key and cannot be asked. It hands back what it is given: `biz_opaque_callback_data` is the id of the reply, and
-//! stands in each status that it tells. `sent`, `delivered`, `read` and `played` prove that it has the message; `failed` does not.
+//! WhatsApp takes no key and offers no lookup. It returns `biz_opaque_callback_data`, the id of the reply, in each status callback.
+//! `sent`, `delivered`, `read` and `played` prove that it has the message; `failed` does not.
 //!
-//! A text longer than 4096 characters is rejected before any call. Graph repeats a token that it cannot read, so the token is left out of
-//! what it says.
+//! A text longer than 4096 characters is rejected before any call. Graph repeats a malformed token in its answer, so the adapter removes
+//! the token from every reason.
 //!
-//! Webhooks are signed with the secret of the app (`X-Hub-Signature-256`), and carry no time: what comes again is known by its id. Before
-//! Meta uses an address, it asks with a GET whether it is ours. What is about another number of the app is left alone, and so is what is
-//! said in groups, since an answer would go to the person. Answers quote a message that itself replied to something.
+//! Webhooks are signed with the secret of the app (`X-Hub-Signature-256`), and carry no time: a repeat is recognised by its id. Before
+//! Meta uses an address, it sends a challenge with a GET. The adapter ignores messages to another number of the app, and messages in
+//! groups, because a reply would go to the person. A reply quotes a message that itself is a reply.
 
 use std::{sync::Arc, time::Duration};
 
@@ -58,7 +58,7 @@ const SECRET_EXAMPLE: &str = r#"{"access_token": "…", "app_secret": "…", "ve
 /// Longest text, from Meta's description.
 const TEXT_CHARS_MAX: usize = 4096;
 
-/// Nothing was sent, and this message never will be.
+/// Codes that refuse this message for good; nothing was sent.
 const REFUSES_MESSAGE: &[i64] = &[
     100,    // a parameter
     130472, // the person is part of an experiment
@@ -73,7 +73,7 @@ const REFUSES_MESSAGE: &[i64] = &[
     131051, // the kind of message
 ];
 
-/// Nothing was sent, for a reason that has nothing to do with this message.
+/// Codes about the account and not about this message; nothing was sent.
 const REFUSES_ACCOUNT: &[i64] = &[
     0,      // the token
     3,      // the capability
@@ -93,8 +93,8 @@ const REFUSES_ACCOUNT: &[i64] = &[
     133010, // the number is not registered
 ];
 
-/// Nothing was sent yet.
-const ASKS_FOR_PATIENCE: &[i64] = &[
+/// Codes of a rate limit; nothing was sent.
+const RATE_LIMITED: &[i64] = &[
     4,      // calls of the app
     17,     // calls of the user
     613,    // calls of the app
@@ -104,8 +104,8 @@ const ASKS_FOR_PATIENCE: &[i64] = &[
     131056, // messages between these two
 ];
 
-/// Something went wrong, and nobody says what was done before.
-const SAYS_NOTHING: &[i64] = &[
+/// Codes of an internal failure; the message may have been sent.
+const INTERNAL_ERRORS: &[i64] = &[
     1,      // unknown
     2,      // the service
     131000, // something
@@ -116,7 +116,7 @@ const SAYS_NOTHING: &[i64] = &[
 
 http::adapter!(WhatsappAdapter opens Whatsapp and reads webhooks with receive);
 
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -143,7 +143,7 @@ struct Whatsapp {
     messages: Url,
     phone_number_id: String,
     token: HeaderValue,
-    /// To be left out of what Graph says.
+    /// Removed from every text that Graph returns.
     access_token: SecretString,
     /// Keyed with the secret of the app.
     signature: Hmac<Sha256>,
@@ -199,11 +199,7 @@ impl Whatsapp {
         let Message::Chat { to, thread, text } = message else {
             return Err(http::wrong_channel("whatsapp", "chat", message));
         };
-        if text.chars().count() > TEXT_CHARS_MAX {
-            let reason =
-                format!("the text is longer than the {TEXT_CHARS_MAX} characters that WhatsApp takes");
-            return Err(Outcome::Rejected { reason });
-        }
+        http::check_length("text", text, TEXT_CHARS_MAX, "WhatsApp")?;
         let send = Send {
             messaging_product: "whatsapp",
             recipient_type: "individual",
@@ -216,7 +212,7 @@ impl Whatsapp {
         http::post(self.messages.clone(), Some(&self.token), &send)
     }
 
-    /// Verifies a webhook and reads it, or answers whether the address is ours.
+    /// Verifies a webhook and reads it, or responds to a challenge.
     fn receive(&self, webhook: &InboundWebhook<'_>) -> Result<Received, CallbackRefused> {
         if webhook.is_get {
             return self.subscribe(webhook.query);
@@ -241,7 +237,7 @@ impl Whatsapp {
             || !inbound::is_same(&field("hub.verify_token")?, &self.verify_token)
         {
             return Err(inbound::forged(
-                "`hub.verify_token` is not this account's; is it the `verify_token` of its secret?",
+                "`hub.verify_token` is not this account's; set it to the `verify_token` of its secret",
             ));
         }
         inbound::challenge(&field("hub.challenge")?)
@@ -282,18 +278,18 @@ impl Whatsapp {
         for change in changes.filter(|change| change.field == "messages") {
             let value: Value<'_> = inbound::read(change.value.get().as_bytes(), "Meta")?;
             if value.metadata.phone_number_id != self.phone_number_id {
-                // An app has one address for all its numbers unless each is given its own.
+                // An app has one address for all its numbers, unless each number has its own.
                 if !value.messages.is_empty() {
                     let number = text::excerpt(&value.metadata.phone_number_id);
                     tracing::warn!(
                         ours = self.phone_number_id,
-                        "messages to number {number} came to the webhook of another number, and nobody answers them; give each number its own webhook"
+                        "messages to number {number} arrived at the webhook of another number and are ignored; give each number its own webhook"
                     );
                 }
                 continue;
             }
             for message in value.messages {
-                messages.extend(heard(message.get().as_bytes())?);
+                messages.extend(inbound_message(message.get().as_bytes())?);
             }
             for status in value.statuses {
                 reports.push(status.report()?);
@@ -321,22 +317,22 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     let Some(Refusal { error }) = is_refusal.then(|| http::json(answer)).flatten() else {
         return http::judge(answer, now, message_id);
     };
-    let reason = format!("WhatsApp says {}", error.words());
+    let reason = format!("WhatsApp says {}", error.describe());
     match (error.code, error.error_subcode) {
         (100, Some(33)) => http::not_sent(format!("the account is refused: {reason}")),
         (code, _) if REFUSES_MESSAGE.contains(&code) => Outcome::Rejected { reason },
         (code, _) if REFUSES_ACCOUNT.contains(&code) => {
             http::not_sent(format!("the account is refused: {reason}"))
         }
-        (code, _) if ASKS_FOR_PATIENCE.contains(&code) => {
+        (code, _) if RATE_LIMITED.contains(&code) => {
             Outcome::NotSent { reason, retry_after: answer.retry_after(now) }
         }
-        (code, _) if SAYS_NOTHING.contains(&code) => Outcome::Unknown { reason },
+        (code, _) if INTERNAL_ERRORS.contains(&code) => Outcome::Unknown { reason },
         _ => http::judge(answer, now, |_| None),
     }
 }
 
-/// WhatsApp's name for the message.
+/// WhatsApp's id of the message.
 fn message_id(answer: &Answer) -> Option<String> {
     #[derive(Deserialize)]
     struct Sent {
@@ -350,7 +346,7 @@ fn message_id(answer: &Answer) -> Option<String> {
     Some(text::excerpt(&sent.messages.first()?.id)).filter(|id| !id.trim().is_empty())
 }
 
-/// What went wrong, in an answer and in a status.
+/// An error in an answer or a status.
 #[derive(Deserialize)]
 struct Failure {
     code: i64,
@@ -366,7 +362,7 @@ struct Details {
 }
 
 impl Failure {
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let title = self.message.as_ref().or(self.title.as_ref()).map(|title| format!(": {title}"));
         let details = self.error_data.as_ref().and_then(|data| data.details.as_ref());
         let details = details.map(|details| format!(" ({details})"));
@@ -374,7 +370,7 @@ impl Failure {
     }
 }
 
-/// How a message that we sent is doing.
+/// A status callback about a sent message.
 #[derive(Deserialize)]
 struct Status {
     id: String,
@@ -389,19 +385,19 @@ impl Status {
     fn report(self) -> Result<DeliveryReport, CallbackRefused> {
         let at = self.timestamp.and_then(|seconds| Timestamp::from_second(seconds.parse().ok()?).ok());
         Ok(DeliveryReport {
-            // Somebody else may send from this number, with data of theirs.
+            // Other programs may send from this number, with other data.
             reply_id: self.biz_opaque_callback_data.and_then(|data| data.parse().ok()),
             provider_message_id: inbound::name("id", &self.id, inbound::MESSAGE_NAME_BYTES_MAX)?,
             proves_action: matches!(&*self.status, "sent" | "delivered" | "read" | "played"),
             status: inbound::name("status", &self.status, inbound::NAME_BYTES_MAX)?,
             at,
-            error: self.errors.first().map(Failure::words),
+            error: self.errors.first().map(Failure::describe),
         })
     }
 }
 
-/// What a person wrote, if that is what the message is.
-fn heard(message: &[u8]) -> Result<Option<InboundMessage>, CallbackRefused> {
+/// The message of a person, if it is one.
+fn inbound_message(message: &[u8]) -> Result<Option<InboundMessage>, CallbackRefused> {
     #[derive(Deserialize)]
     struct Kind {
         r#type: String,
@@ -409,7 +405,7 @@ fn heard(message: &[u8]) -> Result<Option<InboundMessage>, CallbackRefused> {
         from: Option<IgnoredAny>,
     }
     #[derive(Deserialize)]
-    struct Said {
+    struct TextMessage {
         from: String,
         id: String,
         text: Text,
@@ -424,15 +420,15 @@ fn heard(message: &[u8]) -> Result<Option<InboundMessage>, CallbackRefused> {
         id: Option<String>,
     }
     let kind: Kind = inbound::read(message, "Meta")?;
-    // Who hides their number cannot be answered at one.
+    // A sender without a number cannot receive a reply.
     if kind.r#type != "text" || kind.group_id.is_some() || kind.from.is_none() {
         return Ok(None);
     }
-    let said: Said = inbound::read(message, "Meta")?;
-    let Some(text) = inbound::words(&said.text.body) else { return Ok(None) };
-    let id = inbound::name("id", &said.id, inbound::MESSAGE_NAME_BYTES_MAX)?;
-    let from = inbound::name("from", &said.from, inbound::NAME_BYTES_MAX)?;
-    let is_quoted = said.context.is_some_and(|context| context.id.is_some());
+    let parsed: TextMessage = inbound::read(message, "Meta")?;
+    let Some(text) = inbound::clean_text(&parsed.text.body) else { return Ok(None) };
+    let id = inbound::name("id", &parsed.id, inbound::MESSAGE_NAME_BYTES_MAX)?;
+    let from = inbound::name("from", &parsed.from, inbound::NAME_BYTES_MAX)?;
+    let is_quoted = parsed.context.is_some_and(|context| context.id.is_some());
     Ok(Some(InboundMessage {
         sender_id: from.clone(),
         recipient_id: from,

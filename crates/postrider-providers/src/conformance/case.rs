@@ -1,12 +1,12 @@
-//! What can happen to a call, and what an adapter may say about it.
+//! The cases of the suite, and the outcomes that an adapter may report in each.
 
 use std::fmt;
 
 use postrider_model::{Finding, Outcome};
 
-/// What an adapter said, in one word.
+/// The kind of an outcome or a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OutcomeKind {
     /// [`Outcome::Delivered`].
     Delivered,
     /// [`Outcome::Rejected`].
@@ -23,7 +23,7 @@ pub enum Verdict {
     Unclear,
 }
 
-impl From<&Outcome> for Verdict {
+impl From<&Outcome> for OutcomeKind {
     fn from(outcome: &Outcome) -> Self {
         match outcome {
             Outcome::Delivered { .. } => Self::Delivered,
@@ -34,7 +34,7 @@ impl From<&Outcome> for Verdict {
     }
 }
 
-impl From<&Finding> for Verdict {
+impl From<&Finding> for OutcomeKind {
     fn from(finding: &Finding) -> Self {
         match finding {
             Finding::Done { .. } => Self::Done,
@@ -44,7 +44,7 @@ impl From<&Finding> for Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for OutcomeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Delivered => "delivered",
@@ -60,46 +60,46 @@ impl fmt::Display for Verdict {
 
 /// Declares the cases with their names and their rules, so that they stand in one table.
 macro_rules! cases {
-    ($($(#[$doc:meta])* $case:ident, $name:literal => [$($verdict:ident),+];)+) => {
-        /// Something that happens to a call, a repeat or a look-up.
+    ($($(#[$doc:meta])* $case:ident, $name:literal => [$($kind:ident),+];)+) => {
+        /// A behavior of the vendor during a call, a repeat or a look-up.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Case {
             $($(#[$doc])* $case),+
         }
 
         impl Case {
-            /// Every one of them, in the order in which they are run.
+            /// All cases, in the order in which they run.
             pub const ALL: &[Self] = &[$(Self::$case),+];
 
-            /// As the report calls it.
+            /// Name in the report.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$case => $name),+ }
             }
 
-            /// What an adapter may say, unless its vendor documents otherwise.
+            /// The results that an adapter may report, unless its vendor documents otherwise.
             #[must_use]
-            pub const fn rule(self) -> &'static [Verdict] {
-                match self { $(Self::$case => &[$(Verdict::$verdict),+]),+ }
+            pub const fn rule(self) -> &'static [OutcomeKind] {
+                match self { $(Self::$case => &[$(OutcomeKind::$kind),+]),+ }
             }
         }
     };
 }
 
 cases! {
-    /// The vendor says yes.
+    /// The vendor accepts the message.
     Success, "success" => [Delivered];
-    /// The vendor says no to this message.
+    /// The vendor refuses this message.
     Refusal, "refusal" => [Rejected];
     /// 429, with the time to wait.
     Busy, "429 with Retry-After" => [NotSent];
-    /// 500. Who knows what it did before.
+    /// 500. The vendor may have acted before.
     ServerError, "500" => [Unknown];
-    /// 503 from something in between, with a page.
+    /// 503 with a page, from a proxy between.
     Unavailable, "503 with a page" => [Unknown];
-    /// The request arrives, and nothing comes back.
+    /// The request arrives, and the server sends nothing.
     Slow, "no answer in time" => [Unknown];
-    /// Nobody listens.
+    /// No server listens.
     ConnectionRefused, "connection refused" => [NotSent];
     /// The request is read, and the connection closed.
     CutBeforeAnswer, "cut before the first byte" => [Unknown];
@@ -123,17 +123,17 @@ cases! {
     RedirectFound, "302 to another server" => [Rejected, NotSent, Unknown];
     /// Two calls; on a connection that served one already, the second is cut.
     KeptConnection, "a kept connection dies" => [Delivered, Unknown];
-    /// 500 to what comes before the action.
+    /// 500 to the preparation.
     PreparationRefused, "500 to the preparation" => [NotSent];
-    /// What comes before the action is cut.
+    /// The preparation is cut.
     PreparationCut, "preparation cut" => [NotSent];
-    /// A repeat is asked of a vendor that takes none.
+    /// A repeat at a vendor that takes none.
     RepeatNotTaken, "repeat: not taken" => [Unclear];
-    /// The vendor recognises the repeat, or does it now.
+    /// The vendor recognises the repeat, or acts now.
     RepeatAccepted, "repeat: success" => [Done];
-    /// The vendor says no to this very message.
+    /// The vendor refuses this very message.
     RepeatRefused, "repeat: refusal" => [Absent, Unclear];
-    /// 429: this says nothing about the first time.
+    /// 429: it proves nothing about the first call.
     RepeatBusy, "repeat: 429" => [Unclear];
     /// 500.
     RepeatServerError, "repeat: 500" => [Unclear];
@@ -149,7 +149,7 @@ cases! {
     LookUpBusy, "look-up: 429" => [Unclear];
     /// 500.
     LookUpServerError, "look-up: 500" => [Unclear];
-    /// 401: it says nothing about the item.
+    /// 401: it proves nothing about the item.
     LookUpForbidden, "look-up: 401" => [Unclear];
     /// The connection is reset.
     LookUpCut, "look-up: cut" => [Unclear];
@@ -163,8 +163,8 @@ impl Case {
         self.name().starts_with("repeat:")
     }
 
-    /// Whether the vendor is asked after a call was cut.
-    pub(super) fn is_question(self) -> bool {
+    /// Whether the adapter looks the item up after a call was cut.
+    pub(super) fn is_look_up(self) -> bool {
         self.name().starts_with("look-up:")
     }
 }

@@ -1,94 +1,103 @@
-//! What is wrong with what happened in a case: what was said, what arrived, and where the key was.
+//! Compares a trial with the rule of its case: the reported result, the requests that arrived, and the key in them.
 
 use secrecy::ExposeSecret;
 
 use super::{
     DROPPED_AFTER,
-    case::{Case, Verdict},
+    case::{Case, OutcomeKind},
     http::Request,
-    play::{Said, Trial},
     report::CaseReport,
     server::Kind,
     subject::Subject,
+    trial::{Reported, Trial},
 };
 
-/// What a client may have taken of an answer without end before it closed. The system's own buffers hold most of it.
+/// Maximum bytes of an endless answer that a client may take before it closes. The system's buffers hold most of them.
 const TAKEN_BYTES_MAX: usize = 16 << 20;
 
 /// Headers that belong to a connection, not to a message.
 const OF_THE_CONNECTION: &[&str] = &["host", "connection"];
 
-/// Compares a trial with what must be.
+/// Compares a trial with the rule of its case.
 pub(super) fn examine(subject: &Subject, case: Case, trial: &Trial) -> CaseReport {
     let (expected, because) = subject.expects(case);
     let mut problems = Vec::new();
-    for said in &trial.said {
-        problems.extend(wrong_words(subject, case, &expected, said.as_ref(), trial));
+    for reported in &trial.reported {
+        problems.extend(outcome_problems(subject, case, &expected, reported.as_ref(), trial));
     }
-    problems.extend(wrong_requests(subject, case, trial));
-    let got = trial.said.last().and_then(Option::as_ref).map(|said| (said.verdict, said.words.clone()));
-    let actions = trial.seen.count(Kind::Action);
+    problems.extend(request_problems(subject, case, trial));
+    let got = trial
+        .reported
+        .last()
+        .and_then(Option::as_ref)
+        .map(|reported| (reported.kind, reported.words.clone()));
+    let actions = trial.traffic.count(Kind::Action);
     CaseReport {
         case,
         expected,
         because: because.map(str::to_owned),
-        // The worker drops such a call, and the item is in doubt: this is as good as saying so.
+        // The worker drops such a call, and the item is in doubt: this equals the outcome `Unknown`.
         got: got
-            .or((case == Case::Slow).then(|| (Verdict::Unknown, "dropped when its time was up".to_owned()))),
+            .or((case == Case::Slow)
+                .then(|| (OutcomeKind::Unknown, "dropped when its time was up".to_owned()))),
         actions,
-        others: trial.seen.requests.len() - actions,
-        connections: trial.seen.connections,
+        others: trial.traffic.requests.len() - actions,
+        connections: trial.traffic.connections,
         problems,
     }
 }
 
-fn wrong_words(
+fn outcome_problems(
     subject: &Subject,
     case: Case,
-    expected: &[Verdict],
-    said: Option<&Said>,
+    expected: &[OutcomeKind],
+    reported: Option<&Reported>,
     trial: &Trial,
 ) -> Vec<String> {
-    let Some(said) = said else {
-        let in_doubt = case == Case::Slow && expected.contains(&Verdict::Unknown);
-        return if in_doubt { vec![] } else { vec![format!("nothing was said within {DROPPED_AFTER:?}")] };
+    let Some(reported) = reported else {
+        let in_doubt = case == Case::Slow && expected.contains(&OutcomeKind::Unknown);
+        return if in_doubt {
+            vec![]
+        } else {
+            vec![format!("no outcome was reported within {DROPPED_AFTER:?}")]
+        };
     };
     let mut problems = Vec::new();
-    if !expected.contains(&said.verdict) {
+    if !expected.contains(&reported.kind) {
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
         problems.push(format!(
-            "expected {}, and it said {}: {}",
+            "expected {}, but the adapter reported {}: {}",
             expected.join(" or "),
-            said.verdict,
-            said.words
+            reported.kind,
+            reported.words
         ));
     }
-    if said.words.trim().is_empty() {
-        problems.push(format!("it said {} and did not say why", said.verdict));
+    if reported.words.trim().is_empty() {
+        problems.push(format!("the adapter reported {} without a reason", reported.kind));
     }
     let repeats = |secret: &String| {
-        said.words.contains(secret) || said.message_id.as_ref().is_some_and(|id| id.contains(secret))
+        reported.words.contains(secret) || reported.message_id.as_ref().is_some_and(|id| id.contains(secret))
     };
     if secrets(subject).iter().any(repeats) {
-        problems.push("what it said repeats the secret of the account".to_owned());
+        problems.push("the reported text repeats the secret of the account".to_owned());
     }
-    if case == Case::Busy && said.verdict == Verdict::NotSent && said.retry_after != subject.busy.1 {
+    if case == Case::Busy && reported.kind == OutcomeKind::NotSent && reported.retry_after != subject.busy.1 {
         problems.push(format!(
-            "the vendor wants to be asked again after {:?}, and it said {:?}",
-            subject.busy.1, said.retry_after
+            "the vendor asked to wait {:?}, but the adapter reported {:?}",
+            subject.busy.1, reported.retry_after
         ));
     }
-    if matches!(said.verdict, Verdict::Delivered | Verdict::Done)
+    if matches!(reported.kind, OutcomeKind::Delivered | OutcomeKind::Done)
         && let Some(wanted) = message_id(subject, case, trial)
-        && said.message_id.as_ref() != Some(&wanted)
+        && reported.message_id.as_ref() != Some(&wanted)
     {
-        let named = said.message_id.as_deref().unwrap_or_default();
-        problems.push(format!("the vendor calls it `{wanted}`, and it said `{named}`"));
+        let named = reported.message_id.as_deref().unwrap_or_default();
+        problems.push(format!("the vendor's id is `{wanted}`, but the adapter reported `{named}`"));
     }
     problems
 }
 
-/// What must not be said: the secret, and each part of one that is a JSON object.
+/// The texts that no outcome may contain: the secret, and each part of a secret that is a JSON object.
 fn secrets(subject: &Subject) -> Vec<String> {
     let secret = subject.secret.expose_secret();
     let parts: Vec<serde_json::Value> = match serde_json::from_str(secret) {
@@ -99,63 +108,63 @@ fn secrets(subject: &Subject) -> Vec<String> {
     std::iter::once(secret).chain(parts).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// The vendor's name for the message, where its last answer was good and whole.
+/// The vendor's id of the message, if its last answer was a complete success.
 fn message_id(subject: &Subject, case: Case, trial: &Trial) -> Option<String> {
-    let last = &trial.seen.requests.last()?.request;
-    match (case, &subject.question) {
+    let last = &trial.traffic.requests.last()?.request;
+    match (case, &subject.look_up) {
         (Case::Success | Case::KeptConnection | Case::RepeatAccepted, _) => {
             (subject.accepts)(last).message_id
         }
-        (Case::LookUpFound, Some(question)) => (question.found)(last).message_id,
+        (Case::LookUpFound, Some(look_up)) => (look_up.found)(last).message_id,
         _ => None,
     }
 }
 
-fn wrong_requests(subject: &Subject, case: Case, trial: &Trial) -> Vec<String> {
-    let seen = &trial.seen;
+fn request_problems(subject: &Subject, case: Case, trial: &Trial) -> Vec<String> {
+    let traffic = &trial.traffic;
     let mut problems = Vec::new();
 
-    // One action per call, and one per repeat. Whatever comes before an action that never came, and a look-up, are none.
-    let is_doubt = case.is_repeat() || case.is_question();
+    // One action per call, and one per repeat. A preparation without an action and a look-up are not actions.
+    let is_doubt = case.is_repeat() || case.is_look_up();
     let calls = match case {
         Case::ConnectionRefused | Case::PreparationRefused | Case::PreparationCut => 0,
         _ => trial.keys.len(),
     };
     let repeats = usize::from(case.is_repeat() && case != Case::RepeatNotTaken);
     for (stage, what, wanted) in [(0, "call", calls), (1, "repeat", repeats)] {
-        let came = seen.actions(stage).count();
+        let came = traffic.actions(stage).count();
         if came != wanted && (stage == 0 || is_doubt) {
-            problems.push(format!("{came} requests that act arrived for the {what}, and not {wanted}"));
+            problems.push(format!("{came} requests that act arrived for the {what} instead of {wanted}"));
         }
     }
-    if case.is_question() && seen.count(Kind::Question) == 0 {
-        problems.push("nobody asked the vendor".to_owned());
+    if case.is_look_up() && traffic.count(Kind::LookUp) == 0 {
+        problems.push("the adapter sent no look-up".to_owned());
     }
-    if case == Case::RepeatNotTaken && seen.requests.iter().any(|received| received.stage > 0) {
-        problems.push("the manifest says that there are no repeats, and there was a request".to_owned());
+    if case == Case::RepeatNotTaken && traffic.requests.iter().any(|received| received.stage > 0) {
+        problems.push("the manifest excludes repeats, but a request arrived".to_owned());
     }
-    // A connection without a request is one on which something was tried again.
-    if seen.connections > seen.requests.len() {
-        problems.push(format!("{} connections for {} requests", seen.connections, seen.requests.len()));
+    // A connection without a request means that the client retried.
+    if traffic.connections > traffic.requests.len() {
+        problems.push(format!("{} connections for {} requests", traffic.connections, traffic.requests.len()));
     }
     if trial.elsewhere > 0 {
-        problems.push("it followed the redirect".to_owned());
+        problems.push("the adapter followed the redirect".to_owned());
     }
-    if seen.bytes_written > TAKEN_BYTES_MAX {
-        problems.push(format!("it read {} MiB of an answer that does not end", seen.bytes_written >> 20));
+    if traffic.bytes_written > TAKEN_BYTES_MAX {
+        problems.push(format!("the adapter read {} MiB of an endless answer", traffic.bytes_written >> 20));
     }
-    problems.extend(wrong_keys(subject, trial));
-    let mut stages = seen.actions(0).zip(seen.actions(1));
+    problems.extend(key_problem(subject, trial));
+    let mut stages = traffic.actions(0).zip(traffic.actions(1));
     if let Some(difference) = stages.find_map(|(call, repeat)| difference(subject, call, repeat)) {
-        problems.push(format!("the repeat is not the call: {difference}"));
+        problems.push(format!("the repeat differs from the call: {difference}"));
     }
     problems
 }
 
 /// Every reservation's key, once per stage, in the order of the calls.
-fn wrong_keys(subject: &Subject, trial: &Trial) -> Option<String> {
+fn key_problem(subject: &Subject, trial: &Trial) -> Option<String> {
     for stage in [0, 1] {
-        for (request, key) in trial.seen.actions(stage).zip(&trial.keys) {
+        for (request, key) in trial.traffic.actions(stage).zip(&trial.keys) {
             if !subject.key.is_in(request, key) {
                 return Some(format!(
                     "{} {} does not carry the key {}",
@@ -181,12 +190,12 @@ fn difference(subject: &Subject, call: &Request, repeat: &Request) -> Option<Str
         return Some(format!("{} {} became {} {}", call.method, call.path, repeat.method, repeat.path));
     }
     if call.body != repeat.body {
-        return Some("its body is another".to_owned());
+        return Some("the body differs".to_owned());
     }
     let (before, after) = (headers(call), headers(repeat));
     let (name, _) = before
         .iter()
         .find(|header| !after.contains(header))
         .or_else(|| after.iter().find(|header| !before.contains(header)))?;
-    Some(format!("header `{name}` is another"))
+    Some(format!("header `{name}` differs"))
 }

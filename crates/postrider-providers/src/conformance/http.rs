@@ -1,4 +1,4 @@
-//! Requests as they were on the wire, and answers as a vendor writes them.
+//! Requests as they arrived, and answers as a vendor sends them.
 
 use serde::Serialize;
 use tokio::{io::AsyncReadExt, net::TcpStream};
@@ -38,7 +38,7 @@ impl Request {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The next request of a connection; nothing when the client has closed, or does not speak HTTP.
+    /// Reads the next request of a connection; `None` when the client closed it, or does not speak HTTP.
     pub(super) async fn read(stream: &mut TcpStream) -> Option<Self> {
         let mut bytes = Vec::new();
         let end = loop {
@@ -121,7 +121,7 @@ impl Answer {
     /// An answer in JSON.
     #[must_use]
     pub fn json(status: u16, body: &impl Serialize) -> Self {
-        // What cannot be written as JSON is no answer that a test would want, and arrives empty.
+        // A value that cannot be written as JSON is a mistake of the test, and becomes an empty body.
         Self::text(status, "application/json", &serde_json::to_string(body).unwrap_or_default())
     }
 
@@ -138,14 +138,14 @@ impl Answer {
         self
     }
 
-    /// What the adapter must report as the vendor's name for the message.
+    /// Sets the vendor's id of the message, which the adapter must report.
     #[must_use]
     pub fn with_message_id(mut self, id: &str) -> Self {
         self.message_id = Some(id.to_owned());
         self
     }
 
-    /// As it stands on the wire, split where the body begins.
+    /// The bytes of head and body.
     pub(super) fn wire(&self) -> (Vec<u8>, Vec<u8>) {
         (self.head(self.body.len()), self.body.clone())
     }
@@ -156,7 +156,7 @@ impl Answer {
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        // A 204 has no body, and says so by itself.
+        // A 204 has no body and no length.
         if self.status != 204 {
             head.push_str(&format!("content-length: {length}\r\n"));
         }

@@ -1,14 +1,14 @@
-//! One suite for every adapter: ours, and those of programs that use Postrider as a library.
+//! One suite for every adapter: the standard ones, and those of programs that use Postrider as a library.
 //!
 //! ```text
 //! Reservations ──a committed row──▶ Provider::call ──HTTP──▶ the suite's server, which answers, or fails in one exact way
 //!                                        │                            │
-//!                                        └─ what the adapter says ─▶ Report ◀─ what arrived at the socket
+//!                                        └── reported outcome ──▶ Report ◀── requests at the socket
 //! ```
 //!
-//! Each [`Case`] is one thing that happens to a call. The adapter must say the right one of the four outcomes about it, exactly
-//! one request that acts must have arrived, and it must carry the key where the vendor takes one. Where the manifest says that
-//! the resolver may repeat a call or look it up, that is tried as well: a repeat has the same bytes as the call.
+//! Each [`Case`] is one behavior of the vendor. The adapter must report the right one of the four outcomes, exactly
+//! one request that acts must have arrived, and it must carry the key if the vendor takes one. If the manifest permits
+//! the resolver to repeat a call or to look it up, the suite tests that as well: a repeat has the same bytes as the call.
 //!
 //! ```no_run
 //! use postrider_model::Message;
@@ -34,17 +34,17 @@
 mod case;
 mod examine;
 mod http;
-mod play;
 mod private;
 mod report;
 mod reservations;
 mod server;
 mod subject;
+mod trial;
 
 use std::{io, time::Duration};
 
 pub use self::{
-    case::{Case, Verdict},
+    case::{Case, OutcomeKind},
     http::{Answer, Request},
     report::{CaseReport, NotConforming, Report},
     reservations::{NoReservations, Reservations},
@@ -55,22 +55,22 @@ use crate::{
     provider::InvalidAccount,
 };
 
-/// How long a call of [`client`] may take: short enough to wait for, long enough for a busy machine.
+/// Time limit of a call by [`client`]: short enough for tests of timeouts, long enough for a busy machine.
 pub const CALL_WITHIN: Duration = Duration::from_secs(4);
 
-/// When the suite gives up on a call, as the worker does.
+/// Time after which the suite drops a call, as the worker does.
 const DROPPED_AFTER: Duration = Duration::from_secs(12);
 
-/// Why the suite could not be run.
+/// An error of the suite itself.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotRun {
-    /// There is nothing to call with.
+    /// There are no reservations to call with.
     #[error(transparent)]
     NoReservations(#[from] NoReservations),
     /// The adapter does not open the account that leads to the suite's server.
     #[error("the adapter refuses the account that leads to the suite's server")]
     Account(#[from] InvalidAccount),
-    /// What the subject says and what the manifest says do not fit together.
+    /// The subject and the manifest contradict each other.
     #[error("{0}")]
     Contradiction(String),
     /// The suite's server has no socket.
@@ -84,16 +84,16 @@ pub fn client() -> Result<GuardedClient, NoClient> {
     GuardedClient::new(Policy { allow_private: true }, limits)
 }
 
-/// Runs an adapter through every case that makes sense for it. The error is that the suite itself could not go on; what is wrong
-/// with the adapter is in the report.
+/// Runs every case that applies to an adapter. The error is an error of the suite itself; the problems of the adapter are in the
+/// report.
 pub async fn run(subject: &Subject, reservations: &Reservations) -> Result<Report, CannotRun> {
     subject.check().map_err(CannotRun::Contradiction)?;
-    let needed = subject.cases().map(play::calls).sum();
+    let needed = subject.cases().map(trial::calls).sum();
     let mut free = reservations.take(&subject.message, needed).await?;
     let mut cases = Vec::new();
     for case in subject.cases() {
-        let own = free.split_off(free.len().saturating_sub(play::calls(case)));
-        let trial = play::play(subject, case, own, reservations).await?;
+        let own = free.split_off(free.len().saturating_sub(trial::calls(case)));
+        let trial = trial::run(subject, case, own, reservations).await?;
         cases.push(examine::examine(subject, case, &trial));
     }
     Ok(Report { adapter: subject.adapter.manifest().name, cases })

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use postrider_model::ids::TenantId;
 use postrider_store::embedded::{Cluster, EmbeddedError, Options, Stopped};
 
-/// How the directories are called: then the id of the process, and something new.
+/// Prefix of the directories; the process id and a unique part follow.
 const PREFIX: &str = "postrider-conformance-";
 
-/// A cluster that ends with its owner. Everything here blocks.
-pub(super) struct Private {
+/// A cluster that stops when this value is dropped. All functions block.
+pub(super) struct PrivateCluster {
     cluster: Option<Cluster>,
 }
 
-impl Private {
-    /// Starts one below this directory, and ends those that a killed process has left behind there.
+impl PrivateCluster {
+    /// Starts a cluster below this directory, and removes clusters there that killed processes left behind.
     pub fn start(below: &Path) -> Result<Self, EmbeddedError> {
         for left_behind in abandoned(below) {
             if let Ok(cluster) = start_in(left_behind) {
@@ -31,10 +31,10 @@ impl Private {
     }
 }
 
-impl Drop for Private {
+impl Drop for PrivateCluster {
     fn drop(&mut self) {
         if let Some(cluster) = self.cluster.take() {
-            // There may be a runtime around us that does not like to wait.
+            // The caller may be an async runtime, which must not block.
             let _ = std::thread::spawn(move || end(cluster)).join();
         }
     }
@@ -55,7 +55,7 @@ fn end(cluster: Cluster) {
     }
 }
 
-/// Directories of processes that are gone, where the system tells which are.
+/// Directories of processes that no longer run, on systems with `/proc`.
 fn abandoned(below: &Path) -> Vec<PathBuf> {
     let processes = Path::new("/proc");
     let is_gone = |name: &str| {
@@ -75,14 +75,14 @@ mod tests {
 
     use super::*;
 
-    /// Whether a process does something; one that has ended may still wait for somebody to hear of it.
+    /// Whether a process runs. A zombie does not.
     fn runs(process: u32) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
     }
 
     #[test]
-    fn a_cluster_ends_with_its_owner_and_takes_what_was_left_behind_with_it() {
+    fn a_cluster_ends_with_its_owner_and_its_start_removes_abandoned_clusters() {
         let below = tempfile::tempdir().unwrap();
         // The server may run as another user.
         std::fs::set_permissions(below.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -94,15 +94,15 @@ mod tests {
         drop(left_behind);
         assert!(runs(postmaster));
 
-        let private = Private::start(below.path()).unwrap();
+        let private = PrivateCluster::start(below.path()).unwrap();
         let begun = std::time::Instant::now();
         while runs(postmaster) {
-            assert!(begun.elapsed().as_secs() < 60, "it does not end");
+            assert!(begun.elapsed().as_secs() < 60, "the abandoned cluster does not stop");
             std::thread::yield_now();
         }
         assert_eq!(entries(), 1);
-        // One that is in use is left alone.
-        drop(Private::start(below.path()).unwrap());
+        // A cluster that is in use stays.
+        drop(PrivateCluster::start(below.path()).unwrap());
         assert_eq!(entries(), 1);
         drop(private);
         assert_eq!(entries(), 0);

@@ -1,27 +1,27 @@
-//! What the suite found.
+//! The result of the suite.
 
 use std::fmt;
 
-use super::case::{Case, Verdict};
+use super::case::{Case, OutcomeKind};
 
-/// What became of one case.
+/// The result of one case.
 #[derive(Debug, Clone)]
 pub struct CaseReport {
-    /// Which one.
+    /// The case.
     pub case: Case,
-    /// What may be said about it.
-    pub expected: Vec<Verdict>,
-    /// Why that is not the rule, where it is not.
+    /// Results that the adapter may report.
+    pub expected: Vec<OutcomeKind>,
+    /// Reason for an exception from the rule, if there is one.
     pub because: Option<String>,
-    /// What was said, with its details; `None` when nothing was said in time.
-    pub got: Option<(Verdict, String)>,
-    /// How many requests that act arrived at the socket.
+    /// The reported result with its text; `None` if the adapter reported nothing in time.
+    pub got: Option<(OutcomeKind, String)>,
+    /// Number of requests that act.
     pub actions: usize,
-    /// How many others did.
+    /// Number of other requests.
     pub others: usize,
-    /// How many connections were made.
+    /// Number of connections.
     pub connections: usize,
-    /// What is wrong; nothing when the case passed.
+    /// Problems of the adapter; empty if the case passed.
     pub problems: Vec<String>,
 }
 
@@ -35,30 +35,30 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether all cases passed.
     #[must_use]
     pub fn is_passed(&self) -> bool {
         self.cases.iter().all(|case| case.problems.is_empty())
     }
 
-    /// `Ok` when nothing is wrong; otherwise an error that shows the whole table.
+    /// `Ok` if all cases passed; otherwise an error that shows the whole table.
     pub fn passed(self) -> Result<(), NotConforming> {
         if self.is_passed() { Ok(()) } else { Err(NotConforming(self)) }
     }
 
-    /// What is wrong in one case, when it was run.
+    /// The problems of one case, if it ran.
     #[must_use]
     pub fn problems(&self, case: Case) -> Option<&[String]> {
         self.cases.iter().find(|report| report.case == case).map(|report| report.problems.as_slice())
     }
 }
 
-/// An adapter that does not do what the worker relies on. The message is the table of all cases.
+/// An adapter that violates a rule on which the worker relies. The message is the table of all cases.
 #[derive(thiserror::Error)]
 #[error("{0}")]
 pub struct NotConforming(pub Report);
 
-// A test that unwraps shows this.
+// A test that unwraps prints this.
 impl fmt::Debug for NotConforming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -78,12 +78,12 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "       {:<28} {:<28} {:<10} {:>7} {:>6} {:>11}",
-            "case", "expected", "said", "actions", "others", "connections"
+            "case", "expected", "reported", "actions", "others", "connections"
         )?;
         for report in &self.cases {
             let mark = if report.problems.is_empty() { "ok" } else { "FAILED" };
             let expected: Vec<String> = report.expected.iter().map(ToString::to_string).collect();
-            let got = report.got.as_ref().map_or("nothing".to_owned(), |(verdict, _)| verdict.to_string());
+            let got = report.got.as_ref().map_or("nothing".to_owned(), |(kind, _)| kind.to_string());
             let CaseReport { case, actions, others, connections, .. } = report;
             writeln!(
                 f,

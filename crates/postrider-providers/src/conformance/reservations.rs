@@ -1,4 +1,4 @@
-//! Reservations and doubts for the suite, made the only way there is: committed rows of a real database.
+//! Reservations and doubts for the suite, from committed rows of a real database, because there is no other way to get one.
 
 use std::time::Duration;
 
@@ -22,22 +22,22 @@ use postrider_store::{
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::private::Private;
+use super::private::PrivateCluster;
 
-/// Who reserves, settles and looks.
+/// Name under which the suite reserves, settles and looks up.
 const ACTOR: &str = "conformance";
 /// The database in a private cluster.
 const DATABASE: &str = "conformance";
 /// Longer than any run of the suite.
 const LEASE: Duration = Duration::from_secs(600);
 
-/// Why there are no reservations.
+/// Reservations could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NoReservations {
     /// No private Postgres could be started.
     #[error("no private Postgres could be started; install it, or use `Reservations::in_database`")]
     NoCluster(#[from] EmbeddedError),
-    /// The database does not do what the suite needs.
+    /// A statement of the suite failed.
     #[error("the suite's database failed")]
     Database(#[from] StoreError),
     /// Something else.
@@ -45,24 +45,24 @@ pub enum NoReservations {
     Other(String),
 }
 
-/// Where reservations come from. Dropping it stops the private cluster and removes it.
+/// The source of reservations. Dropping it stops the private cluster and removes it.
 pub struct Reservations {
     pool: Pool,
-    /// One at a time: a claim takes whatever is there.
-    turn: Mutex<()>,
+    /// Serializes claims, because a claim takes any job of the tenant.
+    claiming: Mutex<()>,
     tenant: TenantId,
     workspace: WorkspaceId,
-    /// A name that no vendor has, so that nobody else's doubts are ever taken.
+    /// A name that no vendor has, so that the suite never claims doubts of other tenants.
     provider: String,
     key: MasterKey,
-    // Last, so that it goes after the connections.
-    _private: Option<Private>,
+    // Last, so that it is dropped after the connections.
+    _private: Option<PrivateCluster>,
 }
 
 impl Reservations {
     /// Starts a Postgres for this suite alone in a temporary directory. It takes a few seconds.
     pub async fn start() -> Result<Self, NoReservations> {
-        let private = tokio::task::spawn_blocking(|| Private::start(&std::env::temp_dir())).await;
+        let private = tokio::task::spawn_blocking(|| PrivateCluster::start(&std::env::temp_dir())).await;
         let private = private.map_err(|error| NoReservations::Other(error.to_string()))??;
         let (maintenance, url) = (private.url(SUPERUSER, "postgres"), private.url(SUPERUSER, DATABASE));
         provision::ensure_database(&maintenance, DATABASE).await?;
@@ -70,14 +70,14 @@ impl Reservations {
         Self::with(&url, Some(private)).await
     }
 
-    /// Uses a database that is there and made for tests. It is migrated where it is not; the suite adds a tenant of its own, and
-    /// touches no other. `url` is that of an administrator, as for `postrider migrate`.
+    /// Uses an existing database for tests. The suite migrates it if needed, adds a tenant of its own, and touches no other
+    /// tenant. `url` is that of an administrator, as for `postrider migrate`.
     pub async fn in_database(url: &str) -> Result<Self, NoReservations> {
         migrate::run(url).await?;
         Self::with(url, None).await
     }
 
-    async fn with(url: &str, private: Option<Private>) -> Result<Self, NoReservations> {
+    async fn with(url: &str, private: Option<PrivateCluster>) -> Result<Self, NoReservations> {
         let pool = pool::connect(url, pool::Settings::default()).await?;
         let key = MasterKey::generate().map_err(|error| NoReservations::Other(error.to_string()))?;
         let provider = format!("conformance_{}", TenantId::new().0.simple());
@@ -95,13 +95,13 @@ impl Reservations {
         };
         accounts::create(&mut transaction, &key, &account, ACTOR).await?;
         pool::commit(transaction).await?;
-        Ok(Self { pool, turn: Mutex::default(), tenant, workspace, provider, key, _private: private })
+        Ok(Self { pool, claiming: Mutex::default(), tenant, workspace, provider, key, _private: private })
     }
 
-    /// So many reservations for a message, each with a key of its own.
+    /// This many reservations for a message, each with its own key.
     pub async fn take(&self, message: &Message, count: usize) -> Result<Vec<Reservation>, NoReservations> {
-        let _turn = self.turn.lock().await;
-        // Campaigns have no chat. An adapter sees no difference: a reservation is a reservation.
+        let _claiming = self.claiming.lock().await;
+        // Campaigns have no chat channel. For an adapter the reservation of a social post is the same.
         let channel = match message.channel() {
             Channel::Chat => Channel::Social,
             channel => channel,
@@ -118,8 +118,8 @@ impl Reservations {
                 jobs::release(&self.pool, ACTOR, claimed.hold, Duration::ZERO).await?;
             }
         }
-        let job =
-            job.ok_or_else(|| NoReservations::Other("somebody else took the suite's job".to_owned()))?;
+        let job = job
+            .ok_or_else(|| NoReservations::Other("another worker claimed the suite's send job".to_owned()))?;
         let plan = |item_id| PlannedItem {
             item_id,
             outbox_id: OutboxId::new(),
@@ -140,7 +140,7 @@ impl Reservations {
         yours.collect()
     }
 
-    /// Writes down what became of a reservation.
+    /// Records the outcome of a reservation.
     pub(super) async fn settle(
         &self,
         reservation: Reservation,
@@ -151,16 +151,17 @@ impl Reservations {
         Ok(())
     }
 
-    /// Puts an item in doubt, and takes the doubt as the resolver does.
+    /// Puts an item in doubt, and claims the doubt as the resolver does.
     pub async fn doubt(&self, reservation: Reservation) -> Result<HeldDoubt, NoReservations> {
-        let _turn = self.turn.lock().await;
+        let _claiming = self.claiming.lock().await;
         let id = reservation.outbox_id();
-        self.settle(reservation, Outcome::Unknown { reason: "the suite wants it so".to_owned() }).await?;
-        // With those of earlier calls that nobody wants to know about.
+        self.settle(reservation, Outcome::Unknown { reason: "the suite puts this item in doubt".to_owned() })
+            .await?;
+        // Also claims doubts of earlier calls, which are ignored.
         let held =
             resolving::claim(&self.pool, ACTOR, &self.key, &[&self.provider], 1000, LEASE, &[]).await?;
         let ours = held.into_iter().map(|claimed| claimed.doubt).find(|doubt| doubt.outbox_id() == id);
-        ours.ok_or_else(|| NoReservations::Other(format!("item {id} is in doubt, and cannot be claimed")))
+        ours.ok_or_else(|| NoReservations::Other(format!("item {id} is in doubt and could not be claimed")))
     }
 
     async fn people(&self, list: &str, count: usize) -> Result<(), NoReservations> {
@@ -210,7 +211,7 @@ impl Reservations {
         Ok(pool::commit(transaction).await?)
     }
 
-    /// Every tenant but ours.
+    /// Every tenant except that of the suite.
     async fn others(&self) -> Result<Vec<TenantId>, NoReservations> {
         let mut transaction = pool::begin(&self.pool).await?;
         let tenants = tenants::list(&mut transaction).await?;

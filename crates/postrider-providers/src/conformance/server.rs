@@ -1,4 +1,4 @@
-//! The suite's server: plain TCP, HTTP/1.1 by hand, so that every fault is exact and every request is counted where it arrives.
+//! The suite's server: HTTP/1.1 directly over TCP, so that every fault is exact and every request is counted at the socket.
 
 use std::{
     io,
@@ -18,23 +18,23 @@ use tokio::{
 
 use super::http::{Answer, Request};
 
-/// Where an endless answer ends after all, for a client that would swallow it.
+/// Length of an endless answer, a limit for clients that read all of it.
 const ENDLESS_BYTES: usize = 64 << 20;
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It comes before the action, and does nothing to anybody.
+    /// Precedes the action and sends no message.
     Preparation,
-    /// It asks what became of an action.
-    Question,
-    /// It sends.
+    /// Looks an action up.
+    LookUp,
+    /// Sends the message.
     Action,
 }
 
-/// What the server does with a request that it has read to the end.
+/// The reaction of the server after it has read a request.
 #[derive(Debug, Clone)]
-pub(super) enum Then {
+pub(super) enum Reaction {
     /// Answers, and waits for the next one.
     Answer(Answer),
     /// Writes this, and closes.
@@ -43,23 +43,23 @@ pub(super) enum Then {
     Reset,
     /// Says nothing until the client gives up.
     Stall,
-    /// Writes the first part once and the second until the client has had enough.
+    /// Writes the first part once and the second until the client closes the connection.
     Endless(Vec<u8>, Vec<u8>),
 }
 
-/// When a request came.
+/// The position of a request in a trial.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment {
-    /// How often [`Server::next_stage`] was called.
+pub(super) struct Position {
+    /// Number of calls of [`Server::next_stage`] before.
     pub stage: usize,
-    /// How many actions came on the same connection before.
+    /// Number of earlier actions on the same connection.
     pub earlier: usize,
 }
 
-/// What the server does, request by request.
-pub(super) type Script = Arc<dyn Fn(&Request, Moment) -> (Kind, Then) + Send + Sync>;
+/// The reaction to each request.
+pub(super) type Script = Arc<dyn Fn(&Request, Position) -> (Kind, Reaction) + Send + Sync>;
 
-/// A request with its circumstances.
+/// A request with its kind and stage.
 #[derive(Debug, Clone)]
 pub(super) struct Received {
     pub kind: Kind,
@@ -67,16 +67,16 @@ pub(super) struct Received {
     pub request: Request,
 }
 
-/// All that a server saw.
+/// All that arrived at a server.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Traffic {
     pub connections: usize,
     pub requests: Vec<Received>,
-    /// How much of endless answers the client took.
+    /// Bytes of endless answers that the client took.
     pub bytes_written: usize,
 }
 
-impl Seen {
+impl Traffic {
     pub fn count(&self, kind: Kind) -> usize {
         self.requests.iter().filter(|received| received.kind == kind).count()
     }
@@ -90,13 +90,13 @@ impl Seen {
 struct Shared {
     script: Script,
     stage: AtomicUsize,
-    seen: Mutex<Seen>,
+    traffic: Mutex<Traffic>,
     last: Mutex<Option<SocketAddr>>,
 }
 
 impl Shared {
-    fn note(&self, change: impl FnOnce(&mut Seen)) {
-        change(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+    fn record(&self, change: impl FnOnce(&mut Traffic)) {
+        change(&mut self.traffic.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -114,7 +114,7 @@ impl Server {
         let shared = Arc::new(Shared {
             script,
             stage: AtomicUsize::new(0),
-            seen: Mutex::default(),
+            traffic: Mutex::default(),
             last: Mutex::default(),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
@@ -129,15 +129,15 @@ impl Server {
         self.shared.stage.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Everything that arrived. A last connection of our own stands in the queue behind all others: when the server has come to
-    /// it, nothing that was sent before is missing.
-    pub async fn seen(self) -> io::Result<Seen> {
+    /// Stops the server and returns all that arrived. A last connection waits in the queue behind all others: when the server
+    /// accepts it, it has accepted all earlier ones.
+    pub async fn traffic(self) -> io::Result<Traffic> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.local_addr()?);
         let _last = socket.connect(self.address).await?;
         self.accepting.await.map_err(io::Error::other)?;
-        Ok(std::mem::take(&mut *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok(std::mem::take(&mut *self.shared.traffic.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -148,10 +148,10 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         if *shared.last.lock().unwrap_or_else(PoisonError::into_inner) == Some(peer) {
             break;
         }
-        shared.note(|seen| seen.connections += 1);
+        shared.record(|traffic| traffic.connections += 1);
         connections.spawn(serve(stream, Arc::clone(&shared), ended.clone()));
     }
-    // A client may keep its connections for later; what is on them by now is still read.
+    // A client may keep connections open; requests that have arrived on them are still read.
     drop(end);
     while connections.join_next().await.is_some() {}
 }
@@ -166,28 +166,28 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>, mut ended: watch::Rec
         };
         let Some(request) = next else { return };
         let stage = shared.stage.load(Ordering::SeqCst);
-        let (kind, then) = (shared.script)(&request, Moment { stage, earlier });
-        shared.note(|seen| seen.requests.push(Received { kind, stage, request }));
+        let (kind, reaction) = (shared.script)(&request, Position { stage, earlier });
+        shared.record(|traffic| traffic.requests.push(Received { kind, stage, request }));
         earlier += usize::from(kind == Kind::Action);
-        match then {
-            Then::Answer(answer) => {
+        match reaction {
+            Reaction::Answer(answer) => {
                 let (head, body) = answer.wire();
                 if stream.write_all(&[head, body].concat()).await.is_err() {
                     return;
                 }
             }
-            Then::Close(bytes) => {
+            Reaction::Close(bytes) => {
                 // The client may be gone already.
                 let _ = stream.write_all(&bytes).await;
                 let _ = stream.shutdown().await;
                 return;
             }
-            Then::Reset => {
+            Reaction::Reset => {
                 let _ = stream.set_zero_linger();
                 return;
             }
-            Then::Stall => {}
-            Then::Endless(head, piece) => {
+            Reaction::Stall => {}
+            Reaction::Endless(head, piece) => {
                 tokio::select! {
                     biased;
                     () = write_endlessly(&mut stream, &shared, &head, &piece) => {}
@@ -204,17 +204,17 @@ async fn write_endlessly(stream: &mut TcpStream, shared: &Shared, head: &[u8], p
     let mut written = 0;
     while written < ENDLESS_BYTES && stream.write_all(part).await.is_ok() {
         written += part.len();
-        shared.note(|seen| seen.bytes_written += part.len());
+        shared.record(|traffic| traffic.bytes_written += part.len());
         part = piece;
     }
 }
 
-/// An address at which nobody listens, and nobody can for as long as this lives.
-pub(super) struct Deserted {
+/// An address without a listener. No other process can listen there while this value lives.
+pub(super) struct UnusedAddress {
     socket: TcpSocket,
 }
 
-impl Deserted {
+impl UnusedAddress {
     pub fn find() -> io::Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;

@@ -1,4 +1,4 @@
-//! What the suite has to know about a vendor to play it.
+//! The behavior of a vendor that the suite simulates.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use secrecy::SecretString;
 use serde_json::Value;
 
 use super::{
-    case::{Case, Verdict},
+    case::{Case, OutcomeKind},
     http::{Answer, Request},
 };
 use crate::provider::Adapter;
@@ -28,14 +28,14 @@ pub struct Subject {
     pub(super) busy: (Answer, Option<Duration>),
     pub(super) key: Key,
     pub(super) preparations: Vec<(Matches, Answers)>,
-    pub(super) question: Option<Question>,
+    pub(super) look_up: Option<LookUp>,
     pub(super) varying_headers: Vec<String>,
     pub(super) exceptions: Vec<Exception>,
 }
 
-/// How the vendor is asked what became of a message.
+/// The look-up of a message at the vendor.
 #[derive(Clone)]
-pub(super) struct Question {
+pub(super) struct LookUp {
     pub is: Matches,
     pub found: Answers,
     pub missing: Answers,
@@ -45,18 +45,18 @@ pub(super) struct Question {
 #[derive(Clone)]
 pub(super) struct Exception {
     pub case: Case,
-    pub verdict: Verdict,
+    pub kind: OutcomeKind,
     pub because: String,
 }
 
 /// Where the vendor expects the idempotency key.
 #[derive(Clone)]
 pub enum Key {
-    /// It takes none.
+    /// The vendor takes no key.
     Nowhere,
-    /// In a header of its own, as it is.
+    /// In this header, unchanged.
     Header(&'static str),
-    /// Wherever this finds it: the second argument is the key.
+    /// Anywhere that this function checks; the second argument is the key.
     Found(fn(&Request, &str) -> bool),
 }
 
@@ -81,10 +81,10 @@ impl fmt::Display for Key {
 }
 
 impl Subject {
-    /// An adapter that sends `message`. `settings` makes an account's settings that lead to the suite's server: it is given
+    /// An adapter that sends `message`. `settings` builds an account's settings that lead to the suite's server: its argument is
     /// `http://127.0.0.1:PORT`, without a slash at the end.
     ///
-    /// Until it is told otherwise, the vendor accepts with an empty 200, refuses with an empty 400, asks for patience with
+    /// By default the vendor accepts with an empty 200, refuses with an empty 400, limits the rate with
     /// 429 and `Retry-After: 7`, and takes no key.
     #[must_use]
     pub fn new(
@@ -103,48 +103,48 @@ impl Subject {
             busy: (busy, Some(Duration::from_secs(7))),
             key: Key::Nowhere,
             preparations: Vec::new(),
-            question: None,
+            look_up: None,
             varying_headers: Vec::new(),
             exceptions: Vec::new(),
         }
     }
 
-    /// The secret of the account. The suite sees to it that no outcome repeats it.
+    /// Sets the secret of the account. The suite checks that no outcome repeats it.
     #[must_use]
     pub fn secret(mut self, secret: &str) -> Self {
         self.secret = secret.to_owned().into();
         self
     }
 
-    /// How the vendor says yes. [`Answer::with_message_id`] says which id the adapter must find in it.
+    /// Sets the answer of success. [`Answer::with_message_id`] sets the id that the adapter must report.
     #[must_use]
     pub fn accepts(mut self, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
         self.accepts = Arc::new(answer);
         self
     }
 
-    /// How the vendor says no to this very message.
+    /// Sets the answer that refuses this message.
     #[must_use]
     pub fn refuses(mut self, answer: Answer) -> Self {
         self.refuses = answer;
         self
     }
 
-    /// How the vendor says "later", and when that is.
+    /// Sets the answer of a rate limit, and the time to wait that it contains.
     #[must_use]
-    pub fn asks_for_patience(mut self, answer: Answer, retry_after: Option<Duration>) -> Self {
+    pub fn limits_rate(mut self, answer: Answer, retry_after: Option<Duration>) -> Self {
         self.busy = (answer, retry_after);
         self
     }
 
-    /// Where the key must be, in every request that acts.
+    /// Sets the place of the key in every request that acts.
     #[must_use]
     pub fn key(mut self, key: Key) -> Self {
         self.key = key;
         self
     }
 
-    /// Requests that do nothing to anybody and come before the action, such as signing in, and how they are answered.
+    /// Adds requests that precede the action and send no message, such as a login, and their answers.
     /// They are not counted as actions.
     #[must_use]
     pub fn prepares(
@@ -156,8 +156,8 @@ impl Subject {
         self
     }
 
-    /// Requests with which the adapter looks an item up, and the answers when the vendor has it and when it has not. `found`
-    /// may carry an [`Answer::with_message_id`].
+    /// Sets the requests by which the adapter looks an item up, and the answers when the vendor has it and when it does not. `found`
+    /// may have an [`Answer::with_message_id`].
     #[must_use]
     pub fn looks_up(
         mut self,
@@ -165,42 +165,44 @@ impl Subject {
         found: impl Fn(&Request) -> Answer + Send + Sync + 'static,
         missing: impl Fn(&Request) -> Answer + Send + Sync + 'static,
     ) -> Self {
-        self.question =
-            Some(Question { is: Arc::new(is), found: Arc::new(found), missing: Arc::new(missing) });
+        self.look_up = Some(LookUp { is: Arc::new(is), found: Arc::new(found), missing: Arc::new(missing) });
         self
     }
 
-    /// A header that may differ between a call and its repeat, such as a signature with its time.
+    /// Adds a header that may differ between a call and its repeat, such as a signature with its time.
     #[must_use]
     pub fn varies(mut self, header: &str) -> Self {
         self.varying_headers.push(header.to_owned());
         self
     }
 
-    /// What the vendor documents otherwise than the rule has it, for example a 5xx that is never carried out. The reason stands in
-    /// the report. A second request or a missing key cannot be excused.
+    /// Adds an exception from the rule that the vendor documents, for example a 5xx that is never carried out. The report shows
+    /// the reason. There is no exception for a second request or a missing key.
     #[must_use]
-    pub fn differs(mut self, case: Case, verdict: Verdict, because: &str) -> Self {
-        self.exceptions.push(Exception { case, verdict, because: because.to_owned() });
+    pub fn differs(mut self, case: Case, kind: OutcomeKind, because: &str) -> Self {
+        self.exceptions.push(Exception { case, kind, because: because.to_owned() });
         self
     }
 
-    /// Whether it says enough about a vendor with such a manifest.
+    /// Checks that the subject is complete for the manifest of its adapter.
     pub(super) fn check(&self) -> Result<(), String> {
         let manifest = self.adapter.manifest();
         let name = manifest.name;
         if !manifest.channels.contains(&self.message.channel()) {
-            return Err(format!("`{name}` carries no {} messages; choose another", self.message.channel()));
+            return Err(format!(
+                "`{name}` does not serve {} messages; use another message",
+                self.message.channel()
+            ));
         }
         match manifest.doubt {
             DoubtClass::Key if manifest.key_lifetime.is_none() => {
-                Err(format!("`{name}` recognises keys, and its manifest does not say for how long"))
+                Err(format!("`{name}` has class `Key`, but its manifest has no `key_lifetime`; set it"))
             }
             DoubtClass::Key if matches!(self.key, Key::Nowhere) => {
-                Err(format!("`{name}` recognises keys; say where they are with `Subject::key`"))
+                Err(format!("`{name}` has class `Key`; set the place of the key with `Subject::key`"))
             }
-            DoubtClass::Lookup if self.question.is_none() => {
-                Err(format!("`{name}` can be asked; say how it answers with `Subject::looks_up`"))
+            DoubtClass::Lookup if self.look_up.is_none() => {
+                Err(format!("`{name}` has class `Lookup`; set the answers with `Subject::looks_up`"))
             }
             _ => Ok(()),
         }
@@ -211,21 +213,21 @@ impl Subject {
         matches!(self.adapter.manifest().doubt, DoubtClass::Key | DoubtClass::Natural)
     }
 
-    /// The cases that make sense for this vendor.
+    /// The cases that apply to this vendor.
     pub(super) fn cases(&self) -> impl Iterator<Item = Case> {
         Case::ALL.iter().copied().filter(|case| match case {
             Case::PreparationRefused | Case::PreparationCut => !self.preparations.is_empty(),
             Case::RepeatNotTaken => !self.is_repeated(),
             case if case.is_repeat() => self.is_repeated(),
-            case if case.is_question() => self.question.is_some(),
+            case if case.is_look_up() => self.look_up.is_some(),
             _ => true,
         })
     }
 
-    /// What may be said in a case: the exception first, where there is one.
-    pub(super) fn expects(&self, case: Case) -> (Vec<Verdict>, Option<&str>) {
+    /// The results that the adapter may report in a case: the exception, or the rule.
+    pub(super) fn expects(&self, case: Case) -> (Vec<OutcomeKind>, Option<&str>) {
         match self.exceptions.iter().find(|exception| exception.case == case) {
-            Some(exception) => (vec![exception.verdict], Some(&exception.because)),
+            Some(exception) => (vec![exception.kind], Some(&exception.because)),
             None => (case.rule().to_vec(), None),
         }
     }

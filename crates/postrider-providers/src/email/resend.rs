@@ -1,10 +1,10 @@
-//! Resend: `POST {url}/emails`, judged as `http.rs` says for all; with what it means here:
+//! Resend: `POST {url}/emails`, classified by the tables in `http.rs`:
 //!
 //! | answer | to a call | to a repeat |
 //! |---|---|---|
 //! | 200 with an `id` | delivered | done: under a key it knows, Resend answers as it did the first time |
-//! | 400, 422 in its own words | rejected | absent: it refuses this very mail |
-//! | 409: this key is under way, or was used for another mail | unknown | unclear |
+//! | 400, 422 with a JSON object | rejected | absent: it refuses this very mail |
+//! | 409: a request with this key is in progress, or the key was used for another mail | unknown | unclear |
 //! | 401, 403: the API key, the domain of `from` | not sent | unclear |
 //! | 429: the rate or the quota | not sent | unclear |
 //!
@@ -30,7 +30,7 @@ use crate::{
 const MANIFEST: Manifest = Manifest {
     doubt: DoubtClass::Key,
     key_lifetime: Some(Duration::from_secs(24 * 60 * 60)),
-    // For a whole team, unless Resend has granted it more.
+    // The limit of a team, unless Resend granted more.
     rate: Some(Rate { calls: 2, per: Duration::from_secs(1) }),
     ..Manifest::new("resend", &[Channel::Email])
 };
@@ -39,7 +39,7 @@ const EXAMPLE: &str = r#"{"from": "News <news@example.com>"}"#;
 
 http::adapter!(ResendAdapter opens Resend);
 
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -80,7 +80,7 @@ impl Resend {
         })
     }
 
-    /// The same bytes for the same mail, each time.
+    /// Builds the request. The same mail always has the same bytes.
     fn request(&self, key: &IdempotencyKey, message: &Message) -> Result<Request, Outcome> {
         #[derive(Serialize)]
         struct Mail<'a> {

@@ -1,4 +1,4 @@
-//! Which addresses belong to the public internet. Everything else is a way into somebody's own network.
+//! The addresses of the public internet. Every other address may lead into a private network.
 //!
 //! IPv4 is open except for this list (the IANA special-purpose registry, and one address that a cloud answers on
 //! every machine). IPv6 is closed except for 2000::/3, and the list takes its own exceptions out of that.
@@ -55,7 +55,7 @@ const V4_NOT_PUBLIC: &[(Ipv4Net, NotPublic)] = &[
 
 const V6_PUBLIC: Ipv6Net = v6(0x2000, 0, 0, 3);
 
-/// More exact networks first. What has an IPv4 address inside is refused whatever that address is.
+/// More specific networks first. An address that contains an IPv4 address is always refused.
 const V6_NOT_PUBLIC: &[(Ipv6Net, NotPublic)] = &[
     (Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128), unless_development("a loopback address")),
     (v6(0xfc00, 0, 0, 7), unless_development("a private (unique local) address")),
@@ -75,7 +75,7 @@ const V6_NOT_PUBLIC: &[(Ipv6Net, NotPublic)] = &[
     (v6(0x2002, 0, 0, 16), always("a 6to4 address")),
 ];
 
-/// Says why an address is not public; `None` if it is.
+/// The reason why an address is not public; `None` if it is.
 pub(super) fn not_public(address: IpAddr) -> Option<NotPublic> {
     match address {
         IpAddr::V4(v4) => V4_NOT_PUBLIC.iter().find(|(net, _)| net.contains(&v4)).map(|(_, why)| *why),

@@ -1,13 +1,13 @@
-//! The way out to every host that somebody else names: an HTTP client, and addresses for other protocols.
+//! Outbound access to hosts that tenants or vendors name: an HTTP client, and checked addresses for other protocols.
 //!
 //! ```text
 //! Request ──check_url──▶ resolve once, check all ──▶ connect to these ──▶ one request ──▶ Answer (64 KiB at most)
 //! ```
 //!
-//! It calls https on public addresses only, follows no redirect, uses no proxy, and never sends a request again by
-//! itself. What the other side says is cut short and never repeated in full.
+//! The client calls https on public addresses only, follows no redirect, uses no proxy, and never resends a request.
+//! Errors quote only the beginning of an answer.
 //!
-//! An address that a NAT64 gateway made (64:ff9b::/96) is refused like every address with another one inside, so hosts
+//! An address of a NAT64 gateway (64:ff9b::/96) is refused like every address that contains another one, so hosts
 //! on an IPv6-only network need a dual-stack resolver (no DNS64) for Postrider.
 
 mod address;
@@ -28,15 +28,15 @@ use reqwest::{
 pub use self::url::{Policy, URL_BYTES_MAX, UrlRefused, check_url, read_url};
 use crate::{text, tls};
 
-/// Most bytes of an answer's body that are read.
+/// Maximum bytes of an answer's body that are read.
 pub const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a call may take.
+/// Time limits of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Name, TCP and TLS together.
     pub connect: Duration,
-    /// All of it, to the last byte of the answer. A request may ask for less, not for more.
+    /// The whole call, to the last byte of the answer. A request may set less, not more.
     pub total: Duration,
 }
 
@@ -48,10 +48,10 @@ impl Default for Limits {
 
 /// Whether a call may use a connection that served another call before.
 ///
-/// An HTTP/1.1 server may close an idle connection at the moment a request leaves for it. The HTTP library then sends
-/// the request on a new one if it believes that nothing of it had left. That belief is not ours to stake a message
-/// on, so calls that must not be repeated ask for [`Reuse::Never`]. Where the receiver recognises a repeat, reuse is
-/// free: a relay of thousands of events a second does not shake hands for each.
+/// An HTTP/1.1 server may close an idle connection at the moment when a request is sent on it. The HTTP library then sends
+/// the request on a new connection if it assumes that the server did not read it. That assumption may be wrong, so calls
+/// that must not be repeated use [`Reuse::Never`]. If the receiver recognises a repeat, reuse is harmless and saves a
+/// handshake per event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reuse {
     /// A connection for this call alone.
@@ -60,7 +60,7 @@ pub enum Reuse {
     Allowed,
 }
 
-/// What came back.
+/// The response of a host.
 #[derive(Debug)]
 pub struct Answer {
     /// The status line.
@@ -91,7 +91,7 @@ impl Answer {
         text::excerpt_of_bytes(&self.body)
     }
 
-    /// How long the other side wants to be left alone: `Retry-After`, in seconds or as a date.
+    /// The time that the host asks to wait: `Retry-After`, in seconds or as a date.
     #[must_use]
     pub fn retry_after(&self, now: Timestamp) -> Option<Duration> {
         let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
@@ -103,27 +103,27 @@ impl Answer {
     }
 }
 
-/// Why there is no answer.
+/// A call without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// We do not call this. Nothing left.
+    /// The guard refused the URL. Nothing was sent.
     #[error(transparent)]
     Refused(#[from] UrlRefused),
-    /// Name, connection or TLS failed. Nothing left, so a second try is safe.
+    /// Name, connection or TLS failed. Nothing was sent, so a retry is safe.
     #[error("could not reach {host}")]
     Unreachable {
-        /// Whom.
+        /// The host.
         host: String,
-        /// Why, without the URL: its path may hold a token.
+        /// The cause, without the URL: its path may hold a token.
         #[source]
         source: reqwest::Error,
     },
-    /// The request left, or may have, and no answer came.
+    /// The request was sent, at least in part, and no answer came.
     #[error("{host} did not answer; the request may have arrived")]
     Unanswered {
-        /// Who.
+        /// The host.
         host: String,
-        /// What came instead, without the URL.
+        /// The cause, without the URL.
         #[source]
         source: reqwest::Error,
     },
@@ -137,18 +137,18 @@ impl CallError {
     }
 }
 
-/// Why a host has no address for us.
+/// A host without an address that may be called.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAddress {
-    /// We do not call this.
+    /// The guard refused the host.
     #[error(transparent)]
     Refused(#[from] UrlRefused),
     /// The name could not be resolved.
     #[error("could not find `{host}`")]
     NotFound {
-        /// Whom.
+        /// The host.
         host: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -156,9 +156,7 @@ pub enum NoAddress {
 
 /// The client cannot be built: a setting of this machine is missing.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "no HTTPS client could be built; are root certificates installed (`apt-get install ca-certificates`)?"
-)]
+#[error("no HTTPS client could be built; install root certificates (`apt-get install ca-certificates`)")]
 pub struct NoClient(#[source] reqwest::Error);
 
 /// See the [module](self). Cloning shares the connections.
@@ -177,7 +175,7 @@ impl GuardedClient {
         Self::with_resolver(policy, limits, Arc::new(resolve::SystemDns))
     }
 
-    /// A client that asks somebody else. The answers are checked all the same.
+    /// A client with another resolver. Its addresses are checked, too.
     pub fn with_resolver(policy: Policy, limits: Limits, inner: Arc<dyn Resolve>) -> Result<Self, NoClient> {
         tls::choose_provider();
         let dns = Arc::new(resolve::GuardedDns { inner, policy });
@@ -191,7 +189,7 @@ impl GuardedClient {
                 .retry(reqwest::retry::never())
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
-                // Off whatever features another crate turns on: a small answer must not unpack into a large one.
+                // Off even if another crate enables the features: a small answer must not unpack into a large one.
                 .no_gzip()
                 .no_brotli()
                 .no_zstd()
@@ -204,25 +202,25 @@ impl GuardedClient {
         Ok(Self { fresh: client(0)?, pooled: client(64)?, dns, policy, limits })
     }
 
-    /// What this client may reach.
+    /// The hosts that this client may reach.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// How long its calls may take.
+    /// The time limits of its calls.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Says whether a host may be called, as far as its name alone can tell.
+    /// Checks a host by its name alone.
     pub fn check_host(&self, host: &Host) -> Result<(), UrlRefused> {
         url::check_host(host, &self.policy)
     }
 
-    /// The addresses of a host, for protocols other than HTTP. All of them were checked, and the caller connects to
-    /// these: whoever asked again might hear something else.
+    /// The checked addresses of a host, for protocols other than HTTP. The caller must connect to these, because another
+    /// resolution may return other addresses.
     pub async fn resolve(&self, host: &Host, port: u16) -> Result<Vec<SocketAddr>, NoAddress> {
         self.check_host(host)?;
         let name = match host {
@@ -243,7 +241,7 @@ impl GuardedClient {
 
     /// Sends a request once. An answer of any status is `Ok`.
     pub async fn send(&self, mut request: Request, reuse: Reuse) -> Result<Answer, CallError> {
-        // The resolver never sees an address that is written in the URL, so the URL is checked here, every time.
+        // An address in the URL never reaches the resolver, so the URL is checked here, for every call.
         check_url(request.url(), &self.policy)?;
         let host = host_of(request.url());
         let total = request.timeout().map_or(self.limits.total, |asked| self.limits.total.min(*asked));
@@ -259,7 +257,7 @@ impl GuardedClient {
     }
 }
 
-/// Reads as much as is allowed. Dropping the rest closes the connection.
+/// Reads the body up to the limit. Dropping the rest closes the connection.
 async fn read(mut response: Response) -> Answer {
     let mut body = BytesMut::new();
     let ending = loop {
@@ -290,7 +288,7 @@ fn classify(host: String, error: reqwest::Error) -> CallError {
     }
 }
 
-/// The refusal of our own resolver, if that is what stopped the call.
+/// The refusal of the guarded resolver, if it is the cause of the error.
 fn refusal_in(error: &reqwest::Error) -> Option<UrlRefused> {
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,4 +1,4 @@
-//! Name resolution that hands over only what it has checked.
+//! Name resolution that returns only checked addresses.
 
 use std::{fmt, io, net::SocketAddr, sync::Arc};
 
@@ -6,9 +6,9 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::url::{Policy, UrlRefused, refused};
 
-/// Asks once, checks every address, and gives exactly these addresses to the connector. A name server that answers
-/// differently the next time changes nothing, since nobody asks a second time. One bad address among good ones
-/// refuses them all: a receiver has no reason for it, an attacker has.
+/// Resolves a name once, checks every address, and gives exactly these addresses to the connector. A name server that
+/// answers differently the next time has no effect, since there is no second resolution. One private address among public
+/// ones refuses the name: an honest receiver has no reason for it, an attacker has.
 pub(super) struct GuardedDns {
     pub inner: Arc<dyn Resolve>,
     pub policy: Policy,
@@ -50,7 +50,7 @@ pub(super) struct SystemDns;
 impl Resolve for SystemDns {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
-            // Port 0: the connector sets the one of the URL.
+            // Port 0: the connector uses the port of the URL.
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
             Ok(Box::new(found.collect::<Vec<_>>().into_iter()) as Addrs)
         })

@@ -1,4 +1,4 @@
-//! Which URLs may be called, as far as the URL alone can tell. What its name resolves to is checked on connecting.
+//! Checks of a URL by its text alone. The addresses of its host are checked on connecting.
 
 use std::{fmt, net::IpAddr};
 
@@ -9,64 +9,64 @@ use super::address::{NotPublic, not_public};
 /// Maximum bytes of a URL that a tenant sets.
 pub const URL_BYTES_MAX: usize = 2048;
 
-/// What outbound calls may reach.
+/// The hosts that outbound calls may reach.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Lets plain http, loopback and private networks through, for development (`outbound.allow_private`).
+    /// Permits plain http, loopback and private networks, for development (`outbound.allow_private`).
     /// Link-local addresses (a cloud's metadata service), multicast and reserved ones stay closed.
     pub allow_private: bool,
 }
 
-/// Why a URL is not called.
+/// A URL that must not be called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlRefused {
-    /// No URL at all.
+    /// The text is not a URL.
     #[error("this is not a URL ({why}); write it like https://example.com/events")]
     NotAUrl {
-        /// In the words of the parser.
+        /// Message of the parser.
         why: String,
     },
-    /// More than a URL needs.
+    /// The URL is too long.
     #[error("the URL is longer than {URL_BYTES_MAX} bytes")]
     TooLong,
-    /// The parser drops line breaks and tabs, so another URL would be called than the one that is shown.
+    /// The URL holds a control character. The parser drops line breaks and tabs, so the called URL would differ from the shown one.
     #[error("the URL holds a space, a line break or another control character; remove it")]
     ControlCharacter,
     /// Neither https nor http.
     #[error("`{scheme}:` URLs are not called; use an https:// URL")]
     Scheme {
-        /// What it is instead.
+        /// The scheme.
         scheme: String,
     },
-    /// Readable on its way.
+    /// Plain http, which is not encrypted.
     #[error(
         "plain http is not encrypted; use https://, or set `outbound.allow_private = true` for development"
     )]
     PlainHttp,
-    /// A password, or a trick to show one host and call another.
+    /// A user name or password, which may also hide the real host.
     #[error("the URL has a user name or password before the `@`; remove that part")]
     UserInfo,
-    /// Nowhere to go.
+    /// The URL has no host.
     #[error("the URL has no host; write it like https://example.com/events")]
     NoHost,
-    /// The URL leads into a private network by itself.
+    /// The host of the URL is a private address.
     #[error("`{host}` is {what}{}", advice(*.development))]
     NotPublic {
-        /// As the URL has it, normalised.
+        /// The host, normalised.
         host: String,
-        /// Which kind of address.
+        /// The kind of address.
         what: &'static str,
-        /// Whether `outbound.allow_private` would let it through.
+        /// Whether `outbound.allow_private` would permit it.
         development: bool,
     },
-    /// The name leads into a private network. The address is left out: it is nobody else's business.
+    /// The name resolves to a private address, which the message does not show.
     #[error("`{host}` resolves to {what}{}", advice(*.development))]
     ResolvesToNotPublic {
         /// The name.
         host: String,
-        /// Which kind of address.
+        /// The kind of address.
         what: &'static str,
-        /// Whether `outbound.allow_private` would let it through.
+        /// Whether `outbound.allow_private` would permit it.
         development: bool,
     },
 }
@@ -79,10 +79,10 @@ fn advice(development: bool) -> &'static str {
     }
 }
 
-/// Checks a URL when it is configured and again before every call. The port is free: receivers choose theirs.
+/// Checks a URL when it is configured and again before every call. Any port is allowed.
 ///
-/// Numbers in other bases and shapes (`0x7f.1`, `2130706433`, `①②⑦.0.0.1`) need no rules of their own: [`Url`] has turned
-/// them into addresses already.
+/// Numbers in other notations (`0x7f.1`, `2130706433`, `①②⑦.0.0.1`) need no extra rules: [`Url`] has already parsed
+/// them as addresses.
 pub fn check_url(url: &Url, policy: &Policy) -> Result<(), UrlRefused> {
     match url.scheme() {
         "https" => {}
@@ -107,7 +107,7 @@ fn check_url_text(text: &str) -> Result<(), UrlRefused> {
     Ok(())
 }
 
-/// The same for a text that may be no URL.
+/// Parses and checks a URL.
 pub fn read_url(text: &str, policy: &Policy) -> Result<Url, UrlRefused> {
     check_url_text(text)?;
     let url = Url::parse(text).map_err(|error| UrlRefused::NotAUrl { why: error.to_string() })?;
@@ -115,7 +115,7 @@ pub fn read_url(text: &str, policy: &Policy) -> Result<Url, UrlRefused> {
     Ok(url)
 }
 
-/// Checks a host as far as its name alone can tell.
+/// Checks a host by its name alone.
 pub(super) fn check_host(
     host: &Host<impl AsRef<str> + fmt::Display>,
     policy: &Policy,
@@ -136,12 +136,12 @@ pub(super) fn check_host(
     }
 }
 
-/// Says why an address must not be called; `None` if it may.
+/// The reason why an address must not be called; `None` if it may.
 pub(super) fn refused(address: IpAddr, policy: &Policy) -> Option<NotPublic> {
     not_public(address).filter(|why| !(policy.allow_private && why.development))
 }
 
-/// RFC 6761: `localhost` and everything below it is this machine, whatever a resolver says.
+/// RFC 6761: `localhost` and everything below it is this machine, even if a resolver returns another address.
 fn is_localhost(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     name == "localhost" || name.ends_with(".localhost")

@@ -1,4 +1,4 @@
-//! The tables of all vendors, and what the tests of the vendors share.
+//! Tests of the shared tables, and helpers for the tests of the vendors.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub fn key() -> IdempotencyKey {
     IdempotencyKey::from_row("0123456789abcdef".repeat(4))
 }
 
-/// An item of long ago, and when that was.
+/// An item with an old id, and the time in it.
 pub fn item() -> (OutboxId, Timestamp) {
     let id = "01890a5d-ac96-774b-bcce-b302099a8057".parse().unwrap();
     (id, Timestamp::from_millisecond(0x0189_0a5d_ac96).unwrap())
@@ -62,7 +62,7 @@ pub fn chat(thread: Option<&str>) -> Message {
     Message::Chat { to: "4711".to_owned(), thread: thread.map(str::to_owned), text: "Hello.".to_owned() }
 }
 
-/// Opens accounts with settings that cannot work: each is refused with its reason, and never with the secret.
+/// Asserts that each account is refused with its reason, and without the secret.
 pub fn refused<T>(
     open: impl Fn(&GuardedClient, &Account<'_>) -> Result<T, InvalidAccount>,
     cases: &[(bool, Value, &str, &str)],
@@ -73,12 +73,12 @@ pub fn refused<T>(
         let error = open(&client(*is_development), &account).err().unwrap().to_string();
         assert!(error.contains(why), "{settings}: {error}");
         assert!(secret.is_empty() || !error.contains(secret.trim()), "{error}");
-        // Of what is secret in a secret with parts, too: these tests write it like this.
+        // Parts of a secret must not appear either; the tests use this text in them.
         assert!(!error.contains("hunter2"), "{error}");
     }
 }
 
-/// A request that says what it should and asks for nothing else.
+/// Asserts the method, the URL and all headers of a request.
 pub fn assert_request(request: &Request, method: &str, url: &str, headers: &[(&str, &str)]) {
     assert_eq!((request.method().as_str(), request.url().as_str()), (method, url));
     let mut found: Vec<_> =
@@ -91,17 +91,17 @@ pub fn body(request: &Request) -> &str {
     std::str::from_utf8(request.body().unwrap().as_bytes().unwrap()).unwrap()
 }
 
-/// A server that gives one answer per connection, in order, and tells what it was asked.
-pub struct Played {
+/// A server that sends one answer per connection, in order, and records the requests.
+pub struct ScriptedServer {
     pub url: String,
-    asked: mpsc::UnboundedReceiver<String>,
+    requests: mpsc::UnboundedReceiver<String>,
 }
 
-impl Played {
+impl ScriptedServer {
     pub async fn start(answers: Vec<(u16, Value)>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (tell, asked) = mpsc::unbounded_channel();
+        let (record, requests) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             for (status, body) in answers {
                 let (mut stream, _) = listener.accept().await.unwrap();
@@ -110,20 +110,20 @@ impl Played {
                     let read = stream.read_buf(&mut request).await.unwrap();
                     assert!(read > 0, "the request broke off");
                 }
-                tell.send(String::from_utf8(request).unwrap()).unwrap();
+                record.send(String::from_utf8(request).unwrap()).unwrap();
                 let body = body.to_string();
                 let head = format!("HTTP/1.1 {status} \r\ncontent-type: application/json\r\n");
                 let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
                 stream.write_all(answer.as_bytes()).await.unwrap();
             }
         });
-        Self { url, asked }
+        Self { url, requests }
     }
 
     /// First lines of the requests so far.
     pub fn lines(&mut self) -> Vec<String> {
         let line = |request: String| request.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
-        std::iter::from_fn(|| self.asked.try_recv().ok()).map(line).collect()
+        std::iter::from_fn(|| self.requests.try_recv().ok()).map(line).collect()
     }
 }
 
@@ -175,7 +175,7 @@ fn each_answer_has_its_outcome() {
 }
 
 #[test]
-fn a_repeat_settles_only_what_it_proves() {
+fn a_repeat_settles_an_item_only_with_proof() {
     let (good, refusal) = (r#"{"id": "m-1"}"#, r#"{"message": "no such address"}"#);
     #[rustfmt::skip]
     let table = [
@@ -206,7 +206,7 @@ fn a_repeat_settles_only_what_it_proves() {
 }
 
 #[test]
-fn busy_says_when_to_come_again() {
+fn rate_limits_return_the_time_to_wait() {
     let cases = [
         ("7", Some(7)),
         (" 0 ", Some(0)),
@@ -225,7 +225,7 @@ fn busy_says_when_to_come_again() {
 }
 
 #[test]
-fn an_item_tells_when_it_was_reserved() {
+fn the_id_of_an_item_has_the_time_of_its_reservation() {
     let (id, at) = item();
     assert_eq!(planned_at(id), at);
     let before = Timestamp::now().as_millisecond();
@@ -234,7 +234,7 @@ fn an_item_tells_when_it_was_reserved() {
 }
 
 #[test]
-fn a_path_is_added_to_an_address_whatever_its_end() {
+fn a_path_is_appended_with_and_without_a_trailing_slash() {
     let development = client(true);
     for (given, expected) in [
         ("http://127.0.0.1:9", "http://127.0.0.1:9/a/b%2Fc"),
@@ -246,9 +246,9 @@ fn a_path_is_added_to_an_address_whatever_its_end() {
     }
 }
 
-// The manifests are a promise: limits and classes as the vendors document them.
+// The manifests must equal the limits and classes that the vendors document.
 #[test]
-fn the_vendors_say_about_themselves_what_is_documented() {
+fn the_manifests_equal_the_documentation_of_the_vendors() {
     let all = &[Channel::Email, Channel::Voice, Channel::Social];
     let all_and_chat = &[Channel::Email, Channel::Voice, Channel::Social, Channel::Chat];
     let chat = &[Channel::Chat];
@@ -273,7 +273,7 @@ fn the_vendors_say_about_themselves_what_is_documented() {
 }
 
 #[test]
-fn a_message_of_another_channel_is_refused_before_anything_leaves() {
+fn a_message_of_another_channel_is_rejected_before_any_call() {
     let chat = (chat(None), "chat");
     for (message, word) in [(email(), "email"), (voice(), "voice"), (social(), "social"), chat] {
         let Outcome::Rejected { reason } = wrong_channel("fax", "faxes", &message) else { panic!() };
@@ -281,7 +281,7 @@ fn a_message_of_another_channel_is_refused_before_anything_leaves() {
     }
 }
 
-// Whatever is wrong with a secret, what is said about it repeats nothing of it: not a value, not a name, not what stands beside it.
+// No error about a secret contains any part of it: not a value, not a name, not the text around it.
 #[test]
 fn a_secret_with_parts_is_never_part_of_an_error() {
     #[derive(Debug, Deserialize)]

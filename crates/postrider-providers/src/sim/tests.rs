@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     guard::Ending,
-    http::tests::{Played, answer, client, key, refused, social},
+    http::tests::{ScriptedServer, answer, client, key, refused, social},
 };
 
 fn open(client: &GuardedClient, settings: &Value, token: &str) -> Sim {
@@ -42,7 +42,7 @@ fn an_account_has_a_url_and_perhaps_a_token_and_nothing_else() {
 }
 
 #[test]
-fn only_the_sims_own_words_settle_a_doubt() {
+fn only_answers_of_the_sim_settle_a_doubt() {
     let done = || Finding::Done {
         message_id: "sim-1".to_owned(),
         evidence: "the sim has a message under this key".to_owned(),
@@ -73,16 +73,16 @@ fn only_the_sims_own_words_settle_a_doubt() {
     }
 }
 
-// A server would keep each connection open, and a pool would take it again: this one answers once per connection.
+// This server answers once per connection, so a pooled connection would fail.
 #[tokio::test]
 async fn every_call_has_a_connection_of_its_own_and_a_question_names_the_key() {
     let good = || (200, json!({ "id": "sim-1" }));
-    let mut played = Played::start(vec![good(), good(), good()]).await;
-    let sim = open(&client(true), &json!({ "url": played.url }), "hunter2");
+    let mut server = ScriptedServer::start(vec![good(), good(), good()]).await;
+    let sim = open(&client(true), &json!({ "url": server.url }), "hunter2");
     for _ in 0..2 {
         assert_eq!(sim.send(&key(), &social()).await.kind(), "delivered");
     }
     assert!(matches!(sim.ask(&key()).await, Finding::Done { .. }));
     let question = format!("GET /messages?key={}", key());
-    assert_eq!(played.lines(), ["POST /messages", "POST /messages", &question]);
+    assert_eq!(server.lines(), ["POST /messages", "POST /messages", &question]);
 }

@@ -16,13 +16,13 @@ use crate::{
     signing,
 };
 
-/// Where webhooks go, and how they are signed.
+/// URL and secrets of a webhook.
 #[derive(Clone)]
 pub struct HttpSinkConfig {
     /// The receiver.
     pub url: Url,
-    /// `whsec_…`, one at least. While a secret is being replaced, both are here and each delivery carries a
-    /// signature of each.
+    /// At least one secret `whsec_…`. During the replacement of a secret there are two, and each delivery has a signature of
+    /// each.
     pub secrets: Vec<SecretString>,
 }
 
@@ -34,7 +34,7 @@ pub struct HttpSink {
 }
 
 impl HttpSink {
-    /// Says what is wrong with the configuration before the first event does.
+    /// Checks the configuration.
     pub fn new(client: &GuardedClient, config: HttpSinkConfig) -> Result<Self, InvalidSink> {
         check_url(&config.url, client.policy())?;
         if config.secrets.is_empty() {
@@ -88,7 +88,7 @@ fn target(url: &Url) -> String {
     format!("{origin}/… (path {})", hex::encode(hash.get(..PATH_HASH_BYTES).unwrap_or_default()))
 }
 
-/// The status alone decides, as the specification has it: a body that broke off does not take a 2xx back.
+/// Classifies an answer by its status alone, as the specification requires: a 2xx with a broken body is a delivery.
 fn judge(answer: &Answer) -> Result<(), SinkError> {
     let status = answer.status;
     let reason = match status {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_tells_urls_apart_and_shows_no_secret() {
+    fn a_target_distinguishes_urls_and_shows_no_secret() {
         let of = |url: &str| target(&url.parse().unwrap());
         assert_eq!(of("https://a.example"), "https://a.example");
         assert_eq!(of("https://user:canary@a.example:8443/"), "https://a.example:8443");

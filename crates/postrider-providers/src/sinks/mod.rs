@@ -15,30 +15,30 @@ pub use self::http::{HttpSink, HttpSinkConfig};
 pub use self::nats::{NatsCredentials, NatsSink, NatsSinkConfig};
 use crate::guard::UrlRefused;
 
-/// Why a sink cannot be made of its configuration.
+/// An invalid configuration of a sink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSink {
     /// The URL of a webhook.
     #[error("the webhook's URL is not allowed: {0}")]
     Url(#[from] UrlRefused),
-    /// Nothing to sign with.
+    /// There is no secret to sign with.
     #[error(
         "the webhook has no secret to sign with; make one with `echo \"whsec_$(openssl rand -base64 32)\"` and give it \
          to the receiver"
     )]
     NoSecret,
-    /// A secret that is not one. It is not shown.
+    /// An invalid secret. It is not shown.
     #[error("secret {position} {problem}; make one with `echo \"whsec_$(openssl rand -base64 32)\"`")]
     Secret {
-        /// Which one, from 1.
+        /// Position of the secret, counted from 1.
         position: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// A NATS server.
     #[error("a NATS server is not usable: {problem}; write it like nats://nats.example.com:4222 or tls://…")]
     NatsServer {
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// The beginning of NATS subjects.
@@ -46,16 +46,16 @@ pub enum InvalidSink {
     NatsSubject {
         /// As configured.
         given: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
-    /// What NATS is asked to believe. It is not shown.
+    /// Invalid credentials. They are not shown.
     #[error("the NATS credentials are not usable; give the whole content of a `.creds` file")]
     NatsCredentials,
 }
 
-/// An event as every destination receives it. The bytes depend on nothing but the event, so each attempt sends the
-/// same. `id` is the number that the header `webhook-id` (or `Nats-Msg-Id`) carries.
+/// The body of an event for every destination. The bytes depend only on the event, so each attempt sends the
+/// same. `id` is also the value of the header `webhook-id` (or `Nats-Msg-Id`).
 #[must_use]
 pub fn body(event: &Event) -> Bytes {
     #[derive(Serialize)]

@@ -34,24 +34,24 @@ use crate::{text, tls};
 /// How long the first connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a delivery waits for a connection that was lost. The client connects again by itself.
+/// Time for which a delivery waits for a lost connection. The client reconnects automatically.
 const RECONNECT_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long the stream may take to say that it has the event.
+/// Time limit of the acknowledgement by the stream.
 const ACK_WITHIN: Duration = Duration::from_secs(10);
 
-/// Which stream to publish to.
+/// Servers, subject and credentials of a stream.
 #[derive(Clone)]
 pub struct NatsSinkConfig {
     /// One or more servers of a cluster, `nats://` or `tls://`.
     pub servers: Vec<Url>,
-    /// How subjects begin; the event type follows after a dot.
+    /// Prefix of subjects; a dot and the event type follow.
     pub subject: String,
-    /// How we prove who we are.
+    /// Credentials, if the servers require them.
     pub credentials: Option<NatsCredentials>,
 }
 
-/// How a NATS server knows a client.
+/// Credentials of a NATS client.
 #[derive(Clone)]
 pub enum NatsCredentials {
     /// A token.
@@ -75,7 +75,7 @@ pub struct NatsSink {
     link: OnceCell<Link>,
 }
 
-/// A connection that was made once and repairs itself.
+/// A connection that the client reconnects automatically.
 struct Link {
     client: Client,
     stream: Context,
@@ -83,7 +83,7 @@ struct Link {
 }
 
 impl NatsSink {
-    /// Connects to nobody yet, so that Postrider starts while NATS is down.
+    /// Checks the configuration without connecting, so that Postrider starts while NATS is down.
     pub fn new(config: NatsSinkConfig) -> Result<Self, InvalidSink> {
         check_subject(&config.subject)?;
         if config.servers.is_empty() {
@@ -116,11 +116,11 @@ impl NatsSink {
             Ok(link) => link?,
             Err(_) => return Err(unreachable("no connection to NATS within 5 s")),
         };
-        // The state is the truth. The events only say when to look, and one may come a moment before its state.
+        // The state decides; the events only trigger a check, and an event may precede the state.
         if link.client.connection_state() != State::Connected {
             let mut up = link.up.clone();
             if !matches!(timeout(RECONNECT_WITHIN, up.wait_for(|up| *up)).await, Ok(Ok(_))) {
-                return Err(unreachable("the connection to NATS is lost; still connecting again"));
+                return Err(unreachable("the connection to NATS is lost; the client is reconnecting"));
             }
         }
         Ok(link)
@@ -134,7 +134,7 @@ impl NatsSink {
             match &event {
                 async_nats::Event::Connected => drop(is_up.send_replace(true)),
                 async_nats::Event::Disconnected => drop(is_up.send_replace(false)),
-                other => tracing::warn!("NATS says: {}", text::excerpt(&other.to_string())),
+                other => tracing::warn!("event of the NATS client: {}", text::excerpt(&other.to_string())),
             }
             std::future::ready(())
         });
@@ -154,7 +154,7 @@ impl EventSink for NatsSink {
         let subject = format!("{}.{}", self.subject, subject_of(&event.event_type));
         let message = PublishMessage::build().payload(body(event)).message_id(event.id.to_string());
         let publish = async {
-            // The second wait is for the stream: an answer means that it has the event, now or from an earlier try.
+            // The second await is the acknowledgement: the stream has the event, from this or an earlier attempt.
             link.stream.send_publish(subject.clone(), message).await?.await
         };
         tokio::select! {
@@ -191,7 +191,7 @@ impl NatsSink {
             },
             PublishErrorKind::MaxAckPending => SinkError::Refused { reason },
             PublishErrorKind::MaxPayloadExceeded => SinkError::Refused { reason },
-            // The stream's own words: it is full, sealed, or has no leader.
+            // An error of the stream itself: it is full, sealed, or has no leader.
             _ if error.source().is_some_and(<dyn Error>::is::<async_nats::jetstream::Error>) => {
                 SinkError::Refused { reason }
             }
@@ -200,7 +200,7 @@ impl NatsSink {
     }
 }
 
-/// Ends when the connection goes down from now on.
+/// Completes when the connection is lost after this call.
 async fn lost(link: &Link) {
     let mut up = link.up.clone();
     up.mark_unchanged();
@@ -209,7 +209,7 @@ async fn lost(link: &Link) {
             return;
         }
     }
-    // Nobody will tell us any more; the time limit still does.
+    // No further events will come; the time limit ends the delivery.
     std::future::pending::<()>().await;
 }
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_cannot_work_says_why() {
+    fn an_invalid_configuration_is_refused_with_the_reason() {
         let invalid = |server: &str, subject: &str| {
             let config = NatsSinkConfig {
                 servers: vec![server.parse().unwrap()],

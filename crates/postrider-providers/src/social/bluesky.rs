@@ -1,5 +1,5 @@
-//! Bluesky, and every other server of the AT Protocol: `com.atproto.repo.putRecord`, judged as `http.rs` says for all; with
-//! what it means here:
+//! Bluesky, and every other server of the AT Protocol: `com.atproto.repo.putRecord`, classified by the tables in `http.rs`, with
+//! these differences:
 //!
 //! | answer | to a call | to a repeat |
 //! |---|---|---|
@@ -8,12 +8,12 @@
 //! | 400 `ExpiredToken` or `InvalidToken`, 401 | not sent; the session is forgotten | unclear |
 //! | 429 | not sent, until `ratelimit-reset` | unclear |
 //!
-//! A post is a put under a name that we choose: the record key is made from the idempotency key. It has the form that posts
-//! must have (a TID), with a time before 2006, when nobody made any. The record's `createdAt` is the time in the item's id. So
-//! a repeat sends the same bytes, and the server keeps what it has. `getRecord` reads it back.
+//! A post is a put under a name that Postrider chooses: the record key is derived from the idempotency key. It has the required
+//! form (a TID), with a time before 2006, when no posts existed. The record's `createdAt` is the time in the item's id. So
+//! a repeat sends the same bytes, and the server keeps its record. `getRecord` reads it back.
 //!
-//! The password is exchanged for a session before the first call of an account, and again when the session is an hour old or
-//! refused: that is one more request, which does nothing to anybody. Without a session nothing is sent.
+//! The adapter exchanges the password for a session before the first call of an account, and again when the session is an hour
+//! old or refused. That is one more request, which sends no message. Without a session nothing is sent.
 
 use std::{
     collections::HashMap,
@@ -53,9 +53,9 @@ const COLLECTION: &str = "app.bsky.feed.post";
 
 /// Servers end sessions after about two hours.
 const SESSION_AGE_MAX: Duration = Duration::from_secs(60 * 60);
-/// How long a refusal of the password stands: whoever waits for the same session need not ask again.
-const REFUSAL_STANDS: Duration = Duration::from_secs(5);
-/// The share of a call's time in which there must be a session; the rest is for the post.
+/// Time for which a refusal of the password is reused by callers that wait for the same session.
+const REFUSAL_AGE_MAX: Duration = Duration::from_secs(5);
+/// The share of a call's time for creating a session; the rest is for the post.
 const SESSION_SHARE: u32 = 3;
 
 /// See the [module](self).
@@ -82,7 +82,7 @@ impl Adapter for BlueskyAdapter {
     }
 }
 
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -104,43 +104,43 @@ struct Bluesky {
     session: Arc<Slot>,
 }
 
-/// The sessions of all accounts, since servers grant few in a day and accounts are opened often.
+/// The sessions of all accounts, kept because servers limit new sessions per day and accounts are opened often.
 #[derive(Default)]
 struct Sessions(std::sync::Mutex<HashMap<[u8; 32], Arc<Slot>>>);
 
 /// The session of one account under one password.
-type Slot = Mutex<Option<Remembered>>;
+type Slot = Mutex<Option<CachedSession>>;
 
 impl Sessions {
-    /// The place for the session of exactly this account. What nobody uses and is old is given up.
+    /// The slot for the session of exactly this account. Removes unused slots without a valid session.
     fn of(&self, account: &Account<'_>) -> Arc<Slot> {
         let Account { id, settings, secret } = account;
         let hash = Sha256::digest(format!("{id} {settings} {}", secret.expose_secret()));
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || is_worth_keeping(slot));
+        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || holds_valid_session(slot));
         Arc::clone(slots.entry(hash.into()).or_default())
     }
 }
 
-fn is_worth_keeping(slot: &Slot) -> bool {
-    slot.try_lock().is_ok_and(|remembered| remembered.as_ref().is_some_and(Remembered::holds))
+fn holds_valid_session(slot: &Slot) -> bool {
+    slot.try_lock().is_ok_and(|cached| cached.as_ref().is_some_and(CachedSession::is_valid))
 }
 
-/// The right to write, for a time.
+/// A session, which permits writes for a time.
 struct Session {
     token: HeaderValue,
     did: String,
 }
 
-/// What came of asking for a session. The refusal is an outcome for whoever wanted to send.
-struct Remembered {
+/// The result of creating a session. A refusal is the outcome of every call that waits for it.
+struct CachedSession {
     at: Instant,
-    what: Result<Arc<Session>, Outcome>,
+    result: Result<Arc<Session>, Outcome>,
 }
 
-impl Remembered {
-    fn holds(&self) -> bool {
-        self.at.elapsed() < if self.what.is_ok() { SESSION_AGE_MAX } else { REFUSAL_STANDS }
+impl CachedSession {
+    fn is_valid(&self) -> bool {
+        self.at.elapsed() < if self.result.is_ok() { SESSION_AGE_MAX } else { REFUSAL_AGE_MAX }
     }
 }
 
@@ -171,19 +171,19 @@ impl Bluesky {
     async fn put(&self, post: &Post<'_>) -> Result<Answer, Outcome> {
         let (begun, begun_at) = (Instant::now(), SystemTime::now());
         let session = self.session().await?;
-        // A process that stood still wakes up here. By now somebody may have concluded that the post was never made. One clock
-        // stands still with the machine, the other can be set back.
+        // A suspended process may continue here. The resolver may have settled the item as not sent in the meantime. One clock
+        // stops during a suspension, the other can be set back.
         if begun.elapsed().max(begun_at.elapsed().unwrap_or_default()) > self.client.limits().total {
             return Err(http::not_sent("the worker was held up before the post".to_owned()));
         }
         let answer = http::send(&self.client, self.request(&session, post)).await?;
         if is_session_over(&answer) {
-            self.forget(&session).await;
+            self.remove_session(&session).await;
         }
         Ok(answer)
     }
 
-    /// The same bytes for the same post, each time.
+    /// Builds the request. The same post always has the same bytes.
     fn request(&self, session: &Session, post: &Post<'_>) -> Result<Request, Outcome> {
         #[derive(Serialize)]
         struct Put<'a> {
@@ -213,7 +213,7 @@ impl Bluesky {
         http::post(self.method("com.atproto.repo.putRecord"), Some(&session.token), &put)
     }
 
-    /// Reads a record back. `text` is what it should say, where that is known.
+    /// Reads a record back. `text` is the expected text, if it is known.
     async fn ask(&self, rkey: &str, text: Option<&str>) -> Result<Finding, Finding> {
         let session = self.session().await.map_err(http::unclear)?;
         let mut url = self.method("com.atproto.repo.getRecord");
@@ -223,23 +223,23 @@ impl Bluesky {
             .append_pair("rkey", rkey);
         let answer = http::ask(&self.client, url, Some(&session.token)).await?;
         if is_session_over(&answer) {
-            self.forget(&session).await;
+            self.remove_session(&session).await;
         }
         Ok(found(&answer, text))
     }
 
-    /// The session there is, or a new one. Whoever comes meanwhile waits for it.
+    /// The current session, or a new one. Concurrent callers wait for it.
     async fn session(&self) -> Result<Arc<Session>, Outcome> {
-        let mut remembered = self.session.lock().await;
-        if let Some(Remembered { what, .. }) = remembered.as_ref().filter(|remembered| remembered.holds()) {
-            return what.clone();
+        let mut cached = self.session.lock().await;
+        if let Some(CachedSession { result, .. }) = cached.as_ref().filter(|cached| cached.is_valid()) {
+            return result.clone();
         }
-        let what = self.sign_in().await.map(Arc::new);
-        *remembered = Some(Remembered { at: Instant::now(), what: what.clone() });
-        what
+        let result = self.sign_in().await.map(Arc::new);
+        *cached = Some(CachedSession { at: Instant::now(), result: result.clone() });
+        result
     }
 
-    /// One request that is no action: whatever becomes of it, nothing was sent.
+    /// Creates a session. Every failure means that no message was sent.
     async fn sign_in(&self) -> Result<Session, Outcome> {
         #[derive(Serialize)]
         struct Credentials<'a> {
@@ -269,7 +269,7 @@ impl Bluesky {
         };
         if !answer.status.is_success() {
             let retry_after = reset(&answer, Timestamp::now());
-            return no_session(http::words(&answer), retry_after);
+            return no_session(http::describe(&answer), retry_after);
         }
         // The answer is a secret, so it is not shown.
         let created: Option<Created> = http::json(&answer);
@@ -279,14 +279,14 @@ impl Bluesky {
         });
         match session {
             Some(session) => Ok(session),
-            None => no_session("the answer to createSession is not whole".to_owned(), None),
+            None => no_session("the answer to createSession is not complete".to_owned(), None),
         }
     }
 
-    /// Forgets this session, unless somebody has a newer one by now.
-    async fn forget(&self, session: &Arc<Session>) {
-        let mut remembered = self.session.lock().await;
-        remembered.take_if(|now| now.what.as_ref().is_ok_and(|now| Arc::ptr_eq(now, session)));
+    /// Removes this session, unless there is a newer one by now.
+    async fn remove_session(&self, session: &Arc<Session>) {
+        let mut cached = self.session.lock().await;
+        cached.take_if(|now| now.result.as_ref().is_ok_and(|now| Arc::ptr_eq(now, session)));
     }
 
     fn method(&self, name: &str) -> Url {
@@ -319,7 +319,7 @@ impl Provider for Bluesky {
     }
 }
 
-/// A post as it is put.
+/// A post to put.
 struct Post<'a> {
     rkey: String,
     text: &'a str,
@@ -348,7 +348,7 @@ pub fn record_key(key: &IdempotencyKey) -> String {
 /// The tables of the [module](self).
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     if is_session_over(answer) {
-        return http::not_sent(format!("the session is over: {}", http::words(answer)));
+        return http::not_sent(format!("the session is over: {}", http::describe(answer)));
     }
     match http::judge(answer, now, |answer| http::named(answer, "uri")) {
         Outcome::NotSent { reason, .. } if answer.status == StatusCode::TOO_MANY_REQUESTS => {
@@ -368,7 +368,7 @@ fn found(answer: &Answer, text: Option<&str>) -> Finding {
     struct Value {
         text: String,
     }
-    let unclear = |reason: &str| Finding::Unclear { reason: format!("{reason}: {}", http::words(answer)) };
+    let unclear = |reason: &str| Finding::Unclear { reason: format!("{reason}: {}", http::describe(answer)) };
     match answer.status {
         StatusCode::OK => match http::json::<Found>(answer) {
             Some(Found { value, .. }) if text.is_some_and(|text| text != value.text) => {
@@ -378,7 +378,7 @@ fn found(answer: &Answer, text: Option<&str>) -> Finding {
                 message_id: text::excerpt(&uri),
                 evidence: "the record of this post can be read back".to_owned(),
             },
-            None => unclear("the answer is not whole"),
+            None => unclear("the answer is not complete"),
         },
         StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND
             if error(answer).as_deref() == Some("RecordNotFound") =>
@@ -389,7 +389,7 @@ fn found(answer: &Answer, text: Option<&str>) -> Finding {
     }
 }
 
-/// What an AT Protocol server calls a failure.
+/// The error name in an answer of an AT Protocol server.
 fn error(answer: &Answer) -> Option<String> {
     if answer.status.is_success() { None } else { http::named(answer, "error") }
 }
@@ -399,7 +399,7 @@ fn is_session_over(answer: &Answer) -> bool {
         || matches!(error(answer).as_deref(), Some("ExpiredToken" | "InvalidToken"))
 }
 
-/// `Retry-After`, or the second at which the limit starts anew.
+/// Time to wait: `Retry-After`, or the time until the limit is reset.
 fn reset(answer: &Answer, now: Timestamp) -> Option<Duration> {
     let seconds = answer.headers.get("ratelimit-reset").and_then(|reset| reset.to_str().ok()?.parse().ok());
     let reset = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());

@@ -1,15 +1,15 @@
-//! Mastodon: `POST {url}/api/v1/statuses`, judged as `http.rs` says for all; with what it means here:
+//! Mastodon: `POST {url}/api/v1/statuses`, classified by the tables in `http.rs`, with these differences:
 //!
 //! | answer | to a call | to a repeat |
 //! |---|---|---|
-//! | 200 with an `id` | delivered | done: under a key it knows, the server answers with the post that it has |
-//! | 422 in its own words | rejected | absent: it refuses this very post |
+//! | 200 with an `id` | delivered | done: for a known key the server returns the existing post |
+//! | 422 with a JSON object | rejected | absent: it refuses this very post |
 //! | 401, 403: the token, the account | not sent | unclear |
 //! | 429 | not sent, until `X-RateLimit-Reset` | unclear |
 //!
-//! A server recognises an `Idempotency-Key` for an hour. After that its own list of our posts can be read: a post with the
-//! same words, made between the reservation and the end of the quiet time, is ours. That there is none counts only if the
-//! list was read back to before the reservation and the server could not have changed the words.
+//! A server recognises an `Idempotency-Key` for an hour. After that the adapter reads the account's posts: a post with the
+//! same text, made between the reservation and the end of the quiet time, may be the item's. A list without such a post
+//! proves that it was not sent only if it was read back to before the reservation and the server cannot have changed the text.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,17 +36,17 @@ const MANIFEST: Manifest = Manifest {
 
 const EXAMPLE: &str = r#"{"url": "https://mastodon.example", "visibility": "unlisted"}"#;
 
-/// Posts in one page of the list. A post with all that is said about its author takes a few kilobytes, and an answer is
-/// read up to 64 KiB; where that is not enough, smaller pages are asked for.
+/// Posts in one page of the list. A post with the data of its author takes a few kilobytes, and the client reads an answer
+/// up to 64 KiB; if a page is longer, the adapter requests smaller pages.
 const PAGE: usize = 10;
-/// How many pages are read before we say that we do not know.
+/// Maximum pages of one look-up.
 const PAGES_MAX: usize = 20;
-/// How far the server's clock may be off.
+/// Maximum skew of the server's clock.
 const SKEW: Duration = Duration::from_secs(60);
 
 http::adapter!(MastodonAdapter opens Mastodon);
 
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -55,7 +55,7 @@ struct Settings {
     visibility: Visibility,
 }
 
-/// Who may see a post.
+/// Visibility of a post.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Visibility {
@@ -87,7 +87,7 @@ impl Mastodon {
         })
     }
 
-    /// The same bytes for the same post, each time.
+    /// Builds the request. The same post always has the same bytes.
     fn request(&self, key: &IdempotencyKey, message: &Message) -> Result<Request, Outcome> {
         #[derive(Serialize)]
         struct Post<'a> {
@@ -102,14 +102,14 @@ impl Mastodon {
         http::with_key(http::post(url, Some(&self.token), &post)?, key)
     }
 
-    /// Reads our own posts back to before `made.from`. The error says why that did not work.
-    async fn search(&self, made: Window, text: &str) -> Result<Finding, Finding> {
+    /// Reads the account's posts back to before `made.from`. The error is the finding if they could not be read.
+    async fn search(&self, made: Period, text: &str) -> Result<Finding, Finding> {
         #[derive(Deserialize)]
         struct Me {
             id: String,
         }
         let (_, me) = self.read::<Me>(http::below(&self.api, &["accounts", "verify_credentials"])).await?;
-        let me = me.ok_or_else(|| unclear("the server did not say which account this is"))?;
+        let me = me.ok_or_else(|| unclear("the answer about the account is not complete"))?;
         let list = http::below(&self.api, &["accounts", &me.id, "statuses"]);
         let (mut posts, mut is_complete, mut page_size) = (Vec::<Post>::new(), false, PAGE);
         for _ in 0..PAGES_MAX {
@@ -125,7 +125,7 @@ impl Mastodon {
                 page_size /= 2;
                 continue;
             }
-            let page = page.ok_or_else(|| unclear("the list of our own posts is not whole"))?;
+            let page = page.ok_or_else(|| unclear("the list of the account's posts is not complete"))?;
             is_complete = page.last().is_none_or(|last| last.created_at < made.from - SKEW);
             posts.extend(page);
             if is_complete {
@@ -139,7 +139,7 @@ impl Mastodon {
         let answer = http::ask(&self.client, url, Some(&self.token)).await?;
         match answer.status {
             StatusCode::OK => Ok((answer.ending, http::json(&answer))),
-            _ => Err(unclear(&http::words(&answer))),
+            _ => Err(unclear(&http::describe(&answer))),
         }
     }
 }
@@ -156,13 +156,13 @@ impl Provider for Mastodon {
 
     async fn look_up(&self, doubt: &HeldDoubt, message: Option<&Message>) -> Finding {
         let Some(Message::Social { text }) = message else {
-            return unclear("the post cannot be rendered as it was, so nobody can recognise it");
+            return unclear("the post cannot be rendered as it was, so it cannot be recognised");
         };
-        let made = Window { from: doubt.reserved_at(), until: doubt.quiet_until() };
+        let made = Period { from: doubt.reserved_at(), until: doubt.quiet_until() };
         match self.search(made, text).await.unwrap_or_else(|unclear| unclear) {
-            // Two items may say the same: which of them a post is, no list tells.
+            // Two items may have the same text, so a post cannot be assigned to one of them.
             Finding::Done { message_id, .. } => {
-                unclear(&format!("post {message_id} has the same words, and may be this item's or another's"))
+                unclear(&format!("post {message_id} has the same text, and may be this item's or another's"))
             }
             found => found,
         }
@@ -180,7 +180,7 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     }
 }
 
-/// A post as the server has it.
+/// A post on the server.
 #[derive(Debug, Deserialize)]
 struct Post {
     id: String,
@@ -189,17 +189,17 @@ struct Post {
     content: String,
 }
 
-/// When our post must have been made, if it was.
+/// The period in which the post of the item must have been made.
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct Period {
     from: Timestamp,
     until: Timestamp,
 }
 
-/// What follows from our own posts, when all since before the reservation are there or not.
-fn conclude(posts: &[Post], is_complete: bool, made: Window, text: &str) -> Finding {
+/// The finding from the account's posts. `is_complete`: the list reaches back to before the reservation.
+fn conclude(posts: &[Post], is_complete: bool, made: Period, text: &str) -> Finding {
     let wanted = letters(text);
-    // Servers tell the time in milliseconds.
+    // Servers report times in milliseconds.
     let from = Timestamp::from_millisecond(made.from.as_millisecond()).unwrap_or(made.from);
     let same: Vec<&Post> = posts
         .iter()
@@ -208,26 +208,26 @@ fn conclude(posts: &[Post], is_complete: bool, made: Window, text: &str) -> Find
     match same[..] {
         [post] if post.created_at >= from && post.created_at <= made.until => Finding::Done {
             message_id: post.id.clone(),
-            evidence: format!("post {} has the same words and was made at {}", post.id, post.created_at),
+            evidence: format!("post {} has the same text and was made at {}", post.id, post.created_at),
         },
         [] if !is_complete => unclear("there are too many posts since then to read them all"),
-        // The server shows `@ada@example.com` as `@ada`, so other words may be these.
+        // The server shows `@ada@example.com` as `@ada`, so the text of the post may differ.
         [] if text.contains('@') => {
-            unclear("no post has the same words, but servers change the words of a mention")
+            unclear("no post has the same text, but servers change the text of a mention")
         }
         [] => Finding::Absent {
-            evidence: "none of the account's posts since the reservation has the same words".to_owned(),
+            evidence: "none of the account's posts since the reservation has the same text".to_owned(),
         },
-        _ => unclear("posts with the same words were made at other times, or more than once"),
+        _ => unclear("posts with the same text were made at other times, or more than once"),
     }
 }
 
-/// What a text says, however it is set: servers add and remove line breaks and spaces.
+/// The text without white space, because servers add and remove line breaks and spaces.
 fn letters(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
-/// HTML without its tags. Servers hide parts of long links with styles, so all of a link is there.
+/// HTML without its tags. Servers hide parts of long links by styles only, so links are complete.
 fn plain(html: &str) -> String {
     let mut text = String::with_capacity(html.len());
     for part in html.split('<').enumerate().map(|(position, part)| match (position, part.split_once('>')) {

@@ -1,5 +1,4 @@
-//! Twilio: a call, `POST {url}/2010-04-01/Accounts/{sid}/Calls.json`, judged as `http.rs` says for all; with what it means
-//! here:
+//! Twilio: a call, `POST {url}/2010-04-01/Accounts/{sid}/Calls.json`, classified by the table in `http.rs`:
 //!
 //! | answer | outcome |
 //! |---|---|
@@ -8,11 +7,11 @@
 //! | 401, 403: the account | not sent |
 //! | 429: too many requests | not sent |
 //!
-//! Twilio takes no key, so a call is never repeated. It tells how a call goes at an address that holds the key:
+//! Twilio takes no key, so a call is never repeated. It sends status callbacks to an address that contains the key:
 //! `{callback_url}/api/v2/providers/twilio/{account}/callback/{key}`. A callback with a valid signature proves that there is a call.
 //!
-//! The list of calls proves nothing. It knows numbers and times and no keys: the one call to a number may belong to another
-//! item, and a call that waits in a queue has no time yet. So a look-up names the calls that may be it, for the person who decides.
+//! The list of calls proves nothing. It has numbers and times and no keys: the only call to a number may belong to another
+//! item, and a queued call has no time yet. So a look-up lists the calls that may be the item's, for the person who decides.
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,25 +49,14 @@ const EXAMPLE: &str =
 
 /// Longest script with its tags, from Twilio's description.
 const TWIML_CHARS_MAX: usize = 4000;
-/// How long after its reservation a call is looked for.
+/// Time after the reservation in which a call may have been made.
 const LOOK_FOR: Duration = Duration::from_secs(4 * 60);
-/// Calls that are read from the list.
+/// Maximum calls that are read from the list.
 const LIST_MAX: &str = "20";
 
-/// See the [module](self).
-pub struct TwilioAdapter {
-    client: GuardedClient,
-}
+http::adapter!(TwilioAdapter opens Twilio and reads callbacks with read);
 
-impl TwilioAdapter {
-    /// Calls through this client.
-    #[must_use]
-    pub fn new(client: &GuardedClient) -> Self {
-        Self { client: client.clone() }
-    }
-}
-
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -83,22 +71,6 @@ fn api() -> Url {
     http::known("https://api.twilio.com")
 }
 
-impl Adapter for TwilioAdapter {
-    fn manifest(&self) -> &'static Manifest {
-        &MANIFEST
-    }
-
-    fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount> {
-        Ok(Arc::new(Twilio::new(&self.client, account)?))
-    }
-
-    fn read_callback(&self, account: &Account<'_>, callback: &Callback<'_>) -> Result<Echo, CallbackRefused> {
-        let twilio = Twilio::new(&self.client, account)
-            .map_err(|error| CallbackRefused::Forged(format!("nothing can be verified: {error}")))?;
-        twilio.read(callback)
-    }
-}
-
 /// An account at Twilio.
 struct Twilio {
     client: GuardedClient,
@@ -107,9 +79,9 @@ struct Twilio {
     /// Keyed with the auth token.
     signature: Hmac<Sha1>,
     from: String,
-    /// Where this installation is, as Twilio sees it, without a slash at the end.
+    /// Public URL of this installation, without a slash at the end.
     installation: Url,
-    /// Where callbacks go, but for the key.
+    /// URL of status callbacks, without the key.
     callbacks: Url,
 }
 
@@ -151,11 +123,7 @@ impl Twilio {
             return Err(http::wrong_channel("twilio", "calls", message));
         };
         let twiml = twiml(script);
-        if twiml.chars().count() > TWIML_CHARS_MAX {
-            let reason =
-                format!("the script is longer than the {TWIML_CHARS_MAX} characters that Twilio takes");
-            return Err(Outcome::Rejected { reason });
-        }
+        http::check_length("script", &twiml, TWIML_CHARS_MAX, "Twilio")?;
         let callback = http::below(&self.callbacks, &[key.as_str()]);
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("To", to)
@@ -174,7 +142,7 @@ impl Twilio {
         Ok(request)
     }
 
-    /// Names the calls that may be the one.
+    /// Lists the calls that may be the item's.
     async fn candidates(&self, to: &str, reserved_at: Timestamp) -> Result<Finding, Finding> {
         let mut url = self.calls.clone();
         let day = reserved_at.to_zoned(TimeZone::UTC).date();
@@ -196,7 +164,7 @@ impl Twilio {
         let form: Vec<(String, String)> = form_urlencoded::parse(callback.body).into_owned().collect();
         if !self.addresses(callback.path_and_query).iter().any(|url| self.is_signed(url, &form, &given)) {
             return Err(forged(
-                "the signature is not Twilio's for this account; are the auth token and `callback_url` right?",
+                "the signature is not Twilio's for this account; check the auth token and `callback_url`",
             ));
         }
         let path = callback.path_and_query.split('?').next().unwrap_or_default();
@@ -209,11 +177,11 @@ impl Twilio {
                 .filter(|value| !value.is_empty())
                 .ok_or_else(|| CallbackRefused::Malformed(format!("the field `{name}` is missing")))
         };
-        // Whatever its status: there is a call.
+        // Every status proves that there is a call.
         Ok(Echo { message_id: field("CallSid")?, status: field("CallStatus")?, proves_action: true })
     }
 
-    /// The URL that was called, as Twilio writes it when it signs: with the port or, for https, without.
+    /// The URLs that Twilio may have signed: with the port or, for https, without.
     fn addresses(&self, path_and_query: &str) -> Vec<String> {
         let with = |base: &Url| format!("{}{path_and_query}", base.as_str().trim_end_matches('/'));
         let mut without_port = self.installation.clone();
@@ -262,7 +230,7 @@ fn callbacks(installation: &Url, account: ProviderAccountId) -> Url {
     http::below(installation, &["api", "v2", "providers", "twilio", &account.0.to_string(), "callback"])
 }
 
-/// The script as Twilio reads it. What XML cannot hold is left out: nobody could say it.
+/// The script as TwiML. Characters that XML cannot hold are removed; they have no sound.
 fn twiml(script: &str) -> String {
     let mut said = String::with_capacity(script.len());
     for c in script.chars() {
@@ -279,7 +247,7 @@ fn twiml(script: &str) -> String {
     format!("<Response><Say>{said}</Say></Response>")
 }
 
-/// What the list says, for a person.
+/// Describes the list of calls, for a person.
 fn describe(answer: &Answer, reserved_at: Timestamp) -> String {
     #[derive(Deserialize)]
     struct List {
@@ -293,13 +261,13 @@ fn describe(answer: &Answer, reserved_at: Timestamp) -> String {
     }
     let list: Option<List> = if answer.status == StatusCode::OK { http::json(answer) } else { None };
     let Some(list) = list else {
-        return format!("the calls to this number could not be listed: {}", http::words(answer));
+        return format!("the calls to this number could not be listed: {}", http::describe(answer));
     };
     let made = reserved_at..=reserved_at + LOOK_FOR;
     let of_the_time: Vec<String> = list
         .calls
         .iter()
-        // Twilio tells the time in seconds.
+        // Twilio reports times in seconds.
         .filter(|call| {
             rfc2822::parse(&call.date_created).is_ok_and(|at| {
                 made.contains(&at.timestamp()) || at.timestamp().as_second() == reserved_at.as_second()

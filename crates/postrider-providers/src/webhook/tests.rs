@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    chat::inbound::tests::{Delivery, heard, nothing},
+    chat::inbound::tests::{Delivery, no_message, one_message},
     guard::Ending,
     http::tests::{NOW, answer, body, chat, client, email, item, key, refused, social, voice, with_header},
 };
@@ -22,8 +22,8 @@ fn open() -> Receiver {
     Receiver::new(&client(true), &account).ok().unwrap()
 }
 
-// As the specification has it: three headers, and a body with `type`, `timestamp` and `data`. The verification is that of
-// the reference library.
+// By the specification: three headers, and a body with `type`, `timestamp` and `data`. The reference library verifies the
+// request.
 #[test]
 fn a_message_is_a_standard_webhook() {
     let (receiver, (id, at)) = (open(), item());
@@ -120,9 +120,9 @@ fn received(delivery: &Delivery) -> Result<Received, CallbackRefused> {
 const WRITTEN: &str = r#"{"type": "message.received", "timestamp": "2026-02-02T02:40:00Z", "data": {"sender_id": "ada", "conversation_id": "room-7", "thread": "t-1", "text": "Hello?"}}"#;
 
 #[test]
-fn what_somebody_wrote_comes_in_as_a_standard_webhook() {
+fn an_inbound_message_is_a_standard_webhook() {
     let now = NOW.as_second();
-    let message = heard("m-1", "ada", "room-7", Some("t-1"), "Hello?");
+    let message = one_message("m-1", "ada", "room-7", Some("t-1"), "Hello?");
     assert_eq!(received(&delivery("m-1", now, &[&secret()], WRITTEN)), message);
     // While a secret is replaced there are two signatures, in one header.
     assert_eq!(received(&delivery("m-1", now, &[&other_secret(), &secret()], WRITTEN)), message);
@@ -130,9 +130,12 @@ fn what_somebody_wrote_comes_in_as_a_standard_webhook() {
         assert_eq!(received(&delivery("m-1", seconds, &[&secret()], WRITTEN)), message, "{seconds}");
     }
     let least = r#"{"type": "message.received", "data": {"sender_id": "ada", "text": "a\u0000b"}}"#;
-    assert_eq!(received(&delivery("m-2", now, &[&secret()], least)), heard("m-2", "ada", "ada", None, "ab"));
+    assert_eq!(
+        received(&delivery("m-2", now, &[&secret()], least)),
+        one_message("m-2", "ada", "ada", None, "ab")
+    );
     let other = r#"{"type": "message.chat", "timestamp": 7, "data": [], "more": 1}"#;
-    assert_eq!(received(&delivery("m-3", now, &[&secret()], other)), nothing());
+    assert_eq!(received(&delivery("m-3", now, &[&secret()], other)), no_message());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every adapter whose address a tenant sets, with an address that leads inside.
+//! Every adapter whose address a tenant sets, with addresses listener private networks.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::{
-    hostile::{self, BRIEF, CLOSED, FLIPS, NAMES},
-    listener::{Inside, Names},
+    hostile::{self, BRIEF, CLOSED, NAMES, REBINDING},
+    listener::{Names, PrivateListener},
 };
 
 /// Settings of an account that lead to this URL, and a secret that fits.
@@ -41,12 +41,12 @@ fn account(adapter: &str, url: &str) -> (Value, &'static str) {
             (json!({ "host": host, "port": port, "from": "news@example.com" }), "")
         }
         other => {
-            panic!("say here which setting of `{other}` leads to a URL, so that the guard is tried on it")
+            panic!("add the setting of `{other}` that holds a URL, so that the guard is tested with it")
         }
     }
 }
 
-/// As they are written, for a vendor that has them apart.
+/// Host and port of a URL, for a vendor with separate settings.
 fn host_and_port(url: &str) -> (String, u16) {
     let authority = url.split_once("//").map_or(url, |(_, rest)| rest).split('/').next().unwrap_or_default();
     let (host, port) = authority.rsplit_once(':').unwrap_or((authority, ""));
@@ -74,7 +74,7 @@ fn open(adapter: &dyn Adapter, url: &str) -> Result<Arc<dyn Provider>, InvalidAc
     adapter.open(&Account { id: ProviderAccountId::new(), settings: &settings, secret: &secret })
 }
 
-// An account that could be opened in production, or this would prove nothing.
+// Without this test, adapters that open no account at all would pass.
 #[test]
 fn every_adapter_opens_an_account_at_a_public_address() {
     for adapter in adapters(CLOSED, &Names::new(&[])) {
@@ -85,13 +85,13 @@ fn every_adapter_opens_an_account_at_a_public_address() {
 
 #[tokio::test]
 async fn no_adapter_opens_an_account_that_leads_inside() {
-    let inside = Inside::start();
-    let port = inside.port();
+    let listener = PrivateListener::start();
+    let port = listener.port();
     let names = Names::new(&[]);
     for adapter in adapters(CLOSED, &names) {
         let name = adapter.manifest().name;
         let forms = match name {
-            // It takes hosts, not URLs.
+            // SMTP accounts have a host, not a URL.
             "smtp" => hostile::hosts().map(|host| format!("https://{host}:{port}/")).collect(),
             _ => hostile::urls(port),
         };
@@ -111,43 +111,43 @@ async fn no_adapter_opens_an_account_that_leads_inside() {
             }
         }
     }
-    assert_eq!((names.questions(), inside.count()), (0, 0));
+    assert_eq!((names.questions(), listener.count()), (0, 0));
 }
 
-// A name can only be refused once it is resolved, which is when it is called.
+// A name can only be refused when it is resolved, during the call.
 #[tokio::test]
 async fn no_adapter_connects_to_a_name_that_leads_inside() {
     let reservations = Reservations::start().await.unwrap();
-    let inside = Inside::start();
+    let listener = PrivateListener::start();
     let names = Names::new(NAMES);
     let all = adapters(CLOSED, &names);
     for (name, _) in NAMES {
         for adapter in &all {
-            let reason = reason_not_sent(&**adapter, name, &inside, &reservations).await;
+            let reason = reason_not_sent(&**adapter, name, &listener, &reservations).await;
             let vendor = adapter.manifest().name;
             assert!(reason.contains(&format!("`{name}` resolves to ")), "`{vendor}` to {name}: {reason}");
-            assert_eq!((names.questions(), inside.count()), (1, 0), "`{vendor}` to {name}");
+            assert_eq!((names.questions(), listener.count()), (1, 0), "`{vendor}` to {name}");
         }
     }
-    // Public when it is asked first, and inside when it is asked again. Each adapter asks a name server of its own.
+    // The first resolution is public, the second private. Each adapter has its own name server.
     for vendor in 0..all.len() {
-        let names = Names::new(&[FLIPS]);
+        let names = Names::new(&[REBINDING]);
         let adapter = adapters(CLOSED, &names).remove(vendor);
-        reason_not_sent(&*adapter, FLIPS.0, &inside, &reservations).await;
-        assert_eq!((names.questions(), inside.count()), (1, 0), "`{}`", adapter.manifest().name);
+        reason_not_sent(&*adapter, REBINDING.0, &listener, &reservations).await;
+        assert_eq!((names.questions(), listener.count()), (1, 0), "`{}`", adapter.manifest().name);
     }
 }
 
-/// Why a call to this name did not leave.
+/// The reason why a call to this name was not sent.
 async fn reason_not_sent(
     adapter: &dyn Adapter,
     name: &str,
-    inside: &Inside,
+    listener: &PrivateListener,
     reservations: &Reservations,
 ) -> String {
     let manifest = adapter.manifest();
     let message = message(manifest.channels[0]);
-    let provider = open(adapter, &format!("https://{name}:{}", inside.port())).unwrap();
+    let provider = open(adapter, &format!("https://{name}:{}", listener.port())).unwrap();
     let reservation = reservations.take(&message, 1).await.unwrap().remove(0);
     match provider.call(&reservation, &message).await {
         Outcome::NotSent { reason, .. } => reason,

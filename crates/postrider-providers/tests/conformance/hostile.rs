@@ -1,4 +1,4 @@
-//! URLs that lead inside, in every way to write them, and names that do.
+//! URLs of private hosts in every notation, and names that resolve to private addresses.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -7,17 +7,17 @@ use reqwest::{Method, Request};
 use tokio::task::JoinSet;
 use url::{Host, Url};
 
-use crate::listener::{Inside, Names};
+use crate::listener::{Names, PrivateListener};
 
 pub const CLOSED: Policy = Policy { allow_private: false };
 const DEVELOPMENT: Policy = Policy { allow_private: true };
 
-/// Nobody answers at the public addresses of these tests.
+/// Short limits, because no server answers at the public addresses of these tests.
 pub const BRIEF: Limits = Limits { connect: Duration::from_millis(300), total: Duration::from_secs(5) };
 
-/// All of these are this machine. What counts connections can show that: in development they do connect.
+/// Notations of this machine. A test shows that they connect when private addresses are allowed.
 const LOOPBACK: &[&str] = &[
-    // As it is, with a dot, short, decimal, octal, hexadecimal, and mixed.
+    // Plain, with a dot, short, decimal, octal, hexadecimal, and mixed.
     "127.0.0.1",
     "127.0.0.1.",
     "127.1",
@@ -44,7 +44,7 @@ const LOOPBACK: &[&str] = &[
     "１２７．０．０．１",
     "127｡0｡0｡1",
     "𝟏𝟐𝟕.𝟎.𝟎.𝟏",
-    // Its name, in other cases and scripts, with a dot, with an invisible character.
+    // The name, in other cases and scripts, with a dot, with an invisible character.
     "localhost",
     "LOCALHOST",
     "LocalHost.",
@@ -58,7 +58,7 @@ const LOOPBACK: &[&str] = &[
     "[::0.0.0.1]",
 ];
 
-/// Refused whatever is allowed.
+/// Always refused.
 const NEVER: &[&str] = &[
     // This machine again, on Linux.
     "0.0.0.0",
@@ -68,7 +68,7 @@ const NEVER: &[&str] = &[
     "[::ffff:127.0.0.1]",
     "[::ffff:7f00:1]",
     "[0:0:0:0:0:FFFF:127.0.0.1]",
-    // Compatible, 6to4, NAT64, Teredo: with 127.0.0.1 or 10.0.0.1 inside.
+    // Compatible, 6to4, NAT64, Teredo: with 127.0.0.1 or 10.0.0.1 listener.
     "[::127.0.0.1]",
     "[2002:7f00:1::]",
     "[2002:a00:1::1]",
@@ -101,7 +101,7 @@ const NEVER: &[&str] = &[
     "[100::1]",
 ];
 
-/// Refused, unless it is somebody's own network and development.
+/// Refused, unless `allow_private` is set.
 const PRIVATE: &[&str] = &[
     "10.0.0.1",
     "10.1",
@@ -145,7 +145,7 @@ const TRICKS: &[&str] = &[
     "jar:https://127.0.0.1:{port}/!/",
 ];
 
-/// Zones, numbers that are too large or too many, and hosts that are none: not URLs at all, so that nobody can set them.
+/// Zones, invalid numbers and invalid hosts: texts that do not parse as URLs, so they cannot be set.
 const UNREADABLE: &[&str] = &[
     "file://127.0.0.1:{port}/etc/passwd",
     "https://[fe80::1%25lo]:{port}/",
@@ -163,7 +163,7 @@ const UNREADABLE: &[&str] = &[
     "https://:{port}/",
 ];
 
-/// Names that look like anybody's.
+/// Names that resolve to private addresses.
 pub const NAMES: &[(&str, &[&[&str]])] = &[
     ("metadata.google.internal", &[&["169.254.169.254"]]),
     ("db.internal", &[&["10.0.0.5"]]),
@@ -179,8 +179,8 @@ pub const NAMES: &[(&str, &[&[&str]])] = &[
     ("late.example", &[&["1.1.1.1", "2606:4700:4700::1111", "8.8.8.8", "10.0.0.1"]]),
 ];
 
-/// Public at the first question and at the second this machine: whoever asks twice is lost. Nobody is at the public one.
-pub const FLIPS: (&str, &[&[&str]]) = ("rebind.example", &[&["3ffe:ffff::1"], &["127.0.0.1"]]);
+/// The first resolution is public, the second is this machine. No server is at the public address.
+pub const REBINDING: (&str, &[&[&str]]) = ("rebind.example", &[&["3ffe:ffff::1"], &["127.0.0.1"]]);
 
 /// Every host that must not be reached.
 pub fn hosts() -> impl Iterator<Item = &'static str> {
@@ -198,7 +198,7 @@ fn client(policy: Policy, limits: Limits, names: &Arc<Names>) -> GuardedClient {
 }
 
 async fn call(client: &GuardedClient, url: Url, reuse: Reuse) -> CallError {
-    client.send(Request::new(Method::POST, url), reuse).await.expect_err("nobody answers")
+    client.send(Request::new(Method::POST, url), reuse).await.expect_err("no server answers")
 }
 
 fn parse(form: &str) -> Url {
@@ -207,10 +207,10 @@ fn parse(form: &str) -> Url {
 
 #[tokio::test]
 async fn none_of_a_hundred_forms_connects() {
-    let inside = Inside::start();
+    let listener = PrivateListener::start();
     let names = Names::new(&[("example.com", &[&["127.0.0.1"]])]);
     let client = client(CLOSED, BRIEF, &names);
-    let forms = urls(inside.port());
+    let forms = urls(listener.port());
     assert!(forms.len() >= 100, "{}", forms.len());
     let (readable, unreadable): (Vec<_>, Vec<_>) = forms.iter().partition(|form| form.parse::<Url>().is_ok());
     assert_eq!(unreadable.len(), UNREADABLE.len(), "{unreadable:#?}");
@@ -219,82 +219,82 @@ async fn none_of_a_hundred_forms_connects() {
         for reuse in [Reuse::Never, Reuse::Allowed] {
             let error = call(&client, url.clone(), reuse).await;
             assert!(matches!(error, CallError::Refused(_)), "{form}: {error:?}");
-            assert_eq!(inside.count(), 0, "{form}");
+            assert_eq!(listener.count(), 0, "{form}");
         }
     }
-    // Nothing was even looked up: each is refused by its looks.
+    // No name was resolved: the guard refuses each by its text.
     assert_eq!(names.questions(), 0);
 }
 
-// The proof of the proof: what counts connections does count them, and the forms do lead there.
+// Shows that the listener counts connections, and that the notations lead to it.
 #[tokio::test]
-async fn the_same_forms_do_connect_where_that_is_allowed() {
-    let inside = Inside::start();
+async fn the_same_forms_connect_when_private_addresses_are_allowed() {
+    let listener = PrivateListener::start();
     let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
     let hasty = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(6) };
     let development = client(DEVELOPMENT, hasty, &Names::new(&[("localhost", &[&["127.0.0.1"]])]));
-    // All at once: nobody answers, so each takes as long as it may.
+    // Concurrently, because each call runs into its time limit.
     let mut calls = JoinSet::new();
     for host in LOOPBACK.iter().filter(|host| has_ipv6 || !host.starts_with('[')) {
-        let (client, url) = (development.clone(), parse(&format!("http://{host}:{}/", inside.port())));
+        let (client, url) = (development.clone(), parse(&format!("http://{host}:{}/", listener.port())));
         calls.spawn(async move { (host, call(&client, url, Reuse::Never).await) });
     }
     let called = calls.join_all().await;
     for (host, error) in &called {
         assert!(matches!(error, CallError::Unanswered { .. }), "{host}: {error:?}");
     }
-    assert_eq!(inside.count(), called.len());
+    assert_eq!(listener.count(), called.len());
     for host in NEVER {
-        let form = format!("http://{host}:{}/", inside.port());
+        let form = format!("http://{host}:{}/", listener.port());
         let error = call(&development, parse(&form), Reuse::Never).await;
         assert!(matches!(error, CallError::Refused(_)), "{form}: {error:?}");
-        assert_eq!(inside.count(), 0, "{form}");
+        assert_eq!(listener.count(), 0, "{form}");
     }
-    // Some of those that stay closed lead here all the same, if somebody tries.
+    // Some refused addresses would reach this machine.
     for address in ["0.0.0.0", "::ffff:127.0.0.1", "::"] {
-        let address = SocketAddr::new(address.parse().unwrap(), inside.port());
+        let address = SocketAddr::new(address.parse().unwrap(), listener.port());
         if has_ipv6 || address.is_ipv4() {
             drop(std::net::TcpStream::connect(address).unwrap());
-            assert_eq!(inside.count(), 1, "{address}");
+            assert_eq!(listener.count(), 1, "{address}");
         }
     }
 }
 
 #[tokio::test]
-async fn names_that_lead_inside_are_refused_and_never_asked_again() {
-    let inside = Inside::start();
+async fn names_of_private_addresses_are_refused_after_one_resolution() {
+    let listener = PrivateListener::start();
     let names = Names::new(NAMES);
     let client = client(CLOSED, BRIEF, &names);
     for (name, _) in NAMES {
         for form in [name.to_string(), name.to_uppercase(), format!("{name}.")] {
-            let url = parse(&format!("https://{form}:{}/", inside.port()));
+            let url = parse(&format!("https://{form}:{}/", listener.port()));
             for reuse in [Reuse::Never, Reuse::Allowed] {
                 let error = call(&client, url.clone(), reuse).await;
                 assert!(matches!(error, CallError::Refused(_)), "{url}: {error:?}");
             }
             let host = Host::parse(&form).unwrap();
-            let found = client.resolve(&host, inside.port()).await;
+            let found = client.resolve(&host, listener.port()).await;
             assert!(matches!(found, Err(NoAddress::Refused(_))), "{form}: {found:?}");
-            assert_eq!((names.questions(), inside.count()), (3, 0), "{form}");
+            assert_eq!((names.questions(), listener.count()), (3, 0), "{form}");
         }
     }
 }
 
-// Each call asks once and connects to what it was told then. The call after it asks again, and is refused.
+// Each call resolves once and connects to those addresses. The next call resolves again, and is refused.
 #[tokio::test]
-async fn a_name_that_changes_between_check_and_connect_gains_nothing() {
-    let inside = Inside::start();
+async fn a_name_that_changes_between_check_and_connect_is_not_connected_to() {
+    let listener = PrivateListener::start();
     for reuse in [Reuse::Never, Reuse::Allowed] {
-        let names = Names::new(&[FLIPS]);
+        let names = Names::new(&[REBINDING]);
         let client = client(CLOSED, BRIEF, &names);
-        let url = parse(&format!("https://rebind.example:{}/", inside.port()));
+        let url = parse(&format!("https://rebind.example:{}/", listener.port()));
         let first = call(&client, url.clone(), reuse).await;
         assert!(matches!(first, CallError::Unreachable { .. }), "{first:?}");
-        assert_eq!((names.questions(), inside.count()), (1, 0));
+        assert_eq!((names.questions(), listener.count()), (1, 0));
         for _ in 0..3 {
             let later = call(&client, url.clone(), reuse).await;
             assert!(matches!(later, CallError::Refused(_)), "{later:?}");
-            assert_eq!((names.questions(), inside.count()), (1, 0));
+            assert_eq!((names.questions(), listener.count()), (1, 0));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Somebody inside: a listener on every address of this machine, who counts whoever comes.
+//! A listener on every address of this machine that counts connections, and a hostile name server.
 
 use std::{
     collections::HashMap,
@@ -11,14 +11,14 @@ use std::{
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// It never answers. Connections stand in its queue until they are counted.
-pub struct Inside {
+/// A listener that never answers. Connections wait in its queue until they are counted.
+pub struct PrivateListener {
     listener: TcpListener,
 }
 
-impl Inside {
+impl PrivateListener {
     pub fn start() -> Self {
-        // Both families: Linux gives IPv4 to a listener on `::` as well. Without IPv6 there is nothing to listen for.
+        // On Linux a listener on `::` also accepts IPv4.
         let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
         listener.set_nonblocking(true).unwrap();
         Self { listener }
@@ -28,7 +28,7 @@ impl Inside {
         self.listener.local_addr().unwrap().port()
     }
 
-    /// How many have come since the last time. A connection of our own stands behind all others in the queue.
+    /// Number of connections since the last count. A marker connection is behind all others in the queue.
     pub fn count(&self) -> usize {
         let last = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
         let last = last.local_addr().unwrap();
@@ -43,7 +43,7 @@ impl Inside {
     }
 }
 
-/// A name server of an attacker: each name has its lists of addresses, one per question; the last one stays.
+/// The name server of an attacker: each name has one list of addresses per resolution; the last one is repeated.
 pub struct Names {
     known: HashMap<&'static str, Vec<Vec<IpAddr>>>,
     asked: Mutex<HashMap<String, usize>>,
@@ -58,7 +58,7 @@ impl Names {
         Arc::new(Self { known, asked: Mutex::default(), questions: AtomicUsize::new(0) })
     }
 
-    /// How often it was asked since the last time.
+    /// Number of resolutions since the last call.
     pub fn questions(&self) -> usize {
         self.questions.swap(0, Ordering::SeqCst)
     }
@@ -69,10 +69,10 @@ impl Resolve for Names {
         self.questions.fetch_add(1, Ordering::SeqCst);
         let name = name.as_str().trim_end_matches('.').to_owned();
         let mut asked = self.asked.lock().unwrap();
-        let turn = asked.entry(name.clone()).or_default();
-        let lists = self.known.get(name.as_str()).unwrap_or_else(|| panic!("nobody knows `{name}`"));
-        let found = lists[(*turn).min(lists.len() - 1)].clone();
-        *turn += 1;
+        let resolution = asked.entry(name.clone()).or_default();
+        let lists = self.known.get(name.as_str()).unwrap_or_else(|| panic!("`{name}` is not known"));
+        let found = lists[(*resolution).min(lists.len() - 1)].clone();
+        *resolution += 1;
         let addresses = found.into_iter().map(|ip| SocketAddr::new(ip, 0));
         Box::pin(async move { Ok(Box::new(addresses) as Addrs) })
     }

@@ -1,4 +1,4 @@
-//! Every adapter through the suite, the suite through adapters that are wrong on purpose, and the guard through every adapter.
+//! Runs the suite with every adapter and with adapters that have flaws on purpose, and tests the guard with every adapter.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,12 +8,12 @@
 )]
 
 mod accounts;
+mod custom;
+mod flawed;
 mod hostile;
-mod invented;
 mod listener;
-mod ours;
 mod sources;
-mod wrong;
+mod standard;
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use postrider_model::Message;
 use postrider_providers::conformance::{self, Report, Reservations, Subject};
 use tokio::task::JoinSet;
 
-/// All of them at once, since each waits for a call whose time runs out.
+/// Runs the subjects concurrently, since each waits for a call that times out.
 async fn run_all(subjects: Vec<Subject>) -> Vec<Report> {
     let reservations = Arc::new(Reservations::start().await.unwrap());
     let mut running = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Reservations for the suite come from a real database, and from nobody else's rows in it.
+//! Reservations of the suite come from a real database, and only from the suite's own rows.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use postrider_store::{
     provision,
 };
 
-/// The keys of as many reservations as were asked for, half of them after they were in doubt.
+/// The keys of `count` reservations; half of them are put in doubt.
 async fn keys(source: &Reservations, message: &Message, count: usize) -> Vec<String> {
     let mut keys = Vec::new();
     for (n, reservation) in source.take(message, count).await.unwrap().into_iter().enumerate() {
@@ -42,7 +42,7 @@ async fn sources_in_one_database_do_not_take_from_each_other() {
         let (first, second) = tokio::join!(keys(&one, message, 4), keys(&two, message, 6));
         all.extend(first.into_iter().chain(second));
     }
-    assert_eq!(all.len(), messages.len() * 10, "every key is another");
+    assert_eq!(all.len(), messages.len() * 10, "all keys differ");
 
     drop((one, two));
     tokio::task::spawn_blocking(move || cluster.stop()).await.unwrap().unwrap();

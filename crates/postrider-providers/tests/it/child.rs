@@ -1,15 +1,15 @@
-//! A test that needs environment variables runs itself again, in a process of its own that has them.
+//! A test that needs environment variables runs itself again in a child process with these variables.
 
 use std::process::Command;
 
 const MARK: &str = "POSTRIDER_TEST_CHILD";
 
-/// Whether this process is the one with the variables.
+/// Whether this process is the child process.
 pub fn is_child() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Runs one test of this binary with these variables, and says what it printed if it failed.
+/// Runs one test of this binary with these variables. A failure shows its output.
 pub fn run_again(test: &str, variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])

@@ -1,4 +1,4 @@
-//! A name server that lies, and changes its mind.
+//! A hostile name server whose answers change.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -22,10 +22,10 @@ use url::Host;
 
 use crate::{
     DEVELOPMENT, PATIENT, client_that_asks, event,
-    server::{Server, Then},
+    server::{Reaction, Server},
 };
 
-/// Gives the first list of addresses to the first question, the second to the second, and the last from then on.
+/// Returns the first list of addresses for the first resolution, the second for the second, and the last from then on.
 pub struct FlippingDns {
     answers: Vec<Vec<IpAddr>>,
     asked: AtomicUsize,
@@ -45,8 +45,8 @@ impl FlippingDns {
 
 impl Resolve for FlippingDns {
     fn resolve(&self, _: Name) -> Resolving {
-        let turn = self.asked.fetch_add(1, Ordering::SeqCst);
-        let found = self.answers[turn.min(self.answers.len() - 1)].clone();
+        let resolution = self.asked.fetch_add(1, Ordering::SeqCst);
+        let found = self.answers[resolution.min(self.answers.len() - 1)].clone();
         let addresses = found.into_iter().map(|ip| SocketAddr::new(ip, 0));
         Box::pin(async move { Ok(Box::new(addresses) as Addrs) })
     }
@@ -54,22 +54,22 @@ impl Resolve for FlippingDns {
 
 const CLOSED: Policy = Policy { allow_private: false };
 
-/// Nobody answers at the public address of a test.
+/// Short limits, because no server answers at the public addresses.
 const BRIEF: Limits = Limits { connect: Duration::from_millis(300), total: Duration::from_secs(5) };
 
 fn post(url: &str) -> Request {
     Request::new(Method::POST, url.parse().unwrap())
 }
 
-fn ok() -> Then {
-    Then::Answer(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())
+fn ok() -> Reaction {
+    Reaction::Answer(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())
 }
 
-// Public when it is checked, private when it is called: the attack is over if nobody asks between the two.
+// The first resolution is public, the second private: the attack fails if there is only one.
 #[tokio::test]
 async fn a_name_is_resolved_once_per_call_and_the_second_answer_is_never_used() {
     let server = Server::start(ok()).await;
-    // Public by its number, and given back to IANA: nobody is there.
+    // A public address that IANA took back, without a server.
     let dns = FlippingDns::new(&[&["3ffe:ffff::1"], &["127.0.0.1"]]);
     let client = client_that_asks(dns.clone(), CLOSED, BRIEF);
 
@@ -78,10 +78,10 @@ async fn a_name_is_resolved_once_per_call_and_the_second_answer_is_never_used() 
 
     assert!(matches!(answer, Err(CallError::Unreachable { .. })), "{answer:?}");
     assert_eq!(dns.asked(), 1);
-    assert_eq!(server.seen().await.connections, 0);
+    assert_eq!(server.traffic().await.connections, 0);
 }
 
-// The same seen from the other side: what the one question gave is what is connected to.
+// The client connects to the addresses of the one resolution.
 #[tokio::test]
 async fn the_connector_uses_the_addresses_that_were_checked() {
     let server = Server::start(ok()).await;
@@ -92,11 +92,11 @@ async fn the_connector_uses_the_addresses_that_were_checked() {
     let answer = client.send(post(&url), Reuse::Never).await.unwrap();
     assert_eq!((answer.status, dns.asked()), (StatusCode::OK, 1));
 
-    // The next call asks again, is told about the metadata service, and goes nowhere; not in development either.
+    // The next call resolves to the metadata service, and is refused even if private addresses are allowed.
     let answer = client.send(post(&url), Reuse::Never).await;
     assert!(matches!(answer, Err(CallError::Refused(UrlRefused::ResolvesToNotPublic { .. }))), "{answer:?}");
     assert_eq!(dns.asked(), 2);
-    assert_eq!(server.seen().await.requests.len(), 1);
+    assert_eq!(server.traffic().await.requests.len(), 1);
 }
 
 #[tokio::test]
@@ -122,8 +122,8 @@ async fn one_private_address_among_public_ones_refuses_the_name() {
             matches!(error, CallError::Refused(UrlRefused::ResolvesToNotPublic { .. })),
             "{list:?}: {error:?}"
         );
-        assert_eq!((dns.asked(), server.seen().await.connections), (1, 0), "{list:?}");
-        // Which address it was is a secret of the network that we are in.
+        assert_eq!((dns.asked(), server.traffic().await.connections), (1, 0), "{list:?}");
+        // The error must not reveal addresses of the private network.
         let reason = error.reason();
         assert!(reason.starts_with("`mixed.example` resolves to "), "{reason}");
         assert!(list.iter().all(|address| !reason.contains(address)), "{reason}");
@@ -133,13 +133,13 @@ async fn one_private_address_among_public_ones_refuses_the_name() {
 #[tokio::test]
 async fn a_name_without_an_address_is_unreachable() {
     let client = client_that_asks(FlippingDns::new(&[&[]]), CLOSED, BRIEF);
-    let error = client.send(post("https://nobody.example/"), Reuse::Never).await.expect_err("no answer");
+    let error = client.send(post("https://missing.example/"), Reuse::Never).await.expect_err("no answer");
     assert!(matches!(error, CallError::Unreachable { .. }), "{error:?}");
-    assert!(error.reason().contains("`nobody.example` has no address"), "{}", error.reason());
+    assert!(error.reason().contains("`missing.example` has no address"), "{}", error.reason());
 }
 
 #[tokio::test]
-async fn a_webhook_whose_name_leads_inside_is_unreachable_and_says_why() {
+async fn a_webhook_whose_name_is_private_is_unreachable_with_the_reason() {
     let client = client_that_asks(FlippingDns::new(&[&["10.0.0.7"]]), CLOSED, BRIEF);
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into();
     let config = HttpSinkConfig { url: "https://inside.example/".parse().unwrap(), secrets: vec![secret] };
@@ -171,6 +171,6 @@ async fn other_protocols_get_addresses_that_were_checked_and_no_others() {
             "{host}: {refused}"
         );
     }
-    // Nobody asks about what is an address already.
+    // An address is not resolved.
     assert_eq!(dns.asked(), 2);
 }

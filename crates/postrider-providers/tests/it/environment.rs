@@ -1,19 +1,14 @@
-//! What the environment of the process may and may not change.
+//! The effect of environment variables on the client.
 
 use std::{
     io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-    path::Path,
-    process::Command,
+    net::TcpListener,
     sync::Arc,
     thread,
 };
 
 use postrider_providers::guard::{CallError, GuardedClient, Reuse};
-use reqwest::{
-    Method, Request, StatusCode,
-    dns::{Addrs, Name, Resolve, Resolving},
-};
+use reqwest::{Method, Request, StatusCode};
 use rustls::{
     ServerConfig, ServerConnection, StreamOwned,
     crypto::{CryptoProvider, ring},
@@ -21,8 +16,10 @@ use rustls::{
 };
 
 use crate::{
-    DEVELOPMENT, PATIENT, child, client, client_that_asks,
-    server::{Server, Then},
+    DEVELOPMENT, PATIENT,
+    certificate::{LocalDns, certify},
+    child, client, client_that_asks,
+    server::{Reaction, Server},
 };
 
 fn ok() -> Vec<u8> {
@@ -31,37 +28,28 @@ fn ok() -> Vec<u8> {
 
 #[tokio::test]
 async fn a_proxy_in_the_environment_is_ignored() {
-    let receiver = Server::start(Then::Answer(ok())).await;
+    let receiver = Server::start(Reaction::Answer(ok())).await;
     if child::is_child() {
         client(PATIENT).send(Request::new(Method::POST, receiver.url()), Reuse::Never).await.unwrap();
-        assert_eq!(receiver.seen().await.requests.len(), 1);
+        assert_eq!(receiver.traffic().await.requests.len(), 1);
         return;
     }
-    let proxy = Server::start(Then::Answer(ok())).await;
+    let proxy = Server::start(Reaction::Answer(ok())).await;
     let url = format!("http://127.0.0.1:{}", proxy.port());
     let variables = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
     let variables: Vec<_> =
         variables.iter().map(|name| (*name, url.as_str())).chain([("NO_PROXY", "")]).collect();
     child::run_again("environment::a_proxy_in_the_environment_is_ignored", &variables);
-    assert_eq!(proxy.seen().await.connections, 0);
+    assert_eq!(proxy.traffic().await.connections, 0);
 }
 
-/// Finds every name on this machine.
-struct Here;
-
-impl Resolve for Here {
-    fn resolve(&self, _: Name) -> Resolving {
-        Box::pin(async { Ok(Box::new(std::iter::once(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))) as Addrs) })
-    }
-}
-
-// The only way that is open in production: no TLS provider was installed by anybody else, the roots are the system's.
+// The conditions of production: no TLS provider is installed, and the root certificates are the system's.
 #[tokio::test]
 async fn https_works_without_preparation_and_only_for_the_name_in_the_certificate() {
     if child::is_child() {
         let port = std::env::var("TLS_PORT").unwrap();
         assert!(CryptoProvider::get_default().is_none());
-        let client: GuardedClient = client_that_asks(Arc::new(Here), DEVELOPMENT, PATIENT);
+        let client: GuardedClient = client_that_asks(Arc::new(LocalDns), DEVELOPMENT, PATIENT);
         let get = |name: &str| Request::new(Method::GET, format!("https://{name}:{port}/").parse().unwrap());
 
         let answer = client.send(get("hooks.example"), Reuse::Never).await.unwrap();
@@ -77,21 +65,6 @@ async fn https_works_without_preparation_and_only_for_the_name_in_the_certificat
     let port = serve_tls(&certificate, &key).to_string();
     let test = "environment::https_works_without_preparation_and_only_for_the_name_in_the_certificate";
     child::run_again(test, &[("SSL_CERT_FILE", &certificate), ("SSL_CERT_DIR", ""), ("TLS_PORT", &port)]);
-}
-
-/// A certificate for one name, and its key.
-fn certify(folder: &Path, name: &str) -> (String, String) {
-    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let (certificate, key) = (file("certificate.pem"), file("key.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
-        .args(["-days", "2", "-subj", "/CN=test", "-keyout", &key, "-out", &certificate])
-        .args(["-addext", &format!("subjectAltName=DNS:{name}")])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .output()
-        .expect("openssl is missing; run `make setup` or `apt-get install openssl`");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    (certificate, key)
 }
 
 /// Answers each request with the name that the client asked for and the protocol that it offered.
@@ -111,7 +84,7 @@ fn serve_tls(certificate: &str, key: &str) -> u16 {
         for stream in listener.incoming() {
             let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut tls = StreamOwned::new(connection, stream.unwrap());
-            // A client that does not like the certificate leaves here.
+            // A client that refuses the certificate closes here.
             if tls.read(&mut [0; 4096]).is_err() {
                 continue;
             }

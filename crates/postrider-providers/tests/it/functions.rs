@@ -1,4 +1,4 @@
-//! Functions of tenants: what a call looks like on the wire, and that it is one request whatever happens to it.
+//! Functions of tenants: the request of a call, and that each call is exactly one request.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use tokio::{io::AsyncReadExt, net::TcpListener, task::JoinSet};
 use crate::{
     PATIENT, client, client_that_asks,
     dns::FlippingDns,
-    server::{Received, Seen, Server, Then},
+    server::{Reaction, Received, Server, Traffic},
 };
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const FOREIGN: &str = "whsec_zc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc0=";
 
-/// Long enough for a request to arrive, and waited for to the end.
+/// Long enough for a request to arrive, short enough for tests of a timeout.
 const BRIEF: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(6) };
 
 const CLOSED: Policy = Policy { allow_private: false };
@@ -42,13 +42,13 @@ fn call<'a>(job_id: JobRunId, attempt: i32, input: &'a Value) -> FunctionCall<'a
     }
 }
 
-/// One call to a server that does this, and all that the server saw. That it saw the end means that the caller hung up.
-async fn call_with(client: GuardedClient, then: Then) -> (Result<Value, FunctionFailed>, Seen) {
-    let server = Server::start(then).await;
+/// One call to a server with this behavior, and all that arrived. The server returns only after the caller closed the connection.
+async fn call_with(client: GuardedClient, reaction: Reaction) -> (Result<Value, FunctionFailed>, Traffic) {
+    let server = Server::start(reaction).await;
     let function = function(&client, server.url().as_str()).unwrap();
     let result = function.call(&call(JobRunId::new(), 1, &Value::Null)).await;
     drop((function, client));
-    (result, server.seen().await)
+    (result, server.traffic().await)
 }
 
 fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
@@ -68,7 +68,7 @@ fn is_signed(request: &Received, secret: &str) -> bool {
 #[tokio::test]
 async fn each_attempt_is_signed_and_carries_the_id_of_the_job() {
     let json = "content-type: application/json\r\n";
-    let server = Server::start(Then::Answer(answer("200 OK", json, br#"{"synced": 12}"#))).await;
+    let server = Server::start(Reaction::Answer(answer("200 OK", json, br#"{"synced": 12}"#))).await;
     let client = client(PATIENT);
     let function = function(&client, server.url().as_str()).unwrap();
     let (job_id, input) = (JobRunId::new(), json!({ "since": "crème brûlée" }));
@@ -77,9 +77,9 @@ async fn each_attempt_is_signed_and_carries_the_id_of_the_job() {
     }
     drop((function, client));
 
-    let seen = server.seen().await;
-    assert_eq!((seen.connections, seen.requests.len()), (3, 3));
-    for (request, attempt) in seen.requests.iter().zip(1..) {
+    let traffic = server.traffic().await;
+    assert_eq!((traffic.connections, traffic.requests.len()), (3, 3));
+    for (request, attempt) in traffic.requests.iter().zip(1..) {
         assert!(request.head.starts_with("POST /events?key=hidden-token HTTP/1.1\r\n"), "{}", request.head);
         assert_eq!(request.header("webhook-id"), Some(&*job_id.0.to_string()));
         assert_eq!(request.header("content-type"), Some("application/json"));
@@ -100,8 +100,8 @@ async fn each_attempt_is_signed_and_carries_the_id_of_the_job() {
 }
 
 #[tokio::test]
-async fn a_call_is_one_request_whatever_happens_to_it() {
-    let inside = Server::start(Then::Answer(answer("200 OK", "", b""))).await;
+async fn a_call_is_one_request_in_every_fault() {
+    let inside = Server::start(Reaction::Answer(answer("200 OK", "", b""))).await;
     let json = "content-type: application/json\r\n";
     let half = format!("HTTP/1.1 200 OK\r\n{json}content-length: 100\r\n\r\n{{\"half\": ");
     let long = format!("HTTP/1.1 200 OK\r\n{json}content-length: {}\r\n\r\n", 5 << 20);
@@ -112,46 +112,46 @@ async fn a_call_is_one_request_whatever_happens_to_it() {
     let failing = br#"{"error": "no room"}"#;
     #[rustfmt::skip]
     let faults = [
-        ("reset", Then::Reset, true, "did not answer"),
-        ("closed", Then::AnswerAndClose(vec![]), true, "did not answer"),
-        ("not HTTP", Then::AnswerAndClose(b"220 mail.example ESMTP\r\n".to_vec()), true, "did not answer"),
-        ("half", Then::AnswerAndClose(half.clone().into_bytes()), true, "the answer of the function broke off"),
-        ("slow", Then::AnswerAndStall(vec![]), true, "did not answer"),
-        ("slow after half", Then::AnswerAndStall(half.into_bytes()), true, "broke off"),
-        ("5 MB", Then::Forever(long.into_bytes(), vec![b'1'; 65536]), false, "with more than 65536 bytes"),
-        ("gzip", Then::Answer(answer("200 OK", &packed, gzip)), false, "not JSON we can read"),
-        ("redirect", Then::Answer(answer("307 Elsewhere", &elsewhere, b"")), false, "redirects are not followed"),
-        ("refusal", Then::Answer(answer("400 Bad Request", json, failing)), false, "400 Bad Request: no room"),
-        ("busy", Then::Answer(answer("429 Later", json, failing)), true, "429 Too Many Requests: no room"),
-        ("failure", Then::Answer(answer("500 Oh", json, failing)), true, "500 Internal Server Error: no room"),
+        ("reset", Reaction::Reset, true, "did not answer"),
+        ("closed", Reaction::AnswerAndClose(vec![]), true, "did not answer"),
+        ("not HTTP", Reaction::AnswerAndClose(b"220 mail.example ESMTP\r\n".to_vec()), true, "did not answer"),
+        ("half", Reaction::AnswerAndClose(half.clone().into_bytes()), true, "the answer of the function broke off"),
+        ("slow", Reaction::AnswerAndStall(vec![]), true, "did not answer"),
+        ("slow after half", Reaction::AnswerAndStall(half.into_bytes()), true, "broke off"),
+        ("5 MB", Reaction::Forever(long.into_bytes(), vec![b'1'; 65536]), false, "with more than 65536 bytes"),
+        ("gzip", Reaction::Answer(answer("200 OK", &packed, gzip)), false, "invalid JSON"),
+        ("redirect", Reaction::Answer(answer("307 Elsewhere", &elsewhere, b"")), false, "redirects are not followed"),
+        ("refusal", Reaction::Answer(answer("400 Bad Request", json, failing)), false, "400 Bad Request: no room"),
+        ("busy", Reaction::Answer(answer("429 Later", json, failing)), true, "429 Too Many Requests: no room"),
+        ("failure", Reaction::Answer(answer("500 Oh", json, failing)), true, "500 Internal Server Error: no room"),
     ];
     let (patient, brief) = (client(PATIENT), client(BRIEF));
     let mut calls = JoinSet::new();
-    for (fault, then, retryable, says) in faults {
+    for (fault, reaction, retryable, says) in faults {
         let client = if fault.starts_with("slow") { brief.clone() } else { patient.clone() };
-        calls.spawn(async move { (fault, retryable, says, call_with(client, then).await) });
+        calls.spawn(async move { (fault, retryable, says, call_with(client, reaction).await) });
     }
     while let Some(called) = calls.join_next().await {
-        let (fault, retryable, says, (result, seen)) = called.unwrap();
-        assert_eq!((seen.connections, seen.requests.len()), (1, 1), "{fault}");
+        let (fault, retryable, says, (result, traffic)) = called.unwrap();
+        assert_eq!((traffic.connections, traffic.requests.len()), (1, 1), "{fault}");
         let failed = result.expect_err(fault);
         assert!(failed.message.contains(says), "{fault}: {failed}");
         assert!(!failed.message.contains("hidden-token"), "{fault}: {failed}");
         assert_eq!(failed.retryable, retryable, "{fault}: {failed}");
     }
-    assert_eq!(inside.seen().await.connections, 0);
+    assert_eq!(inside.traffic().await.connections, 0);
 }
 
-// The time of a function is the caller's: whoever stops waiting hangs up, and nobody calls again behind his back.
+// The caller sets the timeout of a function by dropping the call; the client does not retry.
 #[tokio::test]
-async fn a_call_that_is_dropped_hangs_up() {
+async fn dropping_a_call_closes_its_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = client(LIMITS);
     let function = function(&client, &format!("http://{}/", listener.local_addr().unwrap())).unwrap();
     let call = call(JobRunId::new(), 1, &Value::Null);
     let mut bytes = Vec::new();
     let mut stream = tokio::select! {
-        result = function.call(&call) => panic!("nobody answered, and yet: {result:?}"),
+        result = function.call(&call) => panic!("a result without an answer: {result:?}"),
         stream = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.read_buf(&mut bytes).await.unwrap();
@@ -164,7 +164,7 @@ async fn a_call_that_is_dropped_hangs_up() {
 }
 
 #[tokio::test]
-async fn whom_we_cannot_reach_is_called_again_and_whom_we_must_not_reach_is_not() {
+async fn an_unreachable_function_is_retryable_and_a_refused_url_is_not() {
     let failed = async |client: &GuardedClient, url: &str| match function(client, url) {
         Ok(function) => function.call(&call(JobRunId::new(), 1, &Value::Null)).await.unwrap_err(),
         Err(failed) => failed,
@@ -174,10 +174,10 @@ async fn whom_we_cannot_reach_is_called_again_and_whom_we_must_not_reach_is_not(
     assert!(refused.retryable && refused.message.contains("Connection refused"), "{refused}");
 
     let nowhere = client_that_asks(FlippingDns::new(&[&[]]), CLOSED, PATIENT);
-    let unknown = failed(&nowhere, "https://nobody.example/").await;
-    assert!(unknown.retryable && unknown.message.contains("could not reach nobody.example"), "{unknown}");
+    let unknown = failed(&nowhere, "https://missing.example/").await;
+    assert!(unknown.retryable && unknown.message.contains("could not reach missing.example"), "{unknown}");
 
-    let server = Server::start(Then::Answer(answer("204 No Content", "", b""))).await;
+    let server = Server::start(Reaction::Answer(answer("204 No Content", "", b""))).await;
     let lying = client_that_asks(FlippingDns::new(&[&["127.0.0.1"]]), CLOSED, PATIENT);
     let port = server.port();
     for url in [
@@ -192,7 +192,7 @@ async fn whom_we_cannot_reach_is_called_again_and_whom_we_must_not_reach_is_not(
         let failed = failed(&lying, &url).await;
         assert!(!failed.retryable, "{url}: {failed}");
     }
-    assert_eq!(server.seen().await.connections, 0);
+    assert_eq!(server.traffic().await.connections, 0);
 }
 
 #[test]

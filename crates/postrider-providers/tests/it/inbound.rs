@@ -1,5 +1,5 @@
-//! Webhooks that come in, signed and judged by other people's libraries: Slack's own for Python, that of the people who wrote
-//! Standard Webhooks, and Python's HMAC for Meta.
+//! Inbound webhooks, signed and verified by other libraries: Slack's Python library, the reference library of Standard Webhooks,
+//! and Python's HMAC for Meta.
 
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use sha2::Sha256;
 
 use crate::{PATIENT, signatures::ask_python};
 
-/// Signs what has no signature yet, and says about the rest whether it is valid.
+/// Signs cases without a signature, and verifies the others.
 const PEERS: &str = r#"
 import datetime, hashlib, hmac, json, sys
 from slack_sdk.signature import SignatureVerifier
@@ -56,7 +56,7 @@ for line in sys.stdin:
 const WHSEC: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OTHER_WHSEC: &str = "whsec_q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s=";
 
-/// A webhook, with the secret that it is signed or checked with.
+/// A webhook, with the secret for its signature.
 #[derive(Serialize, Clone)]
 struct Case {
     provider: &'static str,
@@ -66,7 +66,7 @@ struct Case {
 }
 
 impl Case {
-    /// As the vendor would send it at this time, but for the signature.
+    /// A webhook of the vendor at this time, without its signature.
     fn of(provider: &'static str, secret: &str, seconds: i64) -> Self {
         let text = "Straße & „Zitat“ 😀 \\ \" \u{2028}";
         let (headers, body) = match provider {
@@ -104,7 +104,7 @@ impl Case {
         self
     }
 
-    /// Its signature, by another implementation.
+    /// Adds the signature of another implementation.
     fn signed_by_peer(self) -> Self {
         let signature = ask_python(PEERS, std::slice::from_ref(&self)).remove(0);
         let name = self.signature_header();
@@ -119,7 +119,7 @@ impl Case {
         }
     }
 
-    /// What our adapter makes of it, for an account with the secret of the case.
+    /// The result of the adapter, for an account with the secret of the case.
     fn received(&self) -> Result<Received, CallbackRefused> {
         let secret = match self.provider {
             "slack" => json!({ "bot_token": "xoxb-1", "signing_secret": self.secret }).to_string(),
@@ -153,13 +153,13 @@ impl Case {
     }
 }
 
-/// The time, once the peers are installed.
+/// The current time, after the peers are installed.
 fn now() -> i64 {
     ask_python(PEERS, &[] as &[Case]);
     Timestamp::now().as_second()
 }
 
-/// Ours and the peer say the same about each, and it is this.
+/// Asserts that the adapter and the peer agree on each case.
 fn agree(cases: Vec<(Case, bool)>) {
     let (cases, expected): (Vec<Case>, Vec<bool>) = cases.into_iter().unzip();
     let theirs = ask_python(PEERS, &cases);
@@ -181,14 +181,14 @@ fn agree(cases: Vec<(Case, bool)>) {
     }
 }
 
-/// The same JSON in other bytes, another text, and nothing.
+/// The same JSON in other bytes, another text, and an empty body.
 fn other_bodies(body: &str) -> [String; 3] {
     let json: Value = serde_json::from_str(body).unwrap();
     [serde_json::to_string_pretty(&json).unwrap(), body.replace("Zitat", "Zitate"), String::new()]
 }
 
 #[test]
-fn slack_s_own_library_and_we_agree() {
+fn the_adapter_and_slacks_library_agree() {
     let (now, secret, other) = (now(), "8f742231b10e8888abcd99yyyzzz85a5", "another");
     let good = Case::of("slack", secret, now).signed_by_peer();
     let signed_at = |seconds: i64| Case::of("slack", secret, seconds).signed_by_peer();
@@ -198,7 +198,7 @@ fn slack_s_own_library_and_we_agree() {
         (good.clone(), true),
         (ours(secret, now), true),
         (ours(other, now).saying(good.body.clone()), true),
-        // Near the edge, with room for a machine that is busy.
+        // Near the limit, with a margin for a busy machine.
         (signed_at(now - 200), true),
         (signed_at(now + 200), true),
         (signed_at(now - 302), false),
@@ -217,7 +217,7 @@ fn slack_s_own_library_and_we_agree() {
     agree(cases);
 }
 
-/// Signed here, for the library to judge.
+/// A case that this test signs, for the library to verify.
 fn ours(secret: &str, seconds: i64) -> Case {
     let case = Case::of("slack", secret, seconds);
     let mut signature = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
@@ -227,7 +227,7 @@ fn ours(secret: &str, seconds: i64) -> Case {
 }
 
 #[test]
-fn the_library_of_standard_webhooks_and_we_agree() {
+fn the_adapter_and_the_library_of_standard_webhooks_agree() {
     let now = now();
     let good = Case::of("webhook", WHSEC, now).signed_by_peer();
     let signed_at = |seconds: i64| Case::of("webhook", WHSEC, seconds).signed_by_peer();
@@ -258,7 +258,7 @@ fn the_library_of_standard_webhooks_and_we_agree() {
 }
 
 #[test]
-fn another_hmac_and_we_agree_about_meta() {
+fn the_adapter_and_pythons_hmac_agree_about_meta() {
     let good = Case::of("whatsapp", "app-secret", 0).signed_by_peer();
     let header = "x-hub-signature-256";
     let given = good.headers[header].as_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! The outside world, played by sockets, a flipping name server, somebody else's webhook library and a real NATS.
+//! Integration tests with scripted servers, a hostile name server, other webhook libraries and a real NATS server.
 
 #![expect(
     clippy::unwrap_used,
@@ -7,6 +7,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod certificate;
 mod child;
 mod dns;
 mod environment;
@@ -26,13 +27,13 @@ use postrider_model::{Event, ids::EventId};
 use postrider_providers::guard::{GuardedClient, Limits, Policy, Resolve};
 use serde_json::value::RawValue;
 
-/// May reach the servers of these tests, which are on loopback and speak plain http.
+/// Permits the servers of these tests, which are on loopback without TLS.
 const DEVELOPMENT: Policy = Policy { allow_private: true };
 
-/// Long for a machine that is busy.
+/// Long enough for a busy machine.
 const PATIENT: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(30) };
 
-/// Short enough to wait for in a test that wants the time to run out; long enough for a request to arrive before.
+/// Short enough for tests of a timeout; long enough for a request to arrive before it.
 const HASTY: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(6) };
 
 fn client(limits: Limits) -> GuardedClient {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::event;
 
-/// A server with a store of its own. It dies with this value.
+/// A server with its own store. Dropping the value kills it.
 struct Nats {
     process: Child,
     port: u16,
@@ -46,13 +46,13 @@ impl Nats {
             so_far.push_str(&line);
             so_far.push('\n');
         }
-        // Somebody must read on, or the server would wait for it one day.
+        // A thread must read the log, or the server would block on a full pipe.
         thread::spawn(move || log.for_each(drop));
         let port = port.unwrap_or_else(|| panic!("nats-server did not start:\n{so_far}"));
         Self { process, port, store }
     }
 
-    /// As a power cut would.
+    /// Kills the server without a shutdown.
     fn kill(mut self) -> (u16, TempDir) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -95,7 +95,7 @@ async fn an_event_is_in_the_stream_once_however_often_it_is_delivered() {
     for _ in 0..3 {
         first.deliver(&event(7)).await.unwrap();
     }
-    // Another process has other connections and knows nothing of the first delivery.
+    // Another process has other connections and does not know the first delivery.
     sink(nats.port, None).deliver(&event(7)).await.unwrap();
     assert_eq!(messages(&mut stream).await, 1);
 
@@ -165,7 +165,7 @@ async fn delivery_goes_on_after_the_server_was_killed_and_started_again() {
     sink.deliver(&event(1)).await.unwrap();
 
     let (port, store) = nats.kill();
-    // Down for good: the delivery may have been lost on the way or never have left, but it is not delivered.
+    // The server is down: the request may have been lost or never sent, but the event is not delivered.
     let error = sink.deliver(&event(2)).await.unwrap_err();
     assert!(matches!(error.kind(), "unreachable" | "unanswered"), "{error}");
 
@@ -206,5 +206,5 @@ async fn credentials_are_used_and_never_shown() {
     }
     let right = Some(NatsCredentials::Token("hunter2".into()));
     let error = sink(nats.port, right).deliver(&event(1)).await.unwrap_err();
-    assert_eq!(error.kind(), "refused", "there is no stream, but we are let in: {error}");
+    assert_eq!(error.kind(), "refused", "the login succeeds, but there is no stream: {error}");
 }

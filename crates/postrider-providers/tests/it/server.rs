@@ -1,4 +1,4 @@
-//! A server that counts what arrives at the socket, and answers as badly as it is told to.
+//! A scripted HTTP server that records all that arrives at its socket.
 
 use std::{
     net::SocketAddr,
@@ -12,22 +12,22 @@ use tokio::{
 };
 use url::Url;
 
-/// What the server does with a request that it has read to the end.
+/// The reaction of the server after it has read a request.
 #[derive(Clone)]
-pub enum Then {
+pub enum Reaction {
     /// Writes this and waits for the next request.
     Answer(Vec<u8>),
     /// Writes this and closes.
     AnswerAndClose(Vec<u8>),
-    /// Writes this and says nothing more until the client gives up.
+    /// Writes this and nothing more until the client closes the connection.
     AnswerAndStall(Vec<u8>),
     /// Resets the connection.
     Reset,
-    /// Writes the first part once and the second until the client gives up.
+    /// Writes the first part once and the second until the client closes the connection.
     Forever(Vec<u8>, Vec<u8>),
 }
 
-/// A request, as it was on the wire.
+/// A request as it arrived.
 #[derive(Debug, Clone)]
 pub struct Received {
     /// Request line and headers.
@@ -42,30 +42,30 @@ impl Received {
     }
 }
 
-/// All that a server saw.
+/// All that arrived at a server.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Traffic {
     pub connections: usize,
     pub requests: Vec<Received>,
-    /// How much it could write before the client stopped it.
+    /// Bytes written before the client closed the connection.
     pub bytes_written: usize,
 }
 
 pub struct Server {
     address: SocketAddr,
-    seen: Arc<Mutex<Seen>>,
+    traffic: Arc<Mutex<Traffic>>,
     last: Arc<Mutex<Option<SocketAddr>>>,
     accepting: JoinHandle<()>,
 }
 
 impl Server {
-    pub async fn start(then: Then) -> Self {
+    pub async fn start(reaction: Reaction) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let seen = Arc::<Mutex<Seen>>::default();
+        let traffic = Arc::<Mutex<Traffic>>::default();
         let last = Arc::<Mutex<Option<SocketAddr>>>::default();
-        let accepting = tokio::spawn(accept(listener, then, Arc::clone(&seen), Arc::clone(&last)));
-        Self { address, seen, last, accepting }
+        let accepting = tokio::spawn(accept(listener, reaction, Arc::clone(&traffic), Arc::clone(&last)));
+        Self { address, traffic, last, accepting }
     }
 
     pub fn port(&self) -> u16 {
@@ -76,22 +76,22 @@ impl Server {
         format!("http://{}/events?key=hidden-token", self.address).parse().unwrap()
     }
 
-    /// Everything that ever arrived. A last connection of our own is in the queue behind all others, so when the
-    /// server has come to it, nothing that was sent before is missing.
-    pub async fn seen(self) -> Seen {
+    /// Stops the server and returns all that arrived. A last connection waits in the queue behind all others: when the
+    /// server accepts it, it has accepted all earlier ones.
+    pub async fn traffic(self) -> Traffic {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         *self.last.lock().unwrap() = Some(socket.local_addr().unwrap());
         let _last = socket.connect(self.address).await.unwrap();
         self.accepting.await.unwrap();
-        std::mem::take(&mut *self.seen.lock().unwrap())
+        std::mem::take(&mut *self.traffic.lock().unwrap())
     }
 }
 
 async fn accept(
     listener: TcpListener,
-    then: Then,
-    seen: Arc<Mutex<Seen>>,
+    reaction: Reaction,
+    traffic: Arc<Mutex<Traffic>>,
     last: Arc<Mutex<Option<SocketAddr>>>,
 ) {
     let mut connections = JoinSet::new();
@@ -100,32 +100,32 @@ async fn accept(
         if *last.lock().unwrap() == Some(peer) {
             break;
         }
-        seen.lock().unwrap().connections += 1;
-        connections.spawn(serve(stream, then.clone(), Arc::clone(&seen)));
+        traffic.lock().unwrap().connections += 1;
+        connections.spawn(serve(stream, reaction.clone(), Arc::clone(&traffic)));
     }
     while let Some(served) = connections.join_next().await {
         served.unwrap();
     }
 }
 
-async fn serve(mut stream: TcpStream, then: Then, seen: Arc<Mutex<Seen>>) {
+async fn serve(mut stream: TcpStream, reaction: Reaction, traffic: Arc<Mutex<Traffic>>) {
     while let Some(request) = read_request(&mut stream).await {
-        seen.lock().unwrap().requests.push(request);
-        match &then {
-            Then::Answer(bytes) => stream.write_all(bytes).await.unwrap(),
-            Then::AnswerAndClose(bytes) => {
+        traffic.lock().unwrap().requests.push(request);
+        match &reaction {
+            Reaction::Answer(bytes) => stream.write_all(bytes).await.unwrap(),
+            Reaction::AnswerAndClose(bytes) => {
                 stream.write_all(bytes).await.unwrap();
                 return;
             }
-            Then::AnswerAndStall(bytes) => stream.write_all(bytes).await.unwrap(),
-            Then::Reset => {
+            Reaction::AnswerAndStall(bytes) => stream.write_all(bytes).await.unwrap(),
+            Reaction::Reset => {
                 stream.set_zero_linger().unwrap();
                 return;
             }
-            Then::Forever(first, rest) => {
+            Reaction::Forever(first, rest) => {
                 let mut part = first;
                 while stream.write_all(part).await.is_ok() {
-                    seen.lock().unwrap().bytes_written += part.len();
+                    traffic.lock().unwrap().bytes_written += part.len();
                     part = rest;
                 }
                 return;
@@ -134,7 +134,7 @@ async fn serve(mut stream: TcpStream, then: Then, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-/// The next request, or nothing when the client has closed.
+/// The next request, or `None` when the client closed the connection.
 async fn read_request(stream: &mut TcpStream) -> Option<Received> {
     let mut bytes = Vec::new();
     let end = loop {

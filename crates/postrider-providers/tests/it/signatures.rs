@@ -1,4 +1,4 @@
-//! Signatures, verified by the Python library of the people who wrote the specification.
+//! Signatures, verified by the reference library in Python.
 
 use std::{
     io::Write,
@@ -12,14 +12,14 @@ use serde::Serialize;
 
 use crate::{
     PATIENT, client, event,
-    server::{Received, Server, Then},
+    server::{Reaction, Received, Server},
 };
 
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEW: &str = "whsec_q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s=";
 const FOREIGN: &str = "whsec_zc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc0=";
 
-/// Says for each webhook whether the library accepts it, and why not.
+/// Verifies each webhook with the library and prints the reason of a refusal.
 const VERIFY: &str = r#"
 import json, sys
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
@@ -57,7 +57,7 @@ fn verify(cases: &[Case]) -> Vec<String> {
     ask_python(VERIFY, cases)
 }
 
-/// What a program with the libraries of other people prints about each question.
+/// Runs a Python program with the peer libraries and returns its output for each question.
 pub fn ask_python(program: &str, questions: &[impl Serialize]) -> Vec<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/peers");
     let peers = Command::new(&script).stderr(Stdio::inherit()).output().unwrap();
@@ -79,14 +79,14 @@ pub fn ask_python(program: &str, questions: &[impl Serialize]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// What arrives at a receiver when a sink has these secrets.
+/// The request of a sink with these secrets.
 async fn receive(secrets: &[&str]) -> Received {
-    let server = Server::start(Then::Answer(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())).await;
+    let server = Server::start(Reaction::Answer(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())).await;
     let secrets = secrets.iter().map(|secret| (*secret).into()).collect();
     let sink = HttpSink::new(&client(PATIENT), HttpSinkConfig { url: server.url(), secrets }).unwrap();
     sink.deliver(&event(4711)).await.unwrap();
     drop(sink);
-    server.seen().await.requests.remove(0)
+    server.traffic().await.requests.remove(0)
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Every way to write an address that the guard has to see through.
+//! Notations of addresses that the guard must recognise.
 
 use postrider_providers::guard::{CallError, GuardedClient, Limits, Policy, Reuse, UrlRefused, check_url};
 use reqwest::{Method, Request};
@@ -7,7 +7,7 @@ use url::Url;
 const CLOSED: Policy = Policy { allow_private: false };
 const DEVELOPMENT: Policy = Policy { allow_private: true };
 
-/// Refused always.
+/// Always refused.
 const NEVER: &[&str] = &[
     // Cloud metadata, in every base.
     "https://169.254.169.254/latest/meta-data/",
@@ -30,7 +30,7 @@ const NEVER: &[&str] = &[
     "https://[64:ff9b:1::a00:1]/",
     "https://[2002:7f00:1::]/",
     "https://[2001:0:4136:e378:8000:63bf:3fff:fdd2]/",
-    // Nobody's, everybody's, and examples.
+    // Unspecified, broadcast, multicast, reserved and documentation addresses.
     "https://0.0.0.0/",
     "https://0/",
     "https://0.1.2.3/",
@@ -110,7 +110,7 @@ const DEVELOPMENT_ONLY: &[&str] = &[
     "https://\t127.0.0.1/",
 ];
 
-/// Allowed. Names are looked at again when they have an address.
+/// Allowed. Names are checked again after their resolution.
 const PUBLIC: &[&str] = &[
     "https://example.com/",
     "https://example.com./",
@@ -135,7 +135,7 @@ fn parse(text: &str) -> Url {
 }
 
 #[test]
-fn what_leads_inside_is_refused_however_it_is_written() {
+fn private_hosts_are_refused_in_every_notation() {
     for text in NEVER {
         assert!(check_url(&parse(text), &CLOSED).is_err(), "{text}");
         let refused = check_url(&parse(text), &DEVELOPMENT);
@@ -153,7 +153,7 @@ fn what_leads_inside_is_refused_however_it_is_written() {
 }
 
 #[test]
-fn a_refusal_says_what_is_wrong_and_what_to_try() {
+fn a_refusal_has_the_reason_and_advice() {
     let message = |text: &str| check_url(&parse(text), &CLOSED).unwrap_err().to_string();
     assert_eq!(
         message("https://0x7f.1/"),
@@ -170,7 +170,7 @@ fn a_refusal_says_what_is_wrong_and_what_to_try() {
     assert!(secret.contains("remove") && !secret.contains("hunter2") && !secret.contains("bob"), "{secret}");
 }
 
-// The resolver never sees an address that is written in the URL: the client itself must look, for each call.
+// An address in the URL never reaches the resolver, so the client must check it for each call.
 #[tokio::test]
 async fn the_client_checks_the_url_of_every_call() {
     let client = GuardedClient::new(CLOSED, Limits::default()).unwrap();
@@ -180,7 +180,7 @@ async fn the_client_checks_the_url_of_every_call() {
             assert!(matches!(answer, Err(CallError::Refused(_))), "{text}: {answer:?}");
         }
     }
-    // A name that is in the hosts file of every machine, and is not refused by its looks.
+    // A name in the hosts file of every machine, which the guard does not refuse by its text.
     let answer = client.send(Request::new(Method::GET, parse("https://ip6-localhost/")), Reuse::Never).await;
     match answer {
         Err(CallError::Refused(UrlRefused::ResolvesToNotPublic { .. }) | CallError::Unreachable { .. }) => {}

@@ -1,4 +1,4 @@
-//! What a webhook looks like on the wire, and what each answer means for the event.
+//! The request of a webhook, and the result of each answer.
 
 use postrider_model::{EventSink, SinkError};
 use postrider_providers::{HttpSink, HttpSinkConfig, Limits, sinks};
@@ -7,7 +7,7 @@ use url::Url;
 
 use crate::{
     HASTY, PATIENT, client, event,
-    server::{Seen, Server, Then},
+    server::{Reaction, Server, Traffic},
 };
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -16,27 +16,27 @@ fn sink(url: Url, limits: Limits) -> HttpSink {
     HttpSink::new(&client(limits), HttpSinkConfig { url, secrets: vec![SECRET.into()] }).unwrap()
 }
 
-/// One delivery to a server that does this, and all that the server saw.
-async fn deliver(then: Then, limits: Limits) -> (Result<(), SinkError>, Seen) {
-    let server = Server::start(then).await;
+/// One delivery to a server with this behavior, and all that arrived.
+async fn deliver(reaction: Reaction, limits: Limits) -> (Result<(), SinkError>, Traffic) {
+    let server = Server::start(reaction).await;
     let sink = sink(server.url(), limits);
     let delivered = sink.deliver(&event(42)).await;
     drop(sink);
-    (delivered, server.seen().await)
+    (delivered, server.traffic().await)
 }
 
-fn answer(status: &str, body: &str) -> Then {
+fn answer(status: &str, body: &str) -> Reaction {
     let head = format!("HTTP/1.1 {status}\r\ncontent-type: image/png\r\ncontent-length: {}", body.len());
-    Then::Answer(format!("{head}\r\n\r\n{body}").into_bytes())
+    Reaction::Answer(format!("{head}\r\n\r\n{body}").into_bytes())
 }
 
 #[tokio::test]
 async fn a_webhook_is_one_post_with_the_headers_of_the_specification() {
     let before = jiff::Timestamp::now().as_second();
-    let (delivered, seen) = deliver(answer("200 OK", "\0not what you expect"), PATIENT).await;
+    let (delivered, traffic) = deliver(answer("200 OK", "\0not a text"), PATIENT).await;
     let after = jiff::Timestamp::now().as_second();
     delivered.unwrap();
-    let [request] = &seen.requests[..] else { panic!("{seen:?}") };
+    let [request] = &traffic.requests[..] else { panic!("{traffic:?}") };
     assert!(request.head.starts_with("POST /events?key=hidden-token HTTP/1.1\r\n"), "{}", request.head);
     assert_eq!(request.header("webhook-id"), Some("42"));
     let timestamp: i64 = request.header("webhook-timestamp").unwrap().parse().unwrap();
@@ -56,29 +56,30 @@ async fn every_attempt_sends_the_same_bytes_over_the_same_connection() {
         sink.deliver(&event).await.unwrap_err();
     }
     drop(sink);
-    let seen = server.seen().await;
-    assert_eq!((seen.connections, seen.requests.len()), (1, 3));
-    assert!(seen.requests.iter().all(|request| request.body == seen.requests[0].body));
-    assert!(seen.requests.iter().all(|request| request.header("webhook-id") == Some("42")));
+    let traffic = server.traffic().await;
+    assert_eq!((traffic.connections, traffic.requests.len()), (1, 3));
+    assert!(traffic.requests.iter().all(|request| request.body == traffic.requests[0].body));
+    assert!(traffic.requests.iter().all(|request| request.header("webhook-id") == Some("42")));
 }
 
 #[tokio::test]
-async fn any_2xx_is_a_delivery_whatever_follows_it() {
+async fn any_2xx_is_a_delivery_with_any_body() {
     let half = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf".to_vec();
-    let endless = Then::Forever(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".to_vec(), vec![b'x'; 65536]);
+    let endless =
+        Reaction::Forever(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".to_vec(), vec![b'x'; 65536]);
     let cases = [
         (answer("200 OK", "<html>"), PATIENT),
         (answer("202 Accepted", ""), PATIENT),
-        (Then::Answer(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()), PATIENT),
-        (answer("299 Whatever", "ok"), PATIENT),
-        (Then::AnswerAndClose(half.clone()), PATIENT),
-        (Then::AnswerAndStall(half), HASTY),
+        (Reaction::Answer(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()), PATIENT),
+        (answer("299 Other", "ok"), PATIENT),
+        (Reaction::AnswerAndClose(half.clone()), PATIENT),
+        (Reaction::AnswerAndStall(half), HASTY),
         (endless, PATIENT),
     ];
-    for (n, (then, limits)) in cases.into_iter().enumerate() {
-        let (delivered, seen) = deliver(then, limits).await;
+    for (n, (reaction, limits)) in cases.into_iter().enumerate() {
+        let (delivered, traffic) = deliver(reaction, limits).await;
         delivered.unwrap_or_else(|error| panic!("case {n}: {error}"));
-        assert_eq!(seen.requests.len(), 1);
+        assert_eq!(traffic.requests.len(), 1);
     }
 }
 
@@ -97,11 +98,11 @@ async fn any_other_status_is_a_refusal_with_a_short_reason() {
         (answer("307 Temporary Redirect", ""), "307 Temporary Redirect, but redirects are not followed"),
         (answer("304 Not Modified", ""), "304 Not Modified, but redirects are not followed"),
     ];
-    for (then, expected) in cases {
-        let (delivered, seen) = deliver(then, PATIENT).await;
+    for (reaction, expected) in cases {
+        let (delivered, traffic) = deliver(reaction, PATIENT).await;
         let Err(SinkError::Refused { reason }) = delivered else { panic!("{delivered:?}") };
         assert!(reason.starts_with(expected), "{reason}");
-        assert_eq!(seen.requests.len(), 1, "{reason}");
+        assert_eq!(traffic.requests.len(), 1, "{reason}");
     }
     let (delivered, _) = deliver(answer("500 No", &"secret".repeat(10_000)), PATIENT).await;
     assert!(delivered.unwrap_err().to_string().chars().count() < 300);
@@ -110,16 +111,16 @@ async fn any_other_status_is_a_refusal_with_a_short_reason() {
 #[tokio::test]
 async fn an_event_that_may_have_arrived_is_unanswered() {
     let faults = [
-        ("silence", Then::AnswerAndStall(vec![]), HASTY),
-        ("reset", Then::Reset, PATIENT),
-        ("closed", Then::AnswerAndClose(vec![]), PATIENT),
-        ("half a head", Then::AnswerAndClose(b"HTTP/1.1 200 O".to_vec()), PATIENT),
+        ("silence", Reaction::AnswerAndStall(vec![]), HASTY),
+        ("reset", Reaction::Reset, PATIENT),
+        ("closed", Reaction::AnswerAndClose(vec![]), PATIENT),
+        ("half a head", Reaction::AnswerAndClose(b"HTTP/1.1 200 O".to_vec()), PATIENT),
     ];
-    for (fault, then, limits) in faults {
-        let (delivered, seen) = deliver(then, limits).await;
+    for (fault, reaction, limits) in faults {
+        let (delivered, traffic) = deliver(reaction, limits).await;
         let Err(SinkError::Unanswered { reason }) = delivered else { panic!("{fault}: {delivered:?}") };
         assert!(!reason.contains("hidden-token"), "{fault}: {reason}");
-        assert_eq!(seen.requests.len(), 1, "{fault}");
+        assert_eq!(traffic.requests.len(), 1, "{fault}");
     }
 }
 
@@ -132,10 +133,10 @@ async fn a_receiver_that_is_not_there_is_unreachable() {
     assert!(!error.to_string().contains("hidden-token"), "{error}");
 }
 
-// Each connection is dead when the next delivery looks for it. What is not delivered is told so, never sent in silence.
+// Each connection is closed before the next delivery. A delivery that fails is reported, and none is sent twice.
 #[tokio::test]
 async fn a_receiver_that_closes_its_connections_sees_each_delivery_once() {
-    let server = Server::start(Then::AnswerAndClose(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())).await;
+    let server = Server::start(Reaction::AnswerAndClose(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())).await;
     let sink = sink(server.url(), PATIENT);
     let mut delivered = Vec::new();
     for id in 0..20 {
@@ -144,8 +145,9 @@ async fn a_receiver_that_closes_its_connections_sees_each_delivery_once() {
         }
     }
     drop(sink);
-    let seen = server.seen().await;
-    let received: Vec<_> = seen.requests.iter().filter_map(|request| request.header("webhook-id")).collect();
+    let traffic = server.traffic().await;
+    let received: Vec<_> =
+        traffic.requests.iter().filter_map(|request| request.header("webhook-id")).collect();
     assert!(!delivered.is_empty());
     assert_eq!(received, delivered);
 }

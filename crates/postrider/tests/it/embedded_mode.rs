@@ -669,7 +669,7 @@ fn a_copied_data_directory_waits_for_adopt_and_the_original_goes_on() -> anyhow:
     assert!(moved.code == 1 && moved.stderr.contains("adopt without it"), "{}", moved.stderr);
     let adopted = copy.run(&["adopt", "--yes", "--json"])?;
     assert!(adopted.stdout.contains(r#""adopted": true"#), "{}", adopted.stdout);
-    process.wait_for_line("sending goes on")?;
+    process.wait_for_line("sending continues")?;
     stop(&mut process)?;
     let (mut process, _) = copy.serve()?;
     assert!(!process.lines().iter().any(|line| line.contains(WAITS)));

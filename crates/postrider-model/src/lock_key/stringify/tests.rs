@@ -1,11 +1,11 @@
-//! What JavaScript makes of a value, as a table and as properties. The end-to-end tests ask a JavaScript engine.
+//! The output of JavaScript as a table and as properties. The end-to-end tests ask a JavaScript engine.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::lock_key::EntityHash;
 
-/// What becomes of a value that stands in an object.
+/// The output for a value inside an object.
 fn written(value: &str) -> String {
     let pairs = sorted_pairs(&format!("{{\"k\":{value}}}")).unwrap();
     pairs.strip_prefix("[[\"k\",").and_then(|rest| rest.strip_suffix("]]")).unwrap().to_owned()
@@ -14,7 +14,7 @@ fn written(value: &str) -> String {
 #[test]
 fn values_are_written_as_javascript_writes_them() {
     let table = [
-        // Numbers are doubles, in as few digits as tell them apart.
+        // Numbers are doubles, written with as few digits as distinguish them.
         ("1.0", "1"),
         ("-0", "0"),
         ("-0.0e5", "0"),
@@ -44,7 +44,7 @@ fn values_are_written_as_javascript_writes_them() {
         (r#""\u0041\ud83d\uDE00""#, "\"A😀\""),
         (r#""\uD800""#, r#""\ud800""#),
         (r#""\udc00\ud800\ud83d\ude00x""#, "\"\\udc00\\ud800😀x\""),
-        // Objects within: numbers first, then as they came; what comes again keeps its place.
+        // Inner objects: array indexes first, then the order of the text; a repeated key keeps its position.
         (r#"{"b":1,"a":2,"10":3,"9":4}"#, r#"{"9":4,"10":3,"b":1,"a":2}"#),
         (
             r#"{"4294967295":1,"4294967294":2,"01":3,"-1":4,"+1":5,"1.0":6,"0":7}"#,
@@ -72,7 +72,7 @@ fn outermost_keys_are_sorted_by_code_units() {
 }
 
 #[test]
-fn what_has_no_hash_is_refused_with_the_reason() {
+fn texts_without_a_hash_are_refused_with_the_reason() {
     let nested = |levels: usize| format!("{}{}", "{\"a\":".repeat(levels - 1) + "{}", "}".repeat(levels - 1));
     assert!(EntityHash::of(&nested(ENTITY_DEPTH_MAX)).is_ok());
     let lists = format!("{{\"a\":{}{}}}", "[".repeat(ENTITY_DEPTH_MAX), "]".repeat(ENTITY_DEPTH_MAX));
@@ -127,7 +127,7 @@ fn object(members: &[(String, String)]) -> String {
 
 proptest! {
     #[test]
-    fn what_was_written_is_read_and_written_the_same(value in json()) {
+    fn output_is_parsed_and_written_unchanged(value in json()) {
         let once = written(&value);
         prop_assert_eq!(&written(&once), &once);
     }

@@ -42,7 +42,7 @@ fn expressions_name_the_times_that_the_table_says() {
 }
 
 #[test]
-fn what_is_not_an_expression_is_refused_with_a_reason() {
+fn invalid_expressions_are_refused_with_a_reason() {
     let long = "1,".repeat(200);
     #[rustfmt::skip]
     let table = [
@@ -94,7 +94,7 @@ fn what_is_not_an_expression_is_refused_with_a_reason() {
         assert!(message.ends_with("as in `*/5 * * * *` or `30 9 * * MON-FRI`"), "{text}: {message}");
         assert!(message.chars().count() < 400, "{message}");
     }
-    // What the messages show as an example is one.
+    // The examples in the messages are valid.
     for example in ["*/5 * * * *", "30 9 * * MON-FRI", "50-59,0-10 * * * *"] {
         assert!(example.parse::<Cron>().is_ok(), "{example}");
     }
@@ -109,7 +109,7 @@ fn an_expression_is_text_in_json() {
 }
 
 #[test]
-fn times_at_the_ends_of_the_calendar_are_none_or_in_order() {
+fn firings_at_the_ends_of_the_calendar_are_absent_or_in_order() {
     let timing = timing("30 2 * * *", "Asia/Kathmandu");
     assert_eq!(timing.next_after(Timestamp::MAX), None);
     assert_eq!(timing.next_after(at("5000-12-31T23:59:59Z")), None);
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_too_much(text in "\\PC{0,300}") {
+    fn error_messages_for_any_text_have_one_line(text in "\\PC{0,300}") {
         if let Err(error) = text.parse::<Cron>() {
             prop_assert!(!error.to_string().contains('\n'));
         }

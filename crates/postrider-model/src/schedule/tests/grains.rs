@@ -12,7 +12,7 @@ fn firings_share_a_grain_as_the_table_says() {
         // cron          zone                    grain        the first two that share one
         ("0 9 * * *",    "Europe/Berlin",        Day,         None),
         ("0 9,17 * * *", "Europe/Berlin",        Day,         pair("2030-01-02T08:00:00Z", "2030-01-02T16:00:00Z")),
-        // At 01:00 in Berlin it is midnight in UTC, or an hour before it: the first day of summer comes too early.
+        // 01:00 in Berlin is midnight in UTC, or 23:00 the day before in summer: the first firing in summer falls into the day before.
         ("0 1 * * *",    "Europe/Berlin",        Day,         pair("2030-03-31T00:00:00Z", "2030-03-31T23:00:00Z")),
         ("0 1 * * *",    "Europe/Berlin",        Hour,        None),
         // The first of April begins in March.

@@ -2,8 +2,8 @@ use jiff::SignedDuration;
 
 use super::*;
 
-/// What a plan says, by the times of 6 May 2030.
-fn told(plan: &Plan) -> (String, String, String) {
+/// The firings to run, the skipped firings and the next one of a plan, as times of 6 May 2030.
+fn summary(plan: &Plan) -> (String, String, String) {
     let time = |moment: &Timestamp| moment.strftime("%H:%M").to_string();
     let skipped = plan.skipped.map_or_else(String::new, |skipped| match skipped.count {
         Some(1) => time(&skipped.first),
@@ -27,7 +27,7 @@ fn firings_run_late_or_not_at_all_as_the_table_says() {
         // policy  cron       due      now          runs                         skipped              next
         // It is not due yet.
         (Skip,     HOURLY,    "08:00", "07:59:59",  "",                          "",                  "08:00"),
-        // In time, or late by no more than the grace: it runs, whatever the policy.
+        // In time, or late within the grace period: the firing runs under every policy.
         (Skip,     HOURLY,    "08:00", "08:00:00",  "08:00",                     "",                  "09:00"),
         (Skip,     HOURLY,    "08:00", "08:10:00",  "08:00",                     "",                  "09:00"),
         (Once,     HOURLY,    "08:00", "08:10:00",  "08:00",                     "",                  "09:00"),
@@ -40,7 +40,7 @@ fn firings_run_late_or_not_at_all_as_the_table_says() {
         (Skip,     HOURLY,    "08:00", "10:30:00",  "",                          "3, 08:00 to 10:00", "11:00"),
         (Once,     HOURLY,    "08:00", "10:30:00",  "10:00",                     "2, 08:00 to 09:00", "11:00"),
         (All,      HOURLY,    "08:00", "10:30:00",  "08:00 09:00 10:00",         "",                  "11:00"),
-        // One of them is in time, and runs beside.
+        // One of them is in time, and runs as well.
         (Skip,     HOURLY,    "08:00", "10:05:00",  "10:00",                     "2, 08:00 to 09:00", "11:00"),
         (Once,     HOURLY,    "08:00", "10:05:00",  "09:00 10:00",               "08:00",             "11:00"),
         (All,      HOURLY,    "08:00", "10:05:00",  "08:00 09:00 10:00",         "",                  "11:00"),
@@ -61,12 +61,12 @@ fn firings_run_late_or_not_at_all_as_the_table_says() {
         let due = at(&format!("2030-05-06T{due}:00Z"));
         let plan = plan(&timing(cron, "UTC"), &policy, due, at(&format!("2030-05-06T{now}Z")));
         let expected = (run.to_owned(), skipped.to_owned(), next.to_owned());
-        assert_eq!(told(&plan), expected, "{misfire}, {cron}, due {due}, now {now}");
+        assert_eq!(summary(&plan), expected, "{misfire}, {cron}, due {due}, now {now}");
     }
 }
 
 #[test]
-fn a_year_of_minutes_is_not_walked() {
+fn planning_a_year_of_minutely_firings_is_fast() {
     let minutely = timing("* * * * *", "Europe/Berlin");
     let (due, now) = (at("2030-05-06T08:00:00Z"), at("2031-05-06T08:00:30Z"));
     for misfire in [Misfire::Skip, Misfire::Once, Misfire::All] {
@@ -104,7 +104,7 @@ fn a_year_of_minutes_is_not_walked() {
 }
 
 #[test]
-fn as_many_plans_as_it_takes_run_every_firing_once() {
+fn successive_plans_run_every_firing_once() {
     let quarters = timing("*/15 * * * *", "Europe/Berlin");
     // Over the end of summer, when an hour is repeated.
     let (mut due, now) = (at("2030-10-26T12:00:00Z"), at("2030-10-27T12:00:00Z"));
@@ -123,7 +123,7 @@ fn as_many_plans_as_it_takes_run_every_firing_once() {
 }
 
 #[test]
-fn policies_at_the_ends_of_reason_still_make_progress() {
+fn policies_with_extreme_values_still_make_progress() {
     let hourly = timing("0 * * * *", "UTC");
     let (due, now) = (at("2030-05-06T08:00:00Z"), at("2030-05-06T10:30:00Z"));
     for (grace, limit) in [(SignedDuration::MAX, 0), (SignedDuration::MIN, 0), (SignedDuration::MAX, 100)] {

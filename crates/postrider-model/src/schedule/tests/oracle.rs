@@ -1,24 +1,24 @@
-//! The rule once more, in the plainest way: a clock that is looked at every few minutes.
+//! A second, simple implementation of the rule: it reads a clock every few minutes.
 //!
-//! It knows nothing of gaps and repeated hours, nor of the evaluator of expressions. It reads the clock, and whenever the
-//! clock shows more than it ever did, all that it names since then fires.
+//! It does not know gaps, repeated hours or the evaluator of expressions. It reads the clock, and when the clock shows a
+//! later time than ever before, all named times since then fire.
 
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 
-/// When the clock was looked at, and the civil times that came up with that.
-pub struct Watched {
-    looks: Vec<(Timestamp, Vec<DateTime>)>,
+/// The readings of a clock, each with the civil times that it showed for the first time.
+pub struct ObservedClock {
+    readings: Vec<(Timestamp, Vec<DateTime>)>,
 }
 
-impl Watched {
-    /// Looks at a clock around the moment when it is changed. What it shows first does not count.
+impl ObservedClock {
+    /// Reads a clock around one of its changes. The first reading has no new times.
     pub fn new(zone: &TimeZone, change: Timestamp, distance: SignedDuration) -> Self {
-        // Few clocks are changed at an odd minute. At all others, and from there on, nothing happens in between.
+        // Most clocks change at a multiple of five minutes, and then a reading every five minutes misses no time.
         let step = SignedDuration::from_mins(if change.as_second() % 300 == 0 { 5 } else { 1 });
         assert_eq!(change.as_second() % 60, 0);
         let (from, until) = (change - distance, change + distance);
         let mut shown = zone.to_datetime(from);
-        let mut looks = vec![];
+        let mut readings = vec![];
         let mut now = from + step;
         while now <= until {
             let clock = zone.to_datetime(now);
@@ -27,16 +27,16 @@ impl Watched {
                 shown += step;
                 new.push(shown);
             }
-            looks.push((now, new));
+            readings.push((now, new));
             now += step;
         }
-        Self { looks }
+        Self { readings }
     }
 
-    /// When something fires that names these civil times.
+    /// The firings of an expression that names these civil times.
     pub fn firings(&self, names: impl Fn(DateTime) -> bool) -> Vec<Timestamp> {
         let fires =
             |(at, new): &(Timestamp, Vec<DateTime>)| new.iter().any(|civil| names(*civil)).then_some(*at);
-        self.looks.iter().filter_map(fires).collect()
+        self.readings.iter().filter_map(fires).collect()
     }
 }

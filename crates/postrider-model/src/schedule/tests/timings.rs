@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn clocks_that_change_are_followed_as_the_table_says() {
+fn firings_around_changes_of_clocks_are_those_of_the_table() {
     #[rustfmt::skip]
     let table = [
         // Berlin, 31 March 2030: 02:00 to 03:00 does not occur. Its times fire at 03:00, which is 01:00Z.
@@ -13,10 +13,10 @@ fn clocks_that_change_are_followed_as_the_table_says() {
         ("30 2 * * *",     "Europe/Berlin",       "2030-10-26T00:00:00Z", vec!["2030-10-26T00:30:00Z", "2030-10-27T00:30:00Z", "2030-10-28T01:30:00Z"]),
         ("*/30 * * * *",   "Europe/Berlin",       "2030-10-27T00:00:00Z", vec!["2030-10-27T00:30:00Z", "2030-10-27T02:00:00Z", "2030-10-27T02:30:00Z"]),
         ("0 * * * *",      "Europe/Berlin",       "2030-10-26T23:30:00Z", vec!["2030-10-27T00:00:00Z", "2030-10-27T02:00:00Z"]),
-        // Asked for in the middle of it, at either time it is 02:15.
+        // The civil time is 02:15 at both of these instants.
         ("30 2 * * *",     "Europe/Berlin",       "2030-10-27T00:15:00Z", vec!["2030-10-27T00:30:00Z", "2030-10-28T01:30:00Z"]),
         ("30 2 * * *",     "Europe/Berlin",       "2030-10-27T01:15:00Z", vec!["2030-10-28T01:30:00Z"]),
-        // Who wants the same distance always takes UTC.
+        // In UTC the distance is always the same.
         ("*/30 * * * *",   "UTC",                 "2030-10-27T00:30:00Z", vec!["2030-10-27T01:00:00Z", "2030-10-27T01:30:00Z"]),
         // New York changes at 02:00, on other days.
         ("30 2 * * *",     "America/New_York",    "2030-03-10T00:00:00Z", vec!["2030-03-10T07:00:00Z", "2030-03-11T06:30:00Z"]),
@@ -35,7 +35,7 @@ fn clocks_that_change_are_followed_as_the_table_says() {
         // Dublin, whose law calls the winter the exception.
         ("30 1 * * *",     "Europe/Dublin",       "2030-03-30T12:00:00Z", vec!["2030-03-31T01:00:00Z", "2030-04-01T00:30:00Z"]),
         ("30 1 * * *",     "Europe/Dublin",       "2030-10-26T12:00:00Z", vec!["2030-10-27T00:30:00Z", "2030-10-28T01:30:00Z"]),
-        // Samoa had no 30 December 2011: all that it names fires as the 31st begins.
+        // Samoa had no 30 December 2011: its times fire when the 31st begins.
         ("0 12 * * *",     "Pacific/Apia",        "2011-12-29T12:00:00Z", vec!["2011-12-29T22:00:00Z", "2011-12-30T10:00:00Z", "2011-12-30T22:00:00Z"]),
         ("0 * * * *",      "Pacific/Apia",        "2011-12-30T09:00:00Z", vec!["2011-12-30T10:00:00Z", "2011-12-30T11:00:00Z"]),
         ("0 12 30 12 *",   "Pacific/Apia",        "2011-01-01T00:00:00Z", vec!["2011-12-30T10:00:00Z", "2012-12-29T22:00:00Z"]),
@@ -48,7 +48,7 @@ fn clocks_that_change_are_followed_as_the_table_says() {
         let expected: Vec<_> = expected.into_iter().map(at).collect();
         let firings: Vec<_> = timing.firings_after(at(after)).take(expected.len()).collect();
         assert_eq!(firings, expected, "{cron} in {zone} after {after}");
-        // Asked one by one, and backwards, it is the same.
+        // The functions for one firing, forwards and backwards, agree.
         for pair in expected.windows(2) {
             assert_eq!(timing.next_after(pair[0]), Some(pair[1]), "{cron} in {zone}");
             let almost = pair[1] - jiff::SignedDuration::from_nanos(1);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::Offset};
 
-use super::{oracle::Watched, *};
+use super::{oracle::ObservedClock, *};
 
 /// A change of a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ fn changes_of(zone: &Zone) -> Vec<Change> {
 
 type Names = Box<dyn Fn(DateTime) -> bool>;
 
-/// Expressions, and what they name said without cron.
+/// Expressions, each with a predicate over the civil times that it names.
 fn expressions(change: Change) -> Vec<(String, Names)> {
     fn daily(hour: i8, minute: i8) -> impl Fn(DateTime) -> bool + Copy {
         move |civil| (civil.hour(), civil.minute()) == (hour, minute)
@@ -45,7 +45,7 @@ fn expressions(change: Change) -> Vec<(String, Names)> {
         ("30 2 * * *".to_owned(), Box::new(daily(2, 30))),
         ("30 2 1 * *".to_owned(), Box::new(move |civil| civil.day() == 1 && daily(2, 30)(civil))),
     ];
-    // What lies at and within the change itself, daily and on that day of each month.
+    // Times at and within the change itself, daily and on that day of each month.
     let (old, new) = (change.before.to_datetime(change.at), change.after.to_datetime(change.at));
     let (first, last) = (old.min(new), old.max(new));
     for civil in BTreeSet::from([first, first + SignedDuration::from_mins(15), last]) {
@@ -59,7 +59,7 @@ fn expressions(change: Change) -> Vec<(String, Names)> {
     expressions
 }
 
-/// The zones by their changes: those that change alike are together.
+/// The zones, grouped by their changes.
 fn zones_by_changes() -> BTreeMap<Vec<Change>, Vec<Zone>> {
     let mut zones: BTreeMap<_, Vec<Zone>> = BTreeMap::new();
     for name in Zone::names() {
@@ -93,13 +93,13 @@ fn at_every_change_of_every_clock_each_civil_time_fires_once() {
     for (changes, zones) in zones_by_changes() {
         for change in changes {
             let zone = &zones[0];
-            let watched = Watched::new(zone.time_zone(), change.at, SignedDuration::from_hours(27));
+            let observed = ObservedClock::new(zone.time_zone(), change.at, SignedDuration::from_hours(27));
             for (cron, names) in expressions(change) {
-                // What fires often is watched for longer at one change of each kind, below.
+                // The next test covers frequent firings for longer, at one change of each kind.
                 let hours = if cron.ends_with("* * * *") { 4 } else { 27 };
                 let distance = SignedDuration::from_hours(hours);
                 let (from, until) = (change.at - distance, change.at + distance);
-                let mut expected = watched.firings(names);
+                let mut expected = observed.firings(names);
                 expected.retain(|firing| from < *firing && *firing <= until);
                 let fired = between(&timings.get(&cron, zone), from, until);
                 assert_eq!(fired, expected, "`{cron}` in {zone} at {change:?}");
@@ -111,8 +111,8 @@ fn at_every_change_of_every_clock_each_civil_time_fires_once() {
 }
 
 #[test]
-fn at_a_change_of_each_kind_firings_are_the_same_however_one_asks() {
-    // By how much, and at which time of day.
+fn all_queries_agree_on_the_firings_at_a_change_of_each_kind() {
+    // A kind is the offsets before and after, and the time of day.
     let mut kinds = BTreeMap::new();
     for (changes, zones) in zones_by_changes() {
         for change in changes {
@@ -126,10 +126,10 @@ fn at_a_change_of_each_kind_firings_are_the_same_however_one_asks() {
     for (zone, change) in kinds.into_values() {
         let days = SignedDuration::from_hours(48);
         let (from, until) = (change.at - days, change.at + days);
-        let watched = Watched::new(zone.time_zone(), change.at, days);
+        let observed = ObservedClock::new(zone.time_zone(), change.at, days);
         for (cron, names) in expressions(change) {
             let timing = timings.get(&cron, &zone);
-            let expected = watched.firings(names);
+            let expected = observed.firings(names);
             assert_eq!(between(&timing, from, until), expected, "`{cron}` in {zone} at {change:?}");
 
             for minutes in (-150..=150).step_by(25) {
@@ -146,7 +146,7 @@ fn at_a_change_of_each_kind_firings_are_the_same_however_one_asks() {
 }
 
 #[test]
-fn zones_that_change_alike_fire_alike() {
+fn zones_with_equal_changes_have_equal_firings() {
     let quarters: Cron = "*/15 * * * *".parse().unwrap();
     for (changes, zones) in zones_by_changes() {
         let firings_in = |zone: &Zone| {
@@ -164,7 +164,7 @@ fn zones_that_change_alike_fire_alike() {
 }
 
 #[test]
-fn clocks_that_never_change_are_never_anything_else() {
+fn zones_without_changes_fire_at_even_distances() {
     let zones = zones_by_changes().remove(&vec![]).unwrap();
     assert!(zones.len() > 100, "only {}", zones.len());
     let mut timings = Timings::default();
@@ -183,7 +183,7 @@ fn clocks_that_never_change_are_never_anything_else() {
 }
 
 #[test]
-fn a_month_has_one_monthly_firing_whatever_the_clocks_do() {
+fn a_monthly_expression_fires_once_a_month_in_every_zone() {
     let mut timings = Timings::default();
     for zones in zones_by_changes().into_values() {
         let timing = timings.get("30 2 1 * *", &zones[0]);

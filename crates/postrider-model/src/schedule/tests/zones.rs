@@ -8,7 +8,7 @@ fn zones_are_known_by_name_and_keep_it() {
         ("europe/berlin",    "Europe/Berlin"),
         ("UTC",              "UTC"),
         ("utc",              "UTC"),
-        // An alias stays what it is, so that people find what they wrote.
+        // An alias keeps its name, so that people find the name they wrote.
         ("Europe/Kiev",      "Europe/Kiev"),
         ("Asia/Calcutta",    "Asia/Calcutta"),
         ("EST5EDT",          "EST5EDT"),
@@ -26,7 +26,7 @@ fn zones_are_known_by_name_and_keep_it() {
 }
 
 #[test]
-fn what_is_no_zone_is_refused_with_what_was_probably_meant() {
+fn unknown_zones_are_refused_with_a_suggestion() {
     #[rustfmt::skip]
     let table = [
         ("",                    "it is empty",            "write it like `Europe/Berlin`, or `UTC`"),

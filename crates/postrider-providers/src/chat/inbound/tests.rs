@@ -1,4 +1,4 @@
-//! What vendors have in common, and what their tests share.
+//! Tests of the shared code, and helpers for the tests of the vendors.
 
 use postrider_model::ids::ProviderAccountId;
 use serde_json::Value;
@@ -28,7 +28,7 @@ impl Delivery {
         self
     }
 
-    /// One more.
+    /// Adds a header.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
@@ -39,7 +39,7 @@ impl Delivery {
         self
     }
 
-    /// Another value.
+    /// Replaces a header.
     pub fn set(self, name: &str, value: &str) -> Self {
         self.without(name).header(name, value)
     }
@@ -49,7 +49,7 @@ impl Delivery {
         self
     }
 
-    /// At [`NOW`].
+    /// Delivers the webhook to an adapter at [`NOW`].
     pub fn to(
         &self,
         adapter: &dyn Adapter,
@@ -62,7 +62,7 @@ impl Delivery {
         adapter.receive(&account, &InboundWebhook { is_get: *is_get, query, headers, body, now: NOW })
     }
 
-    /// Refused as a forgery for this reason, without a secret in it.
+    /// Asserts that the webhook was refused as a forgery for this reason, without a secret in the reason.
     pub fn is_forged(&self, received: &Result<Received, CallbackRefused>, why: &str, secrets: &[&str]) {
         let Err(CallbackRefused::Forged(reason)) = received else { panic!("{why}: {received:?}") };
         assert!(reason.contains(why), "{why}: {reason}");
@@ -70,15 +70,15 @@ impl Delivery {
     }
 }
 
-/// One message.
-pub fn heard(
+/// The result of a webhook with one message.
+pub fn one_message(
     id: &str,
     sender: &str,
     recipient: &str,
     thread: Option<&str>,
     text: &str,
 ) -> Result<Received, CallbackRefused> {
-    Ok(said(Some(InboundMessage {
+    Ok(received(Some(InboundMessage {
         provider_message_id: id.to_owned(),
         sender_id: sender.to_owned(),
         recipient_id: recipient.to_owned(),
@@ -87,9 +87,9 @@ pub fn heard(
     })))
 }
 
-/// Nothing that anybody would answer.
-pub fn nothing() -> Result<Received, CallbackRefused> {
-    Ok(said(None))
+/// The result of a webhook without a message.
+pub fn no_message() -> Result<Received, CallbackRefused> {
+    Ok(received(None))
 }
 
 /// HMAC-SHA256 in hex.
@@ -99,7 +99,7 @@ pub fn sign(secret: &str, text: &[u8]) -> String {
     hex::encode(signature.finalize().into_bytes())
 }
 
-/// One time after another that is refused, and those that are not.
+/// Times that are refused, and times that are accepted.
 #[test]
 fn a_time_is_near_now() {
     let now = NOW.as_second();
@@ -158,15 +158,15 @@ fn secrets_are_the_same_or_not() {
 }
 
 #[test]
-fn words_fit_into_the_database() {
-    assert_eq!(words("a\0b\n\u{202e}ç").as_deref(), Some("ab\n\u{202e}ç"));
+fn texts_fit_into_the_database() {
+    assert_eq!(clean_text("a\0b\n\u{202e}ç").as_deref(), Some("ab\n\u{202e}ç"));
     for nothing in ["", " \n\t", "\0", "\u{a0}"] {
-        assert_eq!(words(nothing), None, "{nothing:?}");
+        assert_eq!(clean_text(nothing), None, "{nothing:?}");
     }
     let longest = "é".repeat(TEXT_BYTES_MAX / 2);
-    assert_eq!(words(&longest), Some(longest.clone()));
+    assert_eq!(clean_text(&longest), Some(longest.clone()));
     for (letter, pad) in [("é", ""), ("é", "a"), ("a", ""), ("😀", "ab"), ("😀", "")] {
-        let cut = words(&format!("{pad}{}", letter.repeat(TEXT_BYTES_MAX + 1))).unwrap();
+        let cut = clean_text(&format!("{pad}{}", letter.repeat(TEXT_BYTES_MAX + 1))).unwrap();
         assert!(cut.len() <= TEXT_BYTES_MAX && cut.len() > TEXT_BYTES_MAX - 7, "{letter}: {}", cut.len());
         assert!(cut.ends_with(&format!("{letter}…")));
     }

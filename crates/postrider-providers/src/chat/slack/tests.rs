@@ -3,9 +3,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    chat::inbound::tests::{Delivery, heard, nothing, sign},
+    chat::inbound::tests::{Delivery, no_message, one_message, sign},
     http::tests::{
-        NOW, Played, answer, assert_request, body, chat, client, email, key, refused, with_header,
+        NOW, ScriptedServer, answer, assert_request, body, chat, client, email, key, refused, with_header,
     },
 };
 
@@ -61,13 +61,13 @@ fn no_text_becomes_a_mention_or_a_link() {
     assert!(say(&"é".repeat(40_000)).is_ok());
     for long in ["é".repeat(40_001), "<".repeat(10_001)] {
         let Err(Outcome::Rejected { reason }) = say(&long) else { panic!() };
-        assert_eq!(reason, "the text is longer than the 40000 characters that Slack takes");
+        assert_eq!(reason, "the text is longer than the 40000 characters that Slack accepts");
     }
 }
 
-// Each word of the tables, and those that are in none on purpose.
+// Each word of the tables, and words that are in no table on purpose.
 #[test]
-fn each_word_of_slack_has_its_outcome() {
+fn each_error_of_slack_has_its_outcome() {
     #[rustfmt::skip]
     let table = [
         ("cannot_reply_to_message", "rejected"), ("channel_not_found", "rejected"), ("invalid_arg_name", "rejected"),
@@ -96,7 +96,7 @@ fn each_word_of_slack_has_its_outcome() {
         let said = json!({ "ok": false, "error": word }).to_string();
         assert_eq!(judge(&answer(200, &said), NOW).kind(), expected, "{word}");
     }
-    let known = REFUSES_MESSAGE.len() + REFUSES_ACCOUNT.len() + ASKS_FOR_PATIENCE.len();
+    let known = REFUSES_MESSAGE.len() + REFUSES_ACCOUNT.len() + RATE_LIMITED.len();
     assert_eq!(
         table.iter().filter(|(_, outcome)| *outcome != "unknown").count(),
         known,
@@ -105,7 +105,7 @@ fn each_word_of_slack_has_its_outcome() {
 }
 
 #[test]
-fn the_rest_of_an_answer_says_what_slack_means() {
+fn other_answers_of_slack_have_their_outcome() {
     let good = r#"{"ok": true, "channel": "C1", "ts": "1503435956.000247", "message": {"text": "Hello."}}"#;
     assert_eq!(
         judge(&answer(200, good), NOW),
@@ -127,7 +127,7 @@ fn the_rest_of_an_answer_says_what_slack_means() {
     for (status, said, expected) in others {
         assert_eq!(judge(&answer(status, said), NOW).kind(), expected, "{status} {said}");
     }
-    // Slack says when, with 429 and without.
+    // Slack sends `Retry-After` with 429 and with 200.
     let busy = r#"{"ok": false, "error": "ratelimited"}"#;
     for status in [200, 429] {
         let outcome = judge(&with_header(answer(status, busy), "retry-after", "7"), NOW);
@@ -158,10 +158,10 @@ fn page(messages: &[Value], next: Option<&str>) -> (u16, Value) {
 }
 
 async fn search(thread: Option<&str>, answers: Vec<(u16, Value)>) -> (Result<Finding, Finding>, Vec<String>) {
-    let mut played = Played::start(answers).await;
-    let slack = open(&json!({ "url": format!("{}/api/", played.url) }));
+    let mut server = ScriptedServer::start(answers).await;
+    let slack = open(&json!({ "url": format!("{}/api/", server.url) }));
     let found = slack.search(Place { channel: "C1", thread }, NOW, &key(), "Fish & <chips>").await;
-    (found, played.lines())
+    (found, server.lines())
 }
 
 #[tokio::test]
@@ -196,13 +196,13 @@ async fn a_list_that_was_read_to_its_end_proves_that_there_is_none() {
         let (found, _) = search(None, vec![page(last, None)]).await;
         assert!(matches!(found, Ok(Finding::Absent { .. })), "{found:?}");
     }
-    // Of a message that may be ours, the metadata are not shown.
+    // Slack shows no metadata of a message that may be the item's.
     let mut hidden = posted("9.1", None);
     hidden["text"] = json!("Fish &amp; &lt;chips&gt;");
     let (found, _) = search(None, vec![page(&[hidden.clone()], Some("next")), page(&[], None)]).await;
     let Err(Finding::Unclear { reason }) = found else { panic!("{found:?}") };
     assert!(reason.contains("metadata.message:read"), "{reason}");
-    // A person may say the same.
+    // A person may write the same text.
     hidden.as_object_mut().unwrap().remove("bot_id");
     let (found, _) = search(None, vec![page(&[hidden], None)]).await;
     assert!(matches!(found, Ok(Finding::Absent { .. })), "{found:?}");
@@ -216,7 +216,7 @@ async fn a_list_that_is_not_whole_proves_nothing() {
     assert!(matches!(&found, Err(Finding::Unclear { reason }) if reason.contains("too many")), "{found:?}");
     assert_eq!(lines.len(), PAGES_MAX);
 
-    // A page that is too long is asked for again in smaller parts.
+    // After a page that is too long the adapter requests smaller pages.
     let mut long = posted("9.1", None);
     long["text"] = json!("x".repeat(70_000));
     let (found, lines) =
@@ -243,7 +243,7 @@ async fn a_list_that_is_not_whole_proves_nothing() {
     }
 }
 
-/// What Slack signs, at this time.
+/// A webhook that Slack signed at this time.
 fn delivery(seconds: i64, secret: &str, body: &str) -> Delivery {
     let signature = format!("v0={}", sign(secret, format!("v0:{seconds}:{body}").as_bytes()));
     Delivery::new(body)
@@ -276,15 +276,18 @@ fn event(event: &Value) -> String {
 }
 
 #[test]
-fn what_a_person_writes_is_heard_once() {
+fn a_message_of_a_person_is_received_once() {
     let message = json!({ "type": "message", "channel": "C1", "user": "U1", "text": "Hello &amp; you?", "ts": "9.1", "channel_type": "channel" });
     let mention = json!({ "type": "app_mention", "channel": "C1", "user": "U1", "text": "Hello &amp; you?", "ts": "9.1" });
-    let one = heard("C1:9.1", "U1", "C1", None, "Hello &amp; you?");
+    let one = one_message("C1:9.1", "U1", "C1", None, "Hello &amp; you?");
     assert_eq!((signed(&event(&message)), signed(&event(&mention))), (one.clone(), one));
 
     let mut in_a_thread = message.clone();
     in_a_thread["thread_ts"] = json!("5.1");
-    assert_eq!(signed(&event(&in_a_thread)), heard("C1:9.1", "U1", "C1", Some("5.1"), "Hello &amp; you?"));
+    assert_eq!(
+        signed(&event(&in_a_thread)),
+        one_message("C1:9.1", "U1", "C1", Some("5.1"), "Hello &amp; you?")
+    );
     let now = NOW.as_second();
     for seconds in [now - 300, now + 300] {
         let delivery = delivery(seconds, "hunter2-signs", &event(&in_a_thread));
@@ -295,7 +298,7 @@ fn what_a_person_writes_is_heard_once() {
 }
 
 #[test]
-fn what_no_person_wrote_says_nothing() {
+fn events_that_are_not_messages_of_people_are_ignored() {
     let message = json!({ "type": "message", "channel": "C1", "user": "U1", "text": "Hello?", "ts": "9.1" });
     let with = |name: &str, value: Value| {
         let mut message = message.clone();
@@ -320,7 +323,7 @@ fn what_no_person_wrote_says_nothing() {
         ),
         r#"{"type": "app_rate_limited", "team_id": "T1"}"#.to_owned(),
     ] {
-        assert_eq!(signed(&body), nothing(), "{body}");
+        assert_eq!(signed(&body), no_message(), "{body}");
     }
 }
 
@@ -364,7 +367,7 @@ fn a_forged_webhook_is_refused_with_the_reason() {
     ] {
         forged.is_forged(&received(&forged), why, &["hunter2"]);
     }
-    // A question whether the address is ours must be signed, too.
+    // A challenge must be signed, too.
     let question = r#"{"type": "url_verification", "challenge": "x"}"#;
     let unsigned = Delivery::new(question);
     unsigned.is_forged(&received(&unsigned), "is missing", &["hunter2"]);
@@ -398,13 +401,13 @@ fn a_signed_webhook_that_makes_no_sense_is_malformed() {
         let start: String = body.chars().take(80).collect();
         assert!(matches!(refused, Err(CallbackRefused::Malformed(_))), "{start}: {refused:?}");
     }
-    // Deep where nobody looks, and long where somebody does.
+    // A deep value in a field that is not read, and a long text in one that is.
     let deep = format!(
         r#"{{"type": "event_callback", "event": {{"type": "message", "channel": "C1", "user": "U1", "ts": "9.1", "text": "x", "blocks": {}{}}}}}"#,
         "[".repeat(50_000),
         "]".repeat(50_000)
     );
-    assert_eq!(signed(&deep), heard("C1:9.1", "U1", "C1", None, "x"));
+    assert_eq!(signed(&deep), one_message("C1:9.1", "U1", "C1", None, "x"));
     let text = format!("a\u{0}{}", "é".repeat(80_000));
     let long = event(&json!({ "type": "message", "channel": "C1", "user": "U1", "ts": "9.1", "text": text }));
     let Ok(Received::Happened { messages, .. }) = signed(&long) else { panic!() };
@@ -437,6 +440,6 @@ fn an_account_has_a_token_and_a_signing_secret() {
         ],
     );
     let broken = Delivery::new("{}");
-    let nothing = broken.to(&SlackAdapter::new(&client(false)), &json!({}), "hunter2");
-    broken.is_forged(&nothing, "nothing can be verified: the secret is not JSON", &["hunter2"]);
+    let result = broken.to(&SlackAdapter::new(&client(false)), &json!({}), "hunter2");
+    broken.is_forged(&result, "nothing can be verified: the secret is not JSON", &["hunter2"]);
 }

@@ -3,9 +3,11 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    chat::inbound::tests::{Delivery, heard, nothing},
+    chat::inbound::tests::{Delivery, no_message, one_message},
     guard::Ending,
-    http::tests::{NOW, Played, answer, assert_request, body, chat, client, email, refused, with_header},
+    http::tests::{
+        NOW, ScriptedServer, answer, assert_request, body, chat, client, email, refused, with_header,
+    },
 };
 
 const SECRET: &str = r#"{"bot_token": "123456:hunter2-AbC_9", "webhook_secret": "hunter2-hook"}"#;
@@ -15,7 +17,7 @@ fn open(settings: &Value) -> Telegram {
     Telegram::new(&client(true), &account).ok().unwrap()
 }
 
-// As the description of the Bot API has it: `chat_id` is an integer or a name, `reply_parameters` has a `message_id`.
+// By the description of the Bot API: `chat_id` is an integer or a name, `reply_parameters` has a `message_id`.
 #[test]
 fn a_message_is_what_telegram_describes() {
     let telegram = open(&json!({}));
@@ -44,7 +46,7 @@ fn a_message_is_what_telegram_describes() {
     for (refused, why) in [
         (
             say("1", None, &"é".repeat(4097)),
-            "the text is longer than the 4096 characters that Telegram takes",
+            "the text is longer than the 4096 characters that Telegram accepts",
         ),
         (say("1", Some("topic"), "x"), "the thread is not the number of a message"),
         (telegram.request(&email()), "telegram carries chat and no email messages"),
@@ -73,7 +75,7 @@ fn each_answer_of_telegram_has_its_outcome() {
         (no(500, "Internal Server Error"), "unknown"),
         (no(502, "Bad Gateway"), "unknown"),
         (no(200, "Bad Request: chat not found"), "unknown"),
-        // Not in Telegram's words.
+        // Not Telegram's JSON.
         (answer(400, "<html>"), "rejected"),
         (answer(403, "<html>"), "not_sent"),
         (answer(404, "<html>"), "rejected"),
@@ -101,7 +103,7 @@ fn each_answer_of_telegram_has_its_outcome() {
 }
 
 #[test]
-fn busy_says_when_to_come_again() {
+fn rate_limits_return_the_time_to_wait() {
     let busy = |parameters: Value| {
         let said = json!({ "ok": false, "description": "Too Many Requests", "parameters": parameters });
         answer(429, &said.to_string())
@@ -114,7 +116,7 @@ fn busy_says_when_to_come_again() {
     assert_eq!(after(&with_header(busy(json!({ "retry_after": 7 })), "retry-after", "9")), Some(7));
     assert_eq!(after(&with_header(busy(json!({})), "retry-after", "9")), Some(9));
     assert_eq!(after(&busy(json!({}))), None);
-    // Nonsense is not Telegram's, and 429 all the same.
+    // The parameter is invalid, but the status is still 429.
     assert_eq!(after(&with_header(busy(json!({ "retry_after": -1 })), "retry-after", "9")), Some(9));
 }
 
@@ -135,16 +137,16 @@ async fn no_outcome_repeats_the_token() {
         })
         .collect();
     let count = echoes.len();
-    let mut played = Played::start(echoes).await;
-    let telegram = open(&json!({ "url": played.url }));
+    let mut server = ScriptedServer::start(echoes).await;
+    let telegram = open(&json!({ "url": server.url }));
     for _ in 0..count {
         let sent = http::send(&telegram.client, telegram.request(&chat(None))).await;
         let outcome =
             http::outcome(sent.map(|answer| http::without(answer, telegram.token.expose_secret())), judge);
         assert!(!format!("{outcome:?}").contains("hunter2"), "{outcome:?}");
     }
-    assert_eq!(played.lines(), vec![format!("POST {path}"); count]);
-    // Nobody listens there any more.
+    assert_eq!(server.lines(), vec![format!("POST {path}"); count]);
+    // The server no longer listens.
     let silent = http::send(&telegram.client, telegram.request(&chat(None))).await.err().unwrap();
     assert!(!format!("{silent:?}").contains("hunter2"), "{silent:?}");
 }
@@ -176,18 +178,24 @@ fn with(name: &str, value: Value) -> String {
 }
 
 #[test]
-fn what_a_person_writes_is_heard() {
-    assert_eq!(sent(update(&message())), heard("10000", "5", "5", None, "Hello?"));
-    // Who replies to something, or writes where others do, is quoted.
+fn a_message_of_a_person_is_received() {
+    assert_eq!(sent(update(&message())), one_message("10000", "5", "5", None, "Hello?"));
+    // A reply to another message, or in a group, is quoted.
     let group = json!({ "id": -100, "type": "supergroup", "title": "All" });
-    assert_eq!(sent(with("chat", group)), heard("10000", "5", "-100", Some("77"), "Hello?"));
-    assert_eq!(sent(with("reply_to_message", json!({}))), heard("10000", "5", "5", Some("77"), "Hello?"));
-    assert_eq!(sent(with("message_thread_id", json!(3))), heard("10000", "5", "5", Some("77"), "Hello?"));
-    assert_eq!(sent(with("text", json!("a\u{0}b"))), heard("10000", "5", "5", None, "ab"));
+    assert_eq!(sent(with("chat", group)), one_message("10000", "5", "-100", Some("77"), "Hello?"));
+    assert_eq!(
+        sent(with("reply_to_message", json!({}))),
+        one_message("10000", "5", "5", Some("77"), "Hello?")
+    );
+    assert_eq!(
+        sent(with("message_thread_id", json!(3))),
+        one_message("10000", "5", "5", Some("77"), "Hello?")
+    );
+    assert_eq!(sent(with("text", json!("a\u{0}b"))), one_message("10000", "5", "5", None, "ab"));
 }
 
 #[test]
-fn what_no_person_wrote_says_nothing() {
+fn updates_that_are_not_messages_of_people_are_ignored() {
     for body in [
         with("from", json!({ "id": 5, "is_bot": true })),
         with("from", Value::Null),
@@ -200,7 +208,7 @@ fn what_no_person_wrote_says_nothing() {
         json!({ "update_id": 1, "message_reaction": { "chat": { "id": 5 } } }).to_string(),
         json!({ "update_id": 1 }).to_string(),
     ] {
-        assert_eq!(sent(&body), nothing(), "{body}");
+        assert_eq!(sent(&body), no_message(), "{body}");
     }
 }
 
@@ -218,7 +226,7 @@ fn a_forged_webhook_is_refused_with_the_reason() {
         (good().set(name, "123456:hunter2-AbC_9"), wrong),
         (good().header(name, "hunter2-hook"), "is there twice"),
         (good().without(name), "is missing"),
-        // Before it is read.
+        // The secret is checked before the body is read.
         (good().without(name).body("["), "is missing"),
     ] {
         forged.is_forged(&received(&forged), why, &["hunter2"]);
@@ -249,7 +257,7 @@ fn a_webhook_that_makes_no_sense_is_malformed() {
     }
     let deep = format!("{}{}", "[".repeat(50_000), "]".repeat(50_000));
     let deep = update(&message()).replace("\"Hello?\"", &format!("\"Hello?\",\"entities\":{deep}"));
-    assert_eq!(sent(deep), heard("10000", "5", "5", None, "Hello?"));
+    assert_eq!(sent(deep), one_message("10000", "5", "5", None, "Hello?"));
     let Ok(Received::Happened { messages, .. }) = sent(with("text", json!("é".repeat(80_000)))) else {
         panic!()
     };

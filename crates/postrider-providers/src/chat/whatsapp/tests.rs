@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    chat::inbound::tests::{Delivery, heard, nothing, sign},
+    chat::inbound::tests::{Delivery, no_message, one_message, sign},
     guard::Ending,
     http::tests::{NOW, answer, assert_request, body, chat, client, email, item, refused, with_header},
 };
@@ -21,8 +21,8 @@ fn open() -> Whatsapp {
     Whatsapp::new(&client(true), &account).ok().unwrap()
 }
 
-// As Meta's description has it: `messaging_product`, `recipient_type`, `to`, `type`, `text` with `body`, `context` with
-// `message_id`, and up to 512 characters that are handed back.
+// By Meta's description: `messaging_product`, `recipient_type`, `to`, `type`, `text` with `body`, `context` with
+// `message_id`, and up to 512 characters that the callbacks return.
 #[test]
 fn a_message_is_what_meta_describes() {
     let (whatsapp, (id, _)) = (open(), item());
@@ -50,7 +50,7 @@ fn a_message_is_what_meta_describes() {
     };
     assert!(say(4096).is_ok());
     for (refused, why) in [
-        (say(4097), "the text is longer than the 4096 characters that WhatsApp takes"),
+        (say(4097), "the text is longer than the 4096 characters that WhatsApp accepts"),
         (whatsapp.request(id, &email()), "whatsapp carries chat and no email messages"),
     ] {
         assert_eq!(refused.err(), Some(Outcome::Rejected { reason: why.to_owned() }));
@@ -88,16 +88,16 @@ fn each_code_of_whatsapp_has_its_outcome() {
             assert_eq!(outcome.kind(), expected, "{code} {status}");
             assert!(http::reason(outcome).contains(&format!("WhatsApp says {code}: (#1) No")), "{code}");
         }
-        // Half of it is nobody's word.
+        // A truncated answer is unknown.
         let half = judge(&Answer { ending: Ending::Broken, ..no(500, code) }, NOW);
         assert_eq!(half.kind(), "unknown", "{code}");
     }
-    let known = REFUSES_MESSAGE.len() + REFUSES_ACCOUNT.len() + ASKS_FOR_PATIENCE.len() + SAYS_NOTHING.len();
+    let known = REFUSES_MESSAGE.len() + REFUSES_ACCOUNT.len() + RATE_LIMITED.len() + INTERNAL_ERRORS.len();
     assert_eq!(table.len(), known, "a code has no row here");
 }
 
 #[test]
-fn the_rest_of_an_answer_says_what_whatsapp_means() {
+fn other_answers_of_whatsapp_have_their_outcome() {
     let good = r#"{"messaging_product": "whatsapp", "contacts": [{"input": "4711", "wa_id": "4711"}], "messages": [{"id": "wamid.X", "message_status": "accepted"}]}"#;
     assert_eq!(judge(&answer(200, good), NOW), Outcome::Delivered { message_id: "wamid.X".to_owned() });
     let subcode =
@@ -108,7 +108,7 @@ fn the_rest_of_an_answer_says_what_whatsapp_means() {
         (no(200, 131026), "unknown"), (no(302, 131026), "unknown"), (Answer { ending: Ending::TooLong, ..answer(200, good) }, "unknown"),
         (with_header(answer(200, good), "content-type", "text/html"), "unknown"),
         (answer(400, &subcode.to_string()), "not_sent"),
-        // Codes of tomorrow, and none.
+        // Unknown codes, and no code.
         (no(400, 999_999), "rejected"), (no(403, 999_999), "not_sent"), (no(429, 999_999), "not_sent"), (no(500, 999_999), "unknown"),
         (answer(400, "<html>"), "rejected"), (answer(401, ""), "not_sent"), (answer(503, "<html>"), "unknown"), (answer(307, ""), "rejected"),
     ];
@@ -123,7 +123,7 @@ fn the_rest_of_an_answer_says_what_whatsapp_means() {
     assert_eq!(reason, "WhatsApp says 131047: Re-engagement message (More than 24 hours have passed.)");
 }
 
-// Graph writes a token that it cannot read into its answer.
+// Graph repeats a malformed token in its answer.
 #[test]
 fn no_outcome_repeats_the_token() {
     let told = json!({ "error": { "message": "Malformed access token EAAhunter2", "code": 190 } });
@@ -173,13 +173,13 @@ fn with(name: &str, value: Value) -> Value {
 }
 
 #[test]
-fn what_a_person_writes_is_heard() {
-    let one = heard("wamid.A", "4917612345678", "4917612345678", None, "Hello?");
+fn a_message_of_a_person_is_received() {
+    let one = one_message("wamid.A", "4917612345678", "4917612345678", None, "Hello?");
     assert_eq!(signed(&said(&message())), one);
     let quoted = said(&with("context", json!({ "from": "15550001111", "id": "wamid.0" })));
     assert_eq!(
         signed(&quoted),
-        heard("wamid.A", "4917612345678", "4917612345678", Some("wamid.A"), "Hello?")
+        one_message("wamid.A", "4917612345678", "4917612345678", Some("wamid.A"), "Hello?")
     );
     assert_eq!(signed(&said(&with("context", json!({ "forwarded": true })))), one);
 
@@ -190,7 +190,7 @@ fn what_a_person_writes_is_heard() {
 }
 
 #[test]
-fn what_no_person_wrote_says_nothing() {
+fn webhooks_without_a_message_of_a_person_are_ignored() {
     let mut of_another_number = value(&json!({ "messages": [message()] }));
     of_another_number["metadata"]["phone_number_id"] = json!("105599999");
     for body in [
@@ -208,12 +208,12 @@ fn what_no_person_wrote_says_nothing() {
         r#"{"object": "page", "entry": [{"id": "1", "messaging": []}]}"#.to_owned(),
         "{}".to_owned(),
     ] {
-        assert_eq!(signed(&body), nothing(), "{body}");
+        assert_eq!(signed(&body), no_message(), "{body}");
     }
 }
 
 #[test]
-fn a_status_says_what_became_of_a_reply() {
+fn a_status_is_the_delivery_report_of_a_reply() {
     let (id, _) = item();
     let echo = id.0.to_string();
     let status = |status: &str, echo: Option<&str>| {
@@ -247,7 +247,7 @@ fn a_status_says_what_became_of_a_reply() {
         };
         assert_eq!(report(status(word, Some(&echo))), expected);
     }
-    // Of somebody else who sends from this number.
+    // Statuses of another program that sends from this number.
     for other in [None, Some(""), Some("order-7"), Some("\u{0}")] {
         assert_eq!(report(status("sent", other)).reply_id, None, "{other:?}");
     }
@@ -262,7 +262,7 @@ fn a_status_says_what_became_of_a_reply() {
 }
 
 #[test]
-fn meta_is_told_that_the_address_is_ours() {
+fn a_challenge_of_meta_is_answered_if_its_token_is_right() {
     let ask = |query: &str| received(&Delivery::new("").get(query));
     let good = "hub.mode=subscribe&hub.verify_token=hunter2-verify&hub.challenge=1158201444";
     assert_eq!(ask(good), Ok(Received::Challenge("1158201444".to_owned())));
@@ -282,7 +282,7 @@ fn meta_is_told_that_the_address_is_ours() {
     }
     let split = ask(&good.replace("1158201444", "a%0d%0ab"));
     assert!(matches!(split, Err(CallbackRefused::Malformed(_))), "{split:?}");
-    // A signature is not enough for a GET, and an answer to a question is no signature.
+    // A signature alone is not enough for a GET.
     let get = delivery("").get("");
     get.is_forged(&received(&get), "`hub.mode` is missing", &["hunter2"]);
 }

@@ -12,7 +12,7 @@ fn open(settings: &Value) -> Resend {
         .unwrap()
 }
 
-// As the description of Resend's API has it: `from`, `to` and `subject` are required, `Idempotency-Key` has at most 256
+// By the description of Resend's API: `from`, `to` and `subject` are required, `Idempotency-Key` has at most 256
 // characters.
 #[test]
 fn a_mail_is_what_resend_describes() {

@@ -1,4 +1,4 @@
-//! From a rendered message to the bytes of a mail. Nothing that a tenant or a lead wrote can become a header of its own.
+//! Writes a rendered message as the bytes of a mail. No text of a tenant or a lead can become a header.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use lettre::{
@@ -18,7 +18,7 @@ const ENCODED_WORD_BYTES_MAX: usize = 45;
 /// Longest name and address of a sender.
 const MAILBOX_CHARS_MAX: usize = 320;
 
-/// Who sends.
+/// The sender of a mail.
 #[derive(Debug, Clone)]
 pub struct Sender {
     pub from: Mailbox,
@@ -30,20 +30,20 @@ pub struct Sender {
 pub struct Mail {
     pub from: String,
     pub to: String,
-    /// The same for every attempt: whoever gets it twice can tell, and so can whoever reads the log of a relay.
+    /// Message id, the same for every attempt, so that recipients and logs of mail servers show a repeat.
     pub id: String,
     /// Headers and text, without the end of the last line.
     pub bytes: Vec<u8>,
 }
 
 impl Mail {
-    /// Whether it can go only where addresses may have letters of every script.
+    /// Whether the mail needs a server with SMTPUTF8.
     pub fn needs_utf8(&self) -> bool {
         !self.from.is_ascii() || !self.to.is_ascii() || !self.bytes.is_ascii()
     }
 }
 
-/// Writes a mail, or says why the message cannot be one.
+/// Writes a mail. The error is the reason why the message cannot be a mail.
 pub fn compose(sender: &Sender, key: &IdempotencyKey, message: &Message) -> Result<Mail, String> {
     let Message::Email { to, subject, text, html } = message else {
         return Err(format!("smtp carries e-mail and no {} messages", message.channel()));
@@ -78,8 +78,7 @@ pub fn compose(sender: &Sender, key: &IdempotencyKey, message: &Message) -> Resu
         ),
     };
     let mut bytes = composed.map_err(|error| format!("the mail could not be written: {error}"))?.formatted();
-    // lettre adds a line end of its own, and the dot that ends a message comes with one: a text that has its own needs
-    // neither.
+    // lettre adds a line end, and the final dot begins with another one: a text that ends with a line end needs neither.
     for _ in 0..2 {
         if bytes.ends_with(b"\r\n") {
             bytes.truncate(bytes.len() - 2);
@@ -88,8 +87,8 @@ pub fn compose(sender: &Sender, key: &IdempotencyKey, message: &Message) -> Resu
     Ok(Mail { from: from.to_string(), to: to.to_string(), id, bytes })
 }
 
-/// A subject as a header has it: as it is where that is safe, and in encoded words (RFC 2047) everywhere else. lettre
-/// would leave a word as it is that looks like an encoded one, and one that is longer than a line may be.
+/// The subject for a header: unchanged if that is safe, otherwise in encoded words (RFC 2047). lettre does not encode a word
+/// that looks like an encoded one, or a word that is longer than a line.
 fn encoded(subject: &str) -> String {
     let plain =
         subject.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && !subject.contains("=?");
@@ -130,7 +129,7 @@ fn part(kind: ContentType, text: &str) -> Result<SinglePart, String> {
     Ok(SinglePart::builder().header(kind).body(lines(text)?))
 }
 
-/// An address as it goes into a command and a header. Its domain is in ASCII; what is before the `@` stays as it is.
+/// Parses an address for a command and a header. Its domain is in ASCII; the part before the `@` stays unchanged.
 pub fn address(given: &str) -> Result<Address, String> {
     let forbidden = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '<' | '>');
     if given.contains(forbidden) {
@@ -160,7 +159,7 @@ pub fn mailbox(given: &str) -> Result<Mailbox, String> {
         return Ok(Mailbox::new(None, address(given)?));
     };
     let name = name.trim();
-    // People quote names that have commas, and people forget to. Whoever reads the header sees the same name.
+    // A name with commas may be quoted or not; the mailbox is the same.
     let name = match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
         Some(quoted) => quoted.replace("\\\"", "\"").replace("\\\\", "\\"),
         None if name.contains(['<', '>', '"']) => {
@@ -171,9 +170,9 @@ pub fn mailbox(given: &str) -> Result<Mailbox, String> {
     Ok(Mailbox::new(Some(name).filter(|name| !name.is_empty()), address(email)?))
 }
 
-/// A text whose lines end in CR LF. A bare CR is a line end to some and nothing to others, and where two servers disagree
-/// about that, a text can become a second mail. lettre would change bare LFs too, one insertion at a time, which takes
-/// minutes for a text of many lines.
+/// Ends all lines of a text in CR LF. Servers disagree whether a bare CR ends a line, and between two such servers a text
+/// can become a second mail. lettre would change bare LFs, too, but with one insertion at a time, which takes minutes for a
+/// text of many lines.
 fn lines(text: &str) -> Result<String, String> {
     if text.contains('\0') {
         return Err("the text holds a NUL character".to_owned());

@@ -1,28 +1,28 @@
-//! SMTP: one connection per mail, and a verdict for each way it can end.
+//! SMTP: one connection per mail, and an outcome for each way it can end.
 //!
 //! ```text
 //! connect ─ greeting ─ EHLO ─ [STARTTLS ─ EHLO] ─ [AUTH] ─ MAIL ─ RCPT ─ DATA ─ text ═ dot ═ reply ─ QUIT
 //! └──────────── the session ───────────────────────────┘└── the envelope ──┘     └ the answer ┘
 //! ```
 //!
-//! | what comes back | session | envelope | text | answer |
+//! | reply of the server | session | envelope | text | answer |
 //! |---|---|---|---|---|
 //! | 2xx (354 to `DATA`) | go on | go on | – | delivered |
 //! | 4xx | not sent | not sent | – | not sent |
 //! | 5xx | not sent | rejected | – | rejected |
 //! | 530 to the envelope | – | not sent | – | rejected |
-//! | the connection breaks while we write | not sent | not sent | not sent | not sent |
-//! | another reply, garbage, the end, nothing in time | not sent | not sent | not sent | **unknown** |
+//! | the connection breaks during a write | not sent | not sent | not sent | not sent |
+//! | another reply, invalid_reply, the end, nothing in time | not sent | not sent | not sent | **unknown** |
 //!
-//! Until the dot has left there is no mail, whatever breaks (RFC 5321, 4.1.1.4). From then on only a reply tells: 4yz
-//! and 5yz mean that the server did not take it (4.2.1), and silence means nothing. `QUIT` changes no verdict.
+//! Until the client has sent the dot there is no mail (RFC 5321, 4.1.1.4). After it only a reply decides: 4yz
+//! and 5yz mean that the server did not accept the mail (4.2.1), and silence proves nothing. `QUIT` changes no outcome.
 //!
-//! What fails in the session is the fault of the account or the server and says nothing about this mail, so it is
-//! never a rejection. That includes a wrong password (535): nothing was sent, somebody may correct the account while
-//! the worker tries again, and a server whose own list of users is out of order says the same.
+//! A failure of the session concerns the account or the server and not this mail, so it is never a rejection. That includes
+//! a wrong password (535): nothing was sent, an operator may correct the account while the worker retries, and a server
+//! whose user database is down sends the same reply.
 
 mod compose;
-mod wire;
+mod connection;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -43,7 +43,7 @@ use url::Host;
 pub(super) use self::compose::mailbox;
 use self::{
     compose::{Mail, Sender, compose},
-    wire::{Lost, Reply, Wire},
+    connection::{Connection, ConnectionError, Reply},
 };
 use crate::{
     guard::GuardedClient,
@@ -53,11 +53,11 @@ use crate::{
 
 const MANIFEST: Manifest = Manifest::new("smtp", &[Channel::Email]);
 
-/// The share of a call's time in which the mail must be handed over; the rest is for the answer. Servers look for spam and
-/// viruses before they answer, and to give up too early is to put a mail in doubt that was taken.
-const HAND_OVER_SHARE: u32 = 3;
-/// How long a server may take to say goodbye. Nobody needs to hear it.
-const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
+/// The share of a call's time for sending the mail; the rest is for the answer. Servers look for spam and viruses before they
+/// answer, and a timeout that is too short would put an accepted mail in doubt.
+const SEND_SHARE: u32 = 3;
+/// Time limit of `QUIT`, whose reply is not needed.
+const QUIT_WITHIN: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
 pub struct SmtpAdapter {
@@ -66,7 +66,7 @@ pub struct SmtpAdapter {
 }
 
 impl SmtpAdapter {
-    /// Reaches what this client may reach, in the time that it has.
+    /// Creates an adapter with the policy and the time limits of this client.
     #[must_use]
     pub fn new(client: &GuardedClient) -> Self {
         Self { client: client.clone(), tls: OnceLock::new() }
@@ -83,7 +83,7 @@ impl Adapter for SmtpAdapter {
     }
 }
 
-/// What an account may set.
+/// Settings of an account.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -97,16 +97,16 @@ struct Settings {
     hello: Option<String>,
 }
 
-/// How a connection is kept from being read and changed on its way.
+/// The encryption of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Security {
     /// TLS from the first byte.
     #[default]
     Tls,
-    /// TLS after `STARTTLS`, and no word more without it.
+    /// TLS after `STARTTLS`; nothing else is sent without it.
     StartTls,
-    /// Not at all, for development.
+    /// No encryption, for development.
     None,
 }
 
@@ -166,11 +166,11 @@ impl SmtpAdapter {
         })
     }
 
-    /// Made once: it reads the certificates of this machine.
+    /// The connector, created once because it reads the certificates of this machine.
     fn connector(&self) -> Result<TlsConnector, InvalidAccount> {
-        self.tls.get_or_init(wire::tls_connector).clone().map_err(|error| {
+        self.tls.get_or_init(connection::tls_connector).clone().map_err(|error| {
             invalid(format!(
-                "no TLS is possible ({error}); are root certificates installed (`apt-get install ca-certificates`)?"
+                "TLS is not available ({error}); install root certificates (`apt-get install ca-certificates`)"
             ))
         })
     }
@@ -220,75 +220,85 @@ impl Server {
             Err(reason) => return Outcome::Rejected { reason },
         };
         let total = self.client.limits().total;
-        let patience = total / HAND_OVER_SHARE;
+        let send_within = total / SEND_SHARE;
         let (begun, begun_at) = (Instant::now(), SystemTime::now());
-        let deadline = begun + patience;
-        let late = || not_sent(format!("{} did not ask for the mail within {}", self.host, Span(patience)));
-        let (mut wire, features) = match timeout_at(deadline, self.begin()).await {
+        let deadline = begun + send_within;
+        let late =
+            || not_sent(format!("{} did not ask for the mail within {}", self.host, Span(send_within)));
+        let (mut connection, features) = match timeout_at(deadline, self.begin()).await {
             Ok(Ok(begun)) => begun,
             Ok(Err(outcome)) => return outcome,
             Err(_) => return late(),
         };
-        match timeout_at(deadline, self.address(&mut wire, &features, &mail)).await {
+        match timeout_at(deadline, self.address(&mut connection, &features, &mail)).await {
             Ok(Ok(())) => {}
             Ok(Err(outcome)) => {
-                say_goodbye(wire);
+                quit(connection);
                 return outcome;
             }
             Err(_) => return late(),
         }
-        match timeout_at(deadline, wire.write_text(&mail.bytes)).await {
+        match timeout_at(deadline, connection.write_text(&mail.bytes)).await {
             Ok(Ok(())) => {}
-            Ok(Err(lost)) => return not_sent(self.lost(&lost)),
+            Ok(Err(error)) => return not_sent(self.error(&error)),
             Err(_) => {
-                return not_sent(format!("{} did not read the mail within {}", self.host, Span(patience)));
+                return not_sent(format!("{} did not read the mail within {}", self.host, Span(send_within)));
             }
         }
-        // A process that stood still wakes up here. By now somebody may have concluded that the mail was never sent, so the
-        // dot that would send it stays unsaid. One clock stands still with the machine, the other can be set back.
+        // A suspended process may continue here. The resolver may have settled the item as not sent in the meantime, so the dot
+        // that sends the mail must not follow. One clock stops during a suspension, the other can be set back.
         if begun.elapsed().max(begun_at.elapsed().unwrap_or_default()) > total {
             return not_sent("the worker was held up before the end of the mail".to_owned());
         }
-        self.end(wire, &mail, begun + total).await
+        self.end(connection, &mail, begun + total).await
     }
 
     /// The envelope, up to the point where the server waits for the text.
-    async fn address(&self, wire: &mut Wire, features: &Features, mail: &Mail) -> Result<(), Outcome> {
+    async fn address(
+        &self,
+        connection: &mut Connection,
+        features: &Features,
+        mail: &Mail,
+    ) -> Result<(), Outcome> {
         if let Some(login) = &self.login {
-            self.sign_in(wire, features, login).await?;
+            self.sign_in(connection, features, login).await?;
         }
         let parameters = self.parameters(features, mail)?;
-        judge_envelope(&self.host, wire.ask(&format!("MAIL FROM:<{}>{parameters}", mail.from)).await, 2)?;
-        judge_envelope(&self.host, wire.ask(&format!("RCPT TO:<{}>", mail.to)).await, 2)?;
-        judge_envelope(&self.host, wire.ask("DATA").await, 3)?;
+        judge_envelope(
+            &self.host,
+            connection.ask(&format!("MAIL FROM:<{}>{parameters}", mail.from)).await,
+            2,
+        )?;
+        judge_envelope(&self.host, connection.ask(&format!("RCPT TO:<{}>", mail.to)).await, 2)?;
+        judge_envelope(&self.host, connection.ask("DATA").await, 3)?;
         Ok(())
     }
 
     /// The dot and the answer.
-    async fn end(&self, mut wire: Wire, mail: &Mail, deadline: Instant) -> Outcome {
-        if let Err(lost) = wire.is_silent() {
-            return not_sent(self.lost(&lost));
+    async fn end(&self, mut connection: Connection, mail: &Mail, deadline: Instant) -> Outcome {
+        if let Err(error) = connection.is_silent() {
+            return not_sent(self.error(&error));
         }
-        // From here on the server may have all of it.
-        let Ok(answer) = timeout_at(deadline, wire.end_text()).await else {
-            let reason = format!("{} did not answer in time; the mail may have been taken", self.host);
+        // From here on the server may have the whole mail.
+        let Ok(answer) = timeout_at(deadline, connection.end_text()).await else {
+            let reason = format!("{} did not answer in time; the mail may have been accepted", self.host);
             return Outcome::Unknown { reason };
         };
-        say_goodbye(wire);
+        quit(connection);
         judge_answer(&self.host, &mail.id, &answer)
     }
 
-    /// A connection, secured as the account wants it, and what the server says it can do.
-    async fn begin(&self) -> Result<(Wire, Features), Outcome> {
+    /// Connects with the encryption of the account, and reads the extensions of the server.
+    async fn begin(&self) -> Result<(Connection, Features), Outcome> {
         let within = self.client.limits().connect;
         let connected = timeout(within, self.connect(within)).await;
-        let mut wire = connected
+        let mut connection = connected
             .unwrap_or_else(|_| Err(format!("it took longer than {}", Span(within))))
             .map_err(|why| not_sent(format!("could not reach {}: {why}", self.host)))?;
-        judge_session(&self.host, wire.reply().await, 2)?;
-        let features = self.hello(&mut wire).await?;
+        judge_session(&self.host, connection.reply().await, 2)?;
+        let features = self.hello(&mut connection).await?;
         if self.security != Security::StartTls {
-            return Ok((wire, features));
+            return Ok((connection, features));
         }
         if !features.has("STARTTLS") {
             return Err(not_sent(format!(
@@ -296,61 +306,64 @@ impl Server {
                 self.host
             )));
         }
-        judge_session(&self.host, wire.ask("STARTTLS").await, 2)?;
-        let mut wire = self.encrypt(wire).await.map_err(|lost| not_sent(self.lost(&lost)))?;
-        let features = self.hello(&mut wire).await?;
-        Ok((wire, features))
+        judge_session(&self.host, connection.ask("STARTTLS").await, 2)?;
+        let mut connection = self.encrypt(connection).await.map_err(|error| not_sent(self.error(&error)))?;
+        let features = self.hello(&mut connection).await?;
+        Ok((connection, features))
     }
 
-    /// Name, TCP and TLS. Only addresses that were checked are connected to.
-    async fn connect(&self, within: Duration) -> Result<Wire, String> {
+    /// Resolves the name and connects with TCP and TLS, only to checked addresses.
+    async fn connect(&self, within: Duration) -> Result<Connection, String> {
         let addresses =
             self.client.resolve(&self.host, self.port).await.map_err(|error| text::causes(&error))?;
-        let wire = Wire::connect(&addresses, within).await.map_err(|error| text::causes(&error))?;
+        let connection =
+            Connection::connect(&addresses, within).await.map_err(|error| text::causes(&error))?;
         match self.security {
-            Security::Tls => self.encrypt(wire).await.map_err(|lost| text::causes(&lost)),
-            Security::StartTls | Security::None => Ok(wire),
+            Security::Tls => self.encrypt(connection).await.map_err(|error| text::causes(&error)),
+            Security::StartTls | Security::None => Ok(connection),
         }
     }
 
-    /// TLS with the name that the account has, whatever address it led to.
-    async fn encrypt(&self, wire: Wire) -> Result<Wire, Lost> {
+    /// Starts TLS with the host name of the account, not with the address.
+    async fn encrypt(&self, connection: Connection) -> Result<Connection, ConnectionError> {
         let name = match &self.host {
             Host::Domain(name) => ServerName::try_from(name.clone()).ok(),
             Host::Ipv4(address) => Some(std::net::IpAddr::from(*address).into()),
             Host::Ipv6(address) => Some(std::net::IpAddr::from(*address).into()),
         };
         match (&self.tls, name) {
-            (Some(tls), Some(name)) => wire.encrypt(tls, name).await,
-            _ => Err(Lost::Garbage("its name cannot be in a certificate".to_owned())),
+            (Some(tls), Some(name)) => connection.encrypt(tls, name).await,
+            _ => Err(ConnectionError::InvalidReply("its name cannot be in a certificate".to_owned())),
         }
     }
 
-    async fn hello(&self, wire: &mut Wire) -> Result<Features, Outcome> {
-        let reply = judge_session(&self.host, wire.ask(&format!("EHLO {}", self.hello)).await, 2)?;
+    async fn hello(&self, connection: &mut Connection) -> Result<Features, Outcome> {
+        let reply = judge_session(&self.host, connection.ask(&format!("EHLO {}", self.hello)).await, 2)?;
         Ok(Features::of(&reply))
     }
 
-    async fn sign_in(&self, wire: &mut Wire, features: &Features, login: &Login) -> Result<(), Outcome> {
+    async fn sign_in(
+        &self,
+        connection: &mut Connection,
+        features: &Features,
+        login: &Login,
+    ) -> Result<(), Outcome> {
         let (user, password) = (&login.user, login.password.expose_secret());
         let last = if features.offers("AUTH", "PLAIN") {
-            wire.ask(&format!("AUTH PLAIN {}", STANDARD.encode(format!("\0{user}\0{password}")))).await
+            connection.ask(&format!("AUTH PLAIN {}", STANDARD.encode(format!("\0{user}\0{password}")))).await
         } else if features.offers("AUTH", "LOGIN") {
             for command in ["AUTH LOGIN", &STANDARD.encode(user)] {
-                let reply = wire.ask(command).await;
+                let reply = connection.ask(command).await;
                 judge_session(&self.host, reply, 3)?;
             }
-            wire.ask(&STANDARD.encode(password)).await
+            connection.ask(&STANDARD.encode(password)).await
         } else {
-            return Err(not_sent(format!(
-                "{} offers no way to sign in that we know (PLAIN, LOGIN)",
-                self.host
-            )));
+            return Err(not_sent(format!("{} offers neither AUTH PLAIN nor AUTH LOGIN", self.host)));
         };
         judge_session(&self.host, last, 2).map(drop)
     }
 
-    /// What `MAIL` has to say about the mail, or why the server cannot take it.
+    /// The parameters of `MAIL`, or the reason why the server cannot accept the mail.
     fn parameters(&self, features: &Features, mail: &Mail) -> Result<String, Outcome> {
         let mut parameters = String::new();
         if mail.needs_utf8() {
@@ -374,59 +387,67 @@ impl Server {
         Ok(parameters)
     }
 
-    fn lost(&self, lost: &Lost) -> String {
-        format!("{}: {}", self.host, text::causes(lost))
+    fn error(&self, error: &ConnectionError) -> String {
+        format!("{}: {}", self.host, text::causes(error))
     }
 }
 
-/// Ends a session in order, while the verdict is already on its way: it does not depend on this.
-fn say_goodbye(mut wire: Wire) {
-    tokio::spawn(async move { timeout(GOODBYE_WITHIN, wire.ask("QUIT")).await });
+/// Ends a session with `QUIT` in a task of its own, because the outcome does not depend on it.
+fn quit(mut connection: Connection) {
+    tokio::spawn(async move { timeout(QUIT_WITHIN, connection.ask("QUIT")).await });
 }
 
 /// The column `session` of the [module](self).
-fn judge_session(host: &Host, heard: Result<Reply, Lost>, wanted: u16) -> Result<Reply, Outcome> {
-    match heard {
+fn judge_session(
+    host: &Host,
+    received: Result<Reply, ConnectionError>,
+    wanted: u16,
+) -> Result<Reply, Outcome> {
+    match received {
         Ok(reply) if reply.class() == wanted => Ok(reply),
         Ok(reply) => Err(not_sent(format!("{host}: {}", reply.text()))),
-        Err(lost) => Err(not_sent(format!("{host}: {}", text::causes(&lost)))),
+        Err(error) => Err(not_sent(format!("{host}: {}", text::causes(&error)))),
     }
 }
 
 /// The column `envelope`.
-fn judge_envelope(host: &Host, heard: Result<Reply, Lost>, wanted: u16) -> Result<Reply, Outcome> {
-    match heard {
-        // 530: sign in first, or encrypt first. That is about the account.
+fn judge_envelope(
+    host: &Host,
+    received: Result<Reply, ConnectionError>,
+    wanted: u16,
+) -> Result<Reply, Outcome> {
+    match received {
+        // 530 asks for a login or encryption, so it concerns the account.
         Ok(reply) if reply.class() == 5 && reply.code != 530 => {
             Err(Outcome::Rejected { reason: format!("{host}: {}", reply.text()) })
         }
-        heard => judge_session(host, heard, wanted),
+        received => judge_session(host, received, wanted),
     }
 }
 
 /// The column `answer`.
-fn judge_answer(host: &Host, id: &str, heard: &Result<Reply, Lost>) -> Outcome {
+fn judge_answer(host: &Host, id: &str, received: &Result<Reply, ConnectionError>) -> Outcome {
     let reason = |what: String| format!("{host}: {what}");
-    match heard {
+    match received {
         Ok(reply) => match reply.class() {
             2 => Outcome::Delivered { message_id: format!("{id} {}", reply.text()) },
             4 => not_sent(reason(reply.text())),
             5 => Outcome::Rejected { reason: reason(reply.text()) },
             _ => Outcome::Unknown { reason: reason(format!("no answer to a mail: {}", reply.text())) },
         },
-        // Less than all of the dot has left, so there is no mail.
-        Err(lost @ Lost::Unsaid(_)) => not_sent(reason(text::causes(lost))),
-        Err(lost) => Outcome::Unknown {
-            reason: reason(format!("{}; the mail may have been taken", text::causes(lost))),
+        // The dot was not sent completely, so there is no mail.
+        Err(error @ ConnectionError::NotWritten(_)) => not_sent(reason(text::causes(error))),
+        Err(error) => Outcome::Unknown {
+            reason: reason(format!("{}; the mail may have been accepted", text::causes(error))),
         },
     }
 }
 
-/// What a server says it can do.
+/// The extensions that a server announces.
 struct Features(Vec<String>);
 
 impl Features {
-    /// The lines after the first, which is its name.
+    /// Reads the lines after the first one, which is the name of the server.
     fn of(reply: &Reply) -> Self {
         Self(reply.lines.iter().skip(1).map(|line| line.to_ascii_uppercase()).collect())
     }

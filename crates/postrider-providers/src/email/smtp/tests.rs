@@ -16,13 +16,13 @@ use uuid::Uuid;
 use super::*;
 use crate::guard::{Limits, Policy};
 
-/// Long for a machine that is busy.
+/// Long enough for a busy machine.
 const PATIENT: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(30) };
 
-/// Short enough to wait for in a test that wants the time to run out; long enough to get to the point before.
+/// Short enough for tests of a timeout; long enough to reach the point before it.
 const HASTY: Limits = Limits { connect: Duration::from_secs(10), total: Duration::from_secs(6) };
 
-// Made once: to make one takes time, and calls that have begun would lose theirs.
+// Created once, because creating a client takes time that running calls would lose.
 static CLOSED: LazyLock<GuardedClient> = LazyLock::new(|| client(false, PATIENT));
 static OPEN: LazyLock<GuardedClient> = LazyLock::new(|| client(true, PATIENT));
 static OPEN_AND_HASTY: LazyLock<GuardedClient> = LazyLock::new(|| client(true, HASTY));

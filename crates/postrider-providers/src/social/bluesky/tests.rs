@@ -5,7 +5,8 @@ use super::*;
 use crate::{
     guard::Ending,
     http::tests::{
-        NOW, Played, answer, assert_request, body, client, email, item, key, refused, social, with_header,
+        NOW, ScriptedServer, answer, assert_request, body, client, email, item, key, refused, social,
+        with_header,
     },
 };
 
@@ -20,8 +21,8 @@ fn open_in(sessions: &Sessions, id: ProviderAccountId, settings: &Value, passwor
     Bluesky::new(&client(true), sessions, &Account { id, settings, secret: &secret }).ok().unwrap()
 }
 
-fn at(played: &Played) -> Bluesky {
-    open(&json!({ "identifier": "@news.example.com", "url": played.url }))
+fn at(server: &ScriptedServer) -> Bluesky {
+    open(&json!({ "identifier": "@news.example.com", "url": server.url }))
 }
 
 fn session() -> (u16, Value) {
@@ -48,8 +49,8 @@ async fn call(bluesky: &Bluesky) -> Outcome {
 const SESSION: &str = "POST /xrpc/com.atproto.server.createSession";
 const PUT: &str = "POST /xrpc/com.atproto.repo.putRecord";
 
-// As the lexicons have it: putRecord takes repo, collection, rkey and record; a post has `text` and `createdAt`, and a TID
-// for a key.
+// By the lexicons: putRecord takes repo, collection, rkey and record; a post has `text` and `createdAt`, and its key is a
+// TID.
 #[test]
 fn a_post_is_what_the_lexicons_describe() {
     let bluesky = open(&json!({ "identifier": "news.example.com" }));
@@ -84,7 +85,7 @@ fn a_record_key_is_a_tid_of_before_2006_and_another_for_another_key() {
         .map(|n| {
             let tid = record_key(&IdempotencyKey::from_row(format!("key-{n}")));
             assert!(tid.len() == 13 && tid.bytes().all(|b| matches!(b, b'2'..=b'7' | b'a'..=b'z')), "{tid}");
-            // Sorted as times are: this one is of 2006-01-01.
+            // TIDs sort by time: this one is of 2006-01-01.
             assert!(tid.as_str() < "32dc4zpvs2222", "{tid}");
             tid
         })
@@ -94,7 +95,7 @@ fn a_record_key_is_a_tid_of_before_2006_and_another_for_another_key() {
 }
 
 #[test]
-fn what_the_protocol_says_of_the_session_is_no_word_about_the_post() {
+fn errors_of_the_session_are_not_rejections_of_the_post() {
     let words = |error: &str| json!({ "error": error, "message": "words" }).to_string();
     for (status, error, expected) in [
         (400, "InvalidRequest", "rejected"),
@@ -144,28 +145,28 @@ fn a_record_is_read_back_as_it_was_put() {
 #[tokio::test]
 async fn one_session_serves_many_calls_and_a_refused_one_is_replaced() {
     let answers = vec![session(), stored(), stored(), failure(400, "ExpiredToken"), session(), stored()];
-    let mut played = Played::start(answers).await;
-    let bluesky = at(&played);
+    let mut server = ScriptedServer::start(answers).await;
+    let bluesky = at(&server);
     for expected in ["delivered", "delivered", "not_sent", "delivered"] {
         assert_eq!(call(&bluesky).await.kind(), expected);
     }
-    assert_eq!(played.lines(), [SESSION, PUT, PUT, PUT, SESSION, PUT]);
+    assert_eq!(server.lines(), [SESSION, PUT, PUT, PUT, SESSION, PUT]);
 }
 
 #[tokio::test]
 async fn a_session_is_kept_for_the_same_account_and_no_other() {
     let answers = vec![session(), stored(), stored(), session(), stored(), session(), stored()];
-    let mut played = Played::start(answers).await;
-    let settings = json!({ "identifier": "news.example.com", "url": played.url });
+    let mut server = ScriptedServer::start(answers).await;
+    let settings = json!({ "identifier": "news.example.com", "url": server.url });
     let (sessions, account) = (Sessions::default(), ProviderAccountId::new());
     for (id, password) in
         [(account, "one"), (account, "one"), (account, "two"), (ProviderAccountId::new(), "one")]
     {
         assert_eq!(call(&open_in(&sessions, id, &settings, password)).await.kind(), "delivered");
     }
-    assert_eq!(played.lines(), [SESSION, PUT, PUT, SESSION, PUT, SESSION, PUT]);
+    assert_eq!(server.lines(), [SESSION, PUT, PUT, SESSION, PUT, SESSION, PUT]);
 
-    // What is refused or forgotten is not kept once nobody uses it.
+    // Slots without a valid session are removed when they are unused.
     let unused = Sessions::default();
     for _ in 0..3 {
         drop(open_in(&unused, ProviderAccountId::new(), &settings, "one"));
@@ -174,21 +175,21 @@ async fn a_session_is_kept_for_the_same_account_and_no_other() {
 }
 
 #[tokio::test]
-async fn without_a_session_nothing_is_sent_and_nobody_asks_twice() {
+async fn without_a_session_nothing_is_sent_and_the_login_is_not_repeated() {
     for refusal in [
         failure(401, "AuthenticationRequired"),
         failure(500, "InternalServerError"),
         (200, json!({ "accessJwt": "jwt-1" })),
     ] {
-        let mut played = Played::start(vec![refusal]).await;
-        let bluesky = at(&played);
+        let mut server = ScriptedServer::start(vec![refusal]).await;
+        let bluesky = at(&server);
         for _ in 0..3 {
             let Outcome::NotSent { reason, .. } = call(&bluesky).await else { panic!() };
             assert!(reason.starts_with("there is no session at Bluesky: "), "{reason}");
             assert!(!reason.contains("hunter2") && !reason.contains("jwt"), "{reason}");
         }
         assert!(matches!(bluesky.ask("rkey", None).await, Err(Finding::Unclear { .. })));
-        assert_eq!(played.lines(), [SESSION]);
+        assert_eq!(server.lines(), [SESSION]);
     }
 }
 
@@ -196,8 +197,8 @@ async fn without_a_session_nothing_is_sent_and_nobody_asks_twice() {
 async fn a_look_up_reads_the_record_of_the_key() {
     let record =
         (200, json!({ "uri": uri(), "cid": "bafy", "value": { "$type": COLLECTION, "text": "Hello." } }));
-    let mut played = Played::start(vec![session(), record, failure(400, "RecordNotFound")]).await;
-    let (bluesky, rkey) = (at(&played), record_key(&key()));
+    let mut server = ScriptedServer::start(vec![session(), record, failure(400, "RecordNotFound")]).await;
+    let (bluesky, rkey) = (at(&server), record_key(&key()));
     let found = bluesky.ask(&rkey, Some("Hello.")).await;
     assert!(matches!(found, Ok(Finding::Done { .. })), "{found:?}");
     let found = bluesky.ask(&rkey, Some("Hello.")).await;
@@ -205,7 +206,7 @@ async fn a_look_up_reads_the_record_of_the_key() {
     let get = format!(
         "GET /xrpc/com.atproto.repo.getRecord?repo=did%3Aplc%3Aada&collection=app.bsky.feed.post&rkey={rkey}"
     );
-    assert_eq!(played.lines(), [SESSION, &get, &get]);
+    assert_eq!(server.lines(), [SESSION, &get, &get]);
 }
 
 #[test]

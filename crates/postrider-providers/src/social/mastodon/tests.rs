@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::http::tests::{
-    NOW, Played, answer, assert_request, body, client, email, key, refused, social, with_header,
+    NOW, ScriptedServer, answer, assert_request, body, client, email, key, refused, social, with_header,
 };
 
 fn open(settings: &Value) -> Mastodon {
@@ -41,7 +41,7 @@ fn a_post_is_what_mastodon_documents() {
 }
 
 #[test]
-fn busy_says_when_the_limit_starts_anew() {
+fn rate_limits_return_the_time_until_the_reset() {
     let busy = |answer: Answer| match judge(&answer, NOW) {
         Outcome::NotSent { retry_after, .. } => retry_after,
         other => panic!("{other:?}"),
@@ -57,9 +57,9 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(NOW.as_second() + second).unwrap()
 }
 
-/// Reserved at 0, quiet from 600 on.
-fn made() -> Window {
-    Window { from: NOW, until: at(600) }
+/// Reserved at 0, with a quiet time until 600.
+fn made() -> Period {
+    Period { from: NOW, until: at(600) }
 }
 
 fn post(second: i64, content: &str) -> Post {
@@ -67,7 +67,7 @@ fn post(second: i64, content: &str) -> Post {
 }
 
 #[test]
-fn a_post_is_ours_by_its_words_and_its_time() {
+fn a_post_is_recognised_by_its_text_and_its_time() {
     let (same, other) = ("<p>Hello.</p>", "<p>Goodbye.</p>");
     let conclude = |posts: &[(i64, &str)], is_complete| {
         let posts: Vec<Post> = posts.iter().map(|(second, content)| post(*second, content)).collect();
@@ -81,14 +81,14 @@ fn a_post_is_ours_by_its_words_and_its_time() {
         (&[(5, same)][..], false, "at-5"),
         (&[(9, other), (0, same), (-400, other)], true, "at-0"),
         (&[(600, same)], true, "at-600"),
-        // Before the reservation, by more than clocks can be off: somebody said it then, too.
+        // Before the reservation by more than the skew: an older post with the same text.
         (&[(5, same), (-100, same)], true, "at-5"),
         (&[(-100, same)], true, "absent"),
         (&[], true, "absent"),
         (&[(5, other)], true, "absent"),
         // Not read to the end.
         (&[(5, other)], false, "unclear"),
-        // Perhaps ours, perhaps not.
+        // It may be the item's post or another.
         (&[(-30, same)], true, "unclear"),
         (&[(601, same)], true, "unclear"),
         (&[(7, same), (5, same)], true, "unclear"),
@@ -98,7 +98,7 @@ fn a_post_is_ours_by_its_words_and_its_time() {
 }
 
 #[test]
-fn words_that_a_server_changes_prove_no_absence() {
+fn a_text_that_a_server_changes_proves_no_absence() {
     let text = "Thanks @ada@remote.example!";
     let shown = r#"<p>Thanks <span class="h-card"><a href="https://remote.example/@ada">@<span>ada</span></a></span>!</p>"#;
     let found = conclude(&[post(5, shown)], true, made(), text);
@@ -106,7 +106,7 @@ fn words_that_a_server_changes_prove_no_absence() {
 }
 
 #[test]
-fn html_says_what_was_written() {
+fn html_is_compared_as_plain_text() {
     let written = "Fish & chips <now>:\n\nhttps://www.example.com/a/very/long/path?x=1&y=\"2\" it's #lunch";
     let shown = concat!(
         "<p>Fish &amp; chips &lt;now&gt;:</p><p><a href=\"https://www.example.com/a/very/long/path?x=1&amp;y=%222%22\">",
@@ -119,7 +119,7 @@ fn html_says_what_was_written() {
 }
 
 #[tokio::test]
-async fn our_posts_are_read_back_to_before_the_reservation() {
+async fn posts_are_read_back_to_before_the_reservation() {
     let me = || (200, json!({ "id": "7", "acct": "news" }));
     let page = |posts: &[(&str, i64, &str)]| {
         let posts: Vec<Value> = posts
@@ -130,10 +130,10 @@ async fn our_posts_are_read_back_to_before_the_reservation() {
     };
     let list = "GET /api/v1/accounts/7/statuses?exclude_reblogs=true&limit=10";
     let ask = async |answers| {
-        let mut played = Played::start(answers).await;
-        let mastodon = open(&json!({ "url": played.url }));
+        let mut server = ScriptedServer::start(answers).await;
+        let mastodon = open(&json!({ "url": server.url }));
         let found = mastodon.search(made(), "Hello.").await;
-        (found, played.lines())
+        (found, server.lines())
     };
 
     let pages = vec![
@@ -155,7 +155,7 @@ async fn our_posts_are_read_back_to_before_the_reservation() {
     assert!(matches!(found, Ok(Finding::Unclear { .. })), "{found:?}");
     assert_eq!(lines.len(), 21, "a list without end is left");
 
-    // A page that is too long is asked for again in smaller parts.
+    // After a page that is too long the adapter requests smaller pages.
     let long = "x".repeat(70_000);
     let (found, lines) = ask(vec![me(), page(&[("9", 50, &long)]), page(&[("9", -100, "x")])]).await;
     assert!(matches!(found, Ok(Finding::Absent { .. })), "{found:?}");

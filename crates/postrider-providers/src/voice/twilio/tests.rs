@@ -5,7 +5,7 @@ use sha1::Digest;
 use super::*;
 use crate::{
     guard::Ending,
-    http::tests::{NOW, Played, answer, assert_request, body, client, key, refused, social, voice},
+    http::tests::{NOW, ScriptedServer, answer, assert_request, body, client, key, refused, social, voice},
 };
 
 const TOKEN: &str = "hunter2hunter2hunter2hunter2hunt";
@@ -24,8 +24,8 @@ fn open(settings: &Value) -> Twilio {
     Twilio::new(&client(true), &Account { id: ACCOUNT, settings, secret: &secret }).ok().unwrap()
 }
 
-// As the description of Twilio's API has it: a form with `To` and `From`, `Twiml` up to 4000 characters, each event in a
-// parameter of its own.
+// By the description of Twilio's API: a form with `To` and `From`, `Twiml` up to 4000 characters, each event in its own
+// parameter.
 #[test]
 fn a_call_is_what_twilio_describes() {
     let twilio = open(&settings("https://postrider.example.com/"));
@@ -117,7 +117,7 @@ fn path() -> String {
     format!("/api/v2/providers/twilio/{}/callback/{}", ACCOUNT.0, key())
 }
 
-/// What Twilio signs when it calls back at `base`.
+/// The signature of a status callback at `base`.
 fn signature(base: &str, path: &str) -> String {
     let sorted = "CallSidCA1CallStatusno-answerFrom+15005550006Notea b&cTo+4930123456";
     STANDARD.encode(hmac_sha1(TOKEN, &format!("{base}{path}{sorted}")))
@@ -139,7 +139,7 @@ fn read(
 }
 
 #[test]
-fn a_callback_is_believed_when_twilio_signed_it() {
+fn a_callback_with_twilios_signature_is_accepted() {
     let (key, path) = (key().to_string(), path());
     let echo = Echo { message_id: "CA1".to_owned(), status: "no-answer".to_owned(), proves_action: true };
     for (callback_url, signed) in [
@@ -180,7 +180,7 @@ fn a_forged_callback_is_refused_with_the_reason() {
         };
         assert!(reason.contains(why) && !reason.contains(TOKEN), "{reason}");
     }
-    // Signed, and about something else.
+    // The signature is right, but the content is invalid.
     let read_signed = |key: &str, body: &str, sorted: &str| {
         let signature = STANDARD.encode(hmac_sha1(TOKEN, &format!("{base}{path}{sorted}")));
         read(base, &path, key, Some(signature), body)
@@ -197,7 +197,7 @@ fn a_forged_callback_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_look_up_names_calls_and_settles_nothing() {
+async fn a_look_up_lists_calls_and_settles_nothing() {
     let call =
         |sid: &str, created: &str| json!({ "sid": sid, "status": "completed", "date_created": created });
     // NOW is 02:40:00.
@@ -208,9 +208,10 @@ async fn a_look_up_names_calls_and_settles_nothing() {
         call("CA-before", "Mon, 02 Feb 2026 02:39:59 +0000"),
         call("CA-undated", "soon"),
     ] });
-    let mut played = Played::start(vec![(200, calls), (200, json!({ "calls": [] })), (401, json!({}))]).await;
+    let mut server =
+        ScriptedServer::start(vec![(200, calls), (200, json!({ "calls": [] })), (401, json!({}))]).await;
     let mut settings = settings("https://postrider.example.com");
-    settings["url"] = json!(played.url);
+    settings["url"] = json!(server.url);
     let twilio = open(&settings);
     for expected in [
         "calls to this number at that time, of this item or of another: CA-in-time (completed), CA-at-once (completed)",
@@ -224,13 +225,13 @@ async fn a_look_up_names_calls_and_settles_nothing() {
         "GET /2010-04-01/Accounts/{}/Calls.json?To=%2B4930123456&From=%2B15005550006&StartTime%3E=2026-02-02&PageSize=20",
         sid()
     );
-    assert_eq!(played.lines(), [&*list, &*list, &*list]);
+    assert_eq!(server.lines(), [&*list, &*list, &*list]);
     let half = Answer { ending: Ending::Broken, ..answer(200, r#"{"calls": []}"#) };
     assert!(describe(&half, NOW).starts_with("the calls to this number could not be listed"));
 }
 
 #[test]
-fn an_account_has_a_sid_a_number_a_way_back_and_a_token() {
+fn an_account_has_a_sid_a_number_a_callback_url_and_a_token() {
     let with = |name: &str, value: &str| {
         let mut settings = settings("https://postrider.example.com");
         settings[name] = json!(value);

@@ -136,7 +136,7 @@ async fn rotating_refuses_a_secret_that_adding_refuses() -> anyhow::Result<()> {
     assert_refused(&world.postrider_with_secret(&rotate, "canary")?, &says);
     assert_refused(
         &world.postrider_with_secret(&[&rotate[..], &["--no-secret"]].concat(), "")?,
-        "the account cannot work as it is set up: the secret ",
+        "the account is not valid: the secret ",
     );
     assert_eq!(world.json(&["accounts", "list", "--tenant", "acme"])?, before);
     succeeded(world.postrider_with_secret(&rotate, "whsec_AfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSx")?)?;
@@ -162,11 +162,7 @@ async fn bad_secrets_settings_and_master_keys_are_refused_and_write_nothing() ->
             "cannot read the secret from /nonexistent",
         ),
         (add(&["--provider", "sim", "--settings", "{from: 1}"]), "canary", "--settings is not JSON"),
-        (
-            add(&["--provider", "sim", "--settings", "[1]"]),
-            "canary",
-            "the account cannot work as it is set up: ",
-        ),
+        (add(&["--provider", "sim", "--settings", "[1]"]), "canary", "the account is not valid: "),
         (add(&["--provider", "Sim!"]), "canary", "there is no provider `Sim!`; this version knows "),
         (add(&["--provider", "fax"]), "canary", "there is no provider `fax`; this version knows "),
         (

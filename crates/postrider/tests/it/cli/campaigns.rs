@@ -333,7 +333,7 @@ async fn watching_says_what_a_phase_waits_for_and_until_when() -> anyhow::Result
         Ok(text.replace(' ', "T").parse()?)
     };
     for (why, sentence) in [
-        ("hours", "it is outside the sending hours"),
+        ("hours", "the current time is outside the sending hours"),
         ("daily", "the account's calls for today are used up"),
         ("rate", "the account's rate is used up"),
         ("retry_after", "the provider asked to wait"),

@@ -151,7 +151,7 @@ async fn an_executor_that_makes_no_sense_is_refused_and_writes_nothing() -> anyh
         (&["--echo", "--sentinel-url", url], "", "requests are signed, so pipe a secret in"),
         (&["--echo", "--sentinel-url", "https://localhost"], SECRET, "--sentinel-url: `localhost` is"),
         (&["--echo", "--secret-file", "/nonexistent"], "", "nothing would be signed with a secret; leave"),
-        (&["--echo", "--blocked-word", "..."], "", "is no word that could be blocked"),
+        (&["--echo", "--blocked-word", "..."], "", "is not a word that can be blocked"),
         (&["--echo", "--messages-per-minute", "0"], "", "messages_per_minute must lie between 1 and 999"),
         (&["--echo", "--account", "nowhere"], "", "there is no account `nowhere`; `postrider accounts list`"),
     ] {

@@ -264,7 +264,7 @@ async fn bad_lines_are_told_with_number_and_reason_and_the_good_ones_are_kept() 
     ");
     assert_snapshot!(output.stderr, @r"
     line 4: email `b@localhost` is not an address; one looks like name@example.org
-    line 5: phone `12345` has no country code; write it as +49…, or say --country
+    line 5: phone `12345` has no country code; write it as +49…, or use --country
     line 7: it has none of external_id, email or phone
     line 8: it has 1 field where the header has 3
     error: 4 of 6 lines were left out; the others are on the list `news`: correct those and import them again

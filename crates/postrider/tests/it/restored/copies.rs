@@ -262,7 +262,7 @@ async fn a_dump_that_is_restored_elsewhere_sends_nothing_again() -> anyhow::Resu
     let server = copy.serve()?;
     is_refused(&copy, &copied, &server, run).await?;
     adopt_and_settle(&copy, &copied, &sim, run, PEOPLE).await?;
-    server.process.wait_for_line("sending goes on")?;
+    server.process.wait_for_line("sending continues")?;
     Ok(())
 }
 
@@ -373,7 +373,7 @@ async fn a_replica_that_is_promoted_while_behind_sends_nothing_again_from_a_proc
     if let Err(error) = adopt_and_settle_what_was_called(&site, &stage, &sim, run).await {
         anyhow::bail!("{error:#}; {:?}; {}", stage.items(run).await?, server.process.lines().join("\n"));
     }
-    server.process.wait_for_line("sending goes on")?;
+    server.process.wait_for_line("sending continues")?;
     Ok(())
 }
 

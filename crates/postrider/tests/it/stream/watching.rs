@@ -84,7 +84,7 @@ async fn what_cannot_be_watched_is_said() -> anyhow::Result<()> {
         (campaign.as_str(), stage.url(), "", "with which API key"),
         (&campaign, stage.url(), "pr_wrong", "401"),
         (&campaign, stage.url(), &other.viewer, "there is no such campaign"),
-        (&campaign, "ftp://x", &stage.api.acme.viewer, "is not where a server is"),
+        (&campaign, "ftp://x", &stage.api.acme.viewer, "is not the URL of a server"),
         (&campaign, "http://127.0.0.1:1", &stage.api.acme.viewer, "does not answer"),
     ] {
         let mut command = postrider();

@@ -22,7 +22,7 @@ fn email(to: &str, subject: &str, text: Option<&str>, html: Option<&str>) -> Mes
 fn composed(subject: &str, text: &str) -> Result<String, String> {
     let mail =
         compose(&sender("news@example.org"), &key(), &email("a@example.com", subject, Some(text), None))?;
-    // As a server has it, once the dot was there.
+    // The text that a server has after the final dot.
     Ok(String::from_utf8(mail.bytes).unwrap() + "\r\n")
 }
 
@@ -37,7 +37,7 @@ fn the_message_id_is_made_of_the_key_and_the_senders_domain() {
 }
 
 #[test]
-fn what_could_become_a_header_or_a_command_is_refused() {
+fn texts_that_could_become_a_header_or_a_command_are_refused() {
     for subject in ["a\r\nBcc: b@example.com", "a\nb", "a\rb", "a\0b", "a\u{85}b", "\n"] {
         assert!(composed(subject, "text").is_err(), "{subject:?}");
     }
@@ -81,7 +81,7 @@ fn what_could_become_a_header_or_a_command_is_refused() {
     assert_eq!(refused, "smtp carries e-mail and no voice messages");
 }
 
-// Whatever the words are, the mail has these headers, in lines that every server takes.
+// Every mail has these headers, in lines that every server accepts.
 #[test]
 fn a_mail_is_ascii_in_short_lines_and_has_no_other_headers() {
     let long_word = "x".repeat(1000);

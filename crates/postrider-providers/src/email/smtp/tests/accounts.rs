@@ -1,4 +1,4 @@
-//! What an account may be.
+//! Settings of accounts.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn tls_is_the_default_and_the_port_follows_from_it() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_a_way_out_and_without_the_password() {
+fn invalid_settings_are_refused_with_advice_and_without_the_password() {
     for (changes, password, why) in [
         (json!({ "host": null }), "hunter2", "missing field `host`"),
         (json!({ "from": null }), "hunter2", "missing field `from`"),

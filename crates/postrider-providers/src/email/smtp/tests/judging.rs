@@ -4,20 +4,20 @@ use std::io;
 
 use super::*;
 
-fn reply(code: u16) -> Result<Reply, Lost> {
+fn reply(code: u16) -> Result<Reply, ConnectionError> {
     Ok(Reply { code, lines: vec!["2.0.0 so be it".to_owned()] })
 }
 
-fn cut() -> Result<Reply, Lost> {
-    Err(Lost::Broken(io::ErrorKind::UnexpectedEof.into()))
+fn cut() -> Result<Reply, ConnectionError> {
+    Err(ConnectionError::Broken(io::ErrorKind::UnexpectedEof.into()))
 }
 
-fn unsaid() -> Result<Reply, Lost> {
-    Err(Lost::Unsaid(io::ErrorKind::BrokenPipe.into()))
+fn not_written() -> Result<Reply, ConnectionError> {
+    Err(ConnectionError::NotWritten(io::ErrorKind::BrokenPipe.into()))
 }
 
-fn garbage() -> Result<Reply, Lost> {
-    Err(Lost::Garbage("HTTP/1.1 200 OK".to_owned()))
+fn invalid_reply() -> Result<Reply, ConnectionError> {
+    Err(ConnectionError::InvalidReply("HTTP/1.1 200 OK".to_owned()))
 }
 
 fn kind(judged: Result<Reply, Outcome>) -> &'static str {
@@ -25,11 +25,11 @@ fn kind(judged: Result<Reply, Outcome>) -> &'static str {
 }
 
 #[test]
-fn each_reply_has_its_verdict_in_each_column() {
+fn each_reply_has_its_outcome_in_each_column() {
     let host = Host::Domain("smtp.example".to_owned());
     #[rustfmt::skip]
     let cases = [
-        // heard         session     envelope    answer
+        // received         session     envelope    answer
         (reply(220),     "go on",    "go on",    "delivered"),
         (reply(250),     "go on",    "go on",    "delivered"),
         (reply(251),     "go on",    "go on",    "delivered"),
@@ -43,29 +43,29 @@ fn each_reply_has_its_verdict_in_each_column() {
         (reply(535),     "not_sent", "rejected", "rejected"),
         (reply(550),     "not_sent", "rejected", "rejected"),
         (reply(554),     "not_sent", "rejected", "rejected"),
-        (unsaid(),       "not_sent", "not_sent", "not_sent"),
+        (not_written(),       "not_sent", "not_sent", "not_sent"),
         (cut(),          "not_sent", "not_sent", "unknown"),
-        (garbage(),      "not_sent", "not_sent", "unknown"),
+        (invalid_reply(),      "not_sent", "not_sent", "unknown"),
     ];
-    for (heard, session, envelope, answer) in cases {
-        let what = format!("{heard:?}");
-        assert_eq!(judge_answer(&host, "<k@example.org>", &heard).kind(), answer, "{what}");
-        let again = || match &heard {
+    for (received, session, envelope, answer) in cases {
+        let what = format!("{received:?}");
+        assert_eq!(judge_answer(&host, "<k@example.org>", &received).kind(), answer, "{what}");
+        let again = || match &received {
             Ok(reply) => Ok(reply.clone()),
-            Err(Lost::Garbage(said)) => Err(Lost::Garbage(said.clone())),
-            Err(Lost::Broken(error)) => Err(Lost::Broken(error.kind().into())),
-            Err(Lost::Unsaid(error)) => Err(Lost::Unsaid(error.kind().into())),
+            Err(ConnectionError::InvalidReply(said)) => Err(ConnectionError::InvalidReply(said.clone())),
+            Err(ConnectionError::Broken(error)) => Err(ConnectionError::Broken(error.kind().into())),
+            Err(ConnectionError::NotWritten(error)) => Err(ConnectionError::NotWritten(error.kind().into())),
         };
         assert_eq!(kind(judge_session(&host, again(), 2)), session, "{what}");
         assert_eq!(kind(judge_envelope(&host, again(), 2)), envelope, "{what}");
     }
-    // The reply to DATA asks for the text; one that only agrees takes none.
+    // The reply to DATA must ask for the text; a plain success does not.
     assert_eq!(kind(judge_envelope(&host, reply(354), 3)), "go on");
     assert_eq!(kind(judge_envelope(&host, reply(250), 3)), "not_sent");
 }
 
 #[test]
-fn a_delivered_mail_is_known_by_our_id_and_the_servers_words() {
+fn the_message_id_of_a_delivered_mail_is_its_id_and_the_reply() {
     let host = Host::Domain("smtp.example".to_owned());
     let queued = Ok(Reply { code: 250, lines: vec!["2.0.0 Ok: queued\u{7} as 4711".to_owned()] });
     let message_id = "<k@example.org> 250 2.0.0 Ok: queued as 4711".to_owned();

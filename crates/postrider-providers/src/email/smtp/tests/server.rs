@@ -1,4 +1,4 @@
-//! A mail server that goes wrong at one point, and remembers what it heard.
+//! A scripted mail server with a fault at one step, which records everything it receives.
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
@@ -6,9 +6,9 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Where it goes wrong.
+/// The step of the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum Step {
     Greeting,
     Ehlo,
     Auth,
@@ -22,22 +22,22 @@ pub enum At {
     Nowhere,
 }
 
-/// What it does then.
+/// The fault.
 #[derive(Debug, Clone, Copy)]
-pub enum Then {
+pub enum Fault {
     Reply(&'static str),
-    /// Says this, and ends.
+    /// Writes this and closes the connection.
     Close(&'static str),
     Reset,
-    /// Says nothing until the client gives up.
+    /// Writes nothing until the client closes the connection.
     Stall,
-    /// Says this until the client gives up.
+    /// Writes this again and again until the client closes the connection.
     Forever(&'static str),
 }
 
-/// All that it heard.
+/// All that the server received.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct Transcript {
     pub connections: usize,
     /// Commands, without texts.
     pub commands: Vec<String>,
@@ -45,63 +45,63 @@ pub struct Heard {
     pub texts: Vec<String>,
 }
 
-pub struct Scripted {
+pub struct ScriptedServer {
     pub port: u16,
-    serving: JoinHandle<Heard>,
+    serving: JoinHandle<Transcript>,
 }
 
-impl Scripted {
-    /// Serves one client, and then refuses all others while it waits to be asked.
-    pub async fn start(at: At, then: Then) -> Self {
-        Self::with_features(at, then, "250-AUTH PLAIN LOGIN\r\n250 SMTPUTF8\r\n").await
+impl ScriptedServer {
+    /// Serves one client, and fault only counts further connections.
+    pub async fn start(at: Step, fault: Fault) -> Self {
+        Self::with_features(at, fault, "250-AUTH PLAIN LOGIN\r\n250 SMTPUTF8\r\n").await
     }
 
-    pub async fn with_features(at: At, then: Then, features: &'static str) -> Self {
+    pub async fn with_features(at: Step, fault: Fault, features: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let serving = tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
-            let mut heard = Heard { connections: 1, ..Heard::default() };
-            // What breaks here is what a test wants to break.
-            let _ = serve(stream, at, then, features, &mut heard).await;
-            // Whatever else knocked is in the queue by now: the client has its outcome.
+            let mut transcript = Transcript { connections: 1, ..Transcript::default() };
+            // An error here is the fault of the test case.
+            let _ = serve(stream, at, fault, features, &mut transcript).await;
+            // Every further connection is in the queue by now, because the client has its outcome.
             while let Ok(Ok(_)) =
                 tokio::time::timeout(std::time::Duration::from_millis(20), listener.accept()).await
             {
-                heard.connections += 1;
+                transcript.connections += 1;
             }
-            heard
+            transcript
         });
         Self { port, serving }
     }
 
-    pub async fn heard(self) -> Heard {
+    pub async fn transcript(self) -> Transcript {
         self.serving.await.unwrap()
     }
 }
 
 async fn serve(
     stream: TcpStream,
-    at: At,
-    then: Then,
+    at: Step,
+    fault: Fault,
     features: &'static str,
-    heard: &mut Heard,
+    transcript: &mut Transcript,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
-    let mut point = At::Greeting;
+    let mut point = Step::Greeting;
     let mut usual = "220 test\r\n".to_owned();
     loop {
         if point == at {
-            match then {
-                Then::Reply(reply) => stream.write_all(reply.as_bytes()).await?,
-                Then::Close(last) => {
+            match fault {
+                Fault::Reply(reply) => stream.write_all(reply.as_bytes()).await?,
+                Fault::Close(last) => {
                     stream.write_all(last.as_bytes()).await?;
                     stream.shutdown().await?;
                     return read_to_end(&mut stream).await;
                 }
-                Then::Reset => return stream.get_ref().set_zero_linger(),
-                Then::Stall => return read_to_end(&mut stream).await,
-                Then::Forever(part) => loop {
+                Fault::Reset => return stream.get_ref().set_zero_linger(),
+                Fault::Stall => return read_to_end(&mut stream).await,
+                Fault::Forever(part) => loop {
                     stream.write_all(part.as_bytes()).await?;
                 },
             }
@@ -112,27 +112,27 @@ async fn serve(
         if stream.read_line(&mut line).await? == 0 {
             return Ok(());
         }
-        heard.commands.push(line.trim_end().to_owned());
+        transcript.commands.push(line.trim_end().to_owned());
         let verb = line.split_ascii_whitespace().next().unwrap_or_default().to_owned();
         (point, usual) = match verb.as_str() {
-            "EHLO" => (At::Ehlo, format!("250-test\r\n{features}")),
-            "AUTH" => (At::Auth, "235 welcome\r\n".to_owned()),
-            "MAIL" => (At::Mail, "250 go on\r\n".to_owned()),
-            "RCPT" => (At::Rcpt, "250 go on\r\n".to_owned()),
-            "DATA" if at == At::Data => (At::Data, String::new()),
+            "EHLO" => (Step::Ehlo, format!("250-test\r\n{features}")),
+            "AUTH" => (Step::Auth, "235 welcome\r\n".to_owned()),
+            "MAIL" => (Step::Mail, "250 go on\r\n".to_owned()),
+            "RCPT" => (Step::Rcpt, "250 go on\r\n".to_owned()),
+            "DATA" if at == Step::Data => (Step::Data, String::new()),
             "DATA" => {
                 stream.write_all(b"354 go on\r\n").await?;
-                if at == At::Text {
-                    return match then {
-                        Then::Reset => stream.get_ref().set_zero_linger(),
+                if at == Step::Text {
+                    return match fault {
+                        Fault::Reset => stream.get_ref().set_zero_linger(),
                         _ => stream.shutdown().await,
                     };
                 }
-                heard.texts.push(read_text(&mut stream).await?);
-                (At::Dot, "250 taken\r\n".to_owned())
+                transcript.texts.push(read_text(&mut stream).await?);
+                (Step::Dot, "250 taken\r\n".to_owned())
             }
-            "QUIT" => (At::Quit, "221 goodbye\r\n".to_owned()),
-            _ => (At::Nowhere, "500 what\r\n".to_owned()),
+            "QUIT" => (Step::Quit, "221 goodbye\r\n".to_owned()),
+            _ => (Step::Nowhere, "500 what\r\n".to_owned()),
         };
     }
 }

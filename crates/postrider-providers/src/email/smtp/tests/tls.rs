@@ -1,13 +1,13 @@
-//! What is encrypted, for whom, and what was never said in the clear.
+//! Encryption: the name in the certificate, and the commands that are never sent in the clear.
+
+#[path = "../../../../tests/it/certificate.rs"]
+mod certificate;
 
 use std::{
-    net::SocketAddr,
-    path::Path,
     process::Command,
     sync::{Mutex, PoisonError},
 };
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustls::{
     ServerConfig,
     crypto::ring,
@@ -19,33 +19,25 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
+use self::certificate::{LocalDns, certify};
 use super::*;
 
 const CERTIFICATE: &str = "POSTRIDER_TEST_CERTIFICATE";
 const KEY: &str = "POSTRIDER_TEST_KEY";
 
-/// Finds every name on this machine.
-struct Here;
-
-impl Resolve for Here {
-    fn resolve(&self, _: Name) -> Resolving {
-        Box::pin(async { Ok(Box::new(std::iter::once(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))) as Addrs) })
-    }
-}
-
-/// What a server does before anything is encrypted.
+/// The behavior of a server before encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Clear {
-    /// Nothing: TLS from the first byte.
-    Nothing,
+enum Plaintext {
+    /// TLS from the first byte.
+    ImplicitTls,
     StartTls,
-    /// Somebody on the way adds a reply of his own behind the server's.
+    /// An attacker in the middle adds a reply after the server's.
     StartTlsAndMore,
-    /// It has no STARTTLS, or somebody on the way took it out.
+    /// The server has no STARTTLS, or an attacker in the middle removed it.
     NoStartTls,
 }
 
-/// Each line that a server heard, with whether it was encrypted.
+/// Each line that a server received, and whether it was encrypted.
 type Lines = Arc<Mutex<Vec<(bool, String)>>>;
 
 // The certificates that this machine trusts are read from the environment, so the test runs itself again with one more.
@@ -68,60 +60,61 @@ async fn tls_is_for_the_name_of_the_account_and_passwords_are_for_tls() {
     let acceptor = acceptor(&certificate, &key);
     let session =
         ["EHLO example.org", "AUTH PLAIN AHVzZXIAaHVudGVyMg==", "MAIL", "RCPT", "DATA", "text", "QUIT"];
-    for (security, clear, name, expected, why) in [
-        ("tls", Clear::Nothing, "smtp.example", "delivered", ""),
-        ("tls", Clear::Nothing, "other.example", "not_sent", "certificate"),
-        ("tls", Clear::NoStartTls, "smtp.example", "not_sent", "could not reach"),
-        ("starttls", Clear::StartTls, "smtp.example", "delivered", ""),
-        ("starttls", Clear::StartTls, "other.example", "not_sent", "certificate"),
-        ("starttls", Clear::StartTlsAndMore, "smtp.example", "not_sent", "went on in the clear"),
-        ("starttls", Clear::NoStartTls, "smtp.example", "not_sent", "does not offer STARTTLS"),
+    for (security, plaintext, name, expected, why) in [
+        ("tls", Plaintext::ImplicitTls, "smtp.example", "delivered", ""),
+        ("tls", Plaintext::ImplicitTls, "other.example", "not_sent", "certificate"),
+        ("tls", Plaintext::NoStartTls, "smtp.example", "not_sent", "could not reach"),
+        ("starttls", Plaintext::StartTls, "smtp.example", "delivered", ""),
+        ("starttls", Plaintext::StartTls, "other.example", "not_sent", "certificate"),
+        ("starttls", Plaintext::StartTlsAndMore, "smtp.example", "not_sent", "sent more in the clear"),
+        ("starttls", Plaintext::NoStartTls, "smtp.example", "not_sent", "does not offer STARTTLS"),
     ] {
-        let (port, lines) = serve(acceptor.clone(), clear).await;
+        let (port, lines) = serve(acceptor.clone(), plaintext).await;
         let client =
-            GuardedClient::with_resolver(Policy { allow_private: true }, PATIENT, Arc::new(Here)).unwrap();
+            GuardedClient::with_resolver(Policy { allow_private: true }, PATIENT, Arc::new(LocalDns))
+                .unwrap();
         let settings = json!({ "host": name, "port": port, "security": security, "user": "user", "from": "news@example.org" });
         let account = open(&client, &settings, "hunter2").ok().unwrap();
 
         let outcome = account.send(&super::key(), &email("a@example.com")).await;
 
-        let what = format!("{security} {clear:?} {name}: {outcome:?}");
+        let what = format!("{security} {plaintext:?} {name}: {outcome:?}");
         assert_eq!(outcome.kind(), expected, "{what}");
         assert!(format!("{outcome:?}").contains(why), "{what}");
         let lines = std::mem::take(&mut *lines.lock().unwrap_or_else(PoisonError::into_inner));
-        let heard = |encrypted: bool| -> Vec<String> {
+        let received = |encrypted: bool| -> Vec<String> {
             lines.iter().filter(|(was, _)| *was == encrypted).map(|(_, line)| line.clone()).collect()
         };
-        let in_the_clear = heard(false);
+        let in_the_clear = received(false);
         let hello: &[&str] = &["EHLO example.org", "STARTTLS"];
         assert!(
             in_the_clear.iter().zip(hello).all(|(line, hello)| line == hello),
             "{what}: {in_the_clear:?}"
         );
         if expected == "delivered" {
-            // Its goodbye may still be on its way.
-            let encrypted = heard(true);
+            // `QUIT` may arrive later.
+            let encrypted = received(true);
             assert!(
                 encrypted.iter().zip(session).all(|(line, said)| line.starts_with(said)),
                 "{what}: {encrypted:?}"
             );
             assert!(encrypted.len() >= session.len() - 1, "{what}: {encrypted:?}");
         } else {
-            assert_eq!(heard(true), [""; 0], "{what}");
+            assert_eq!(received(true), [""; 0], "{what}");
         }
     }
 }
 
 /// A server for one client.
-async fn serve(acceptor: TlsAcceptor, clear: Clear) -> (u16, Lines) {
+async fn serve(acceptor: TlsAcceptor, plaintext: Plaintext) -> (u16, Lines) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let lines = Lines::default();
-    let heard = Arc::clone(&lines);
+    let received = Arc::clone(&lines);
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        // What breaks here is what a test wants to break.
-        let _ = converse(stream, acceptor, clear, &heard).await;
+        // An error here is the fault of the test case.
+        let _ = converse(stream, acceptor, plaintext, &received).await;
     });
     (port, lines)
 }
@@ -129,31 +122,31 @@ async fn serve(acceptor: TlsAcceptor, clear: Clear) -> (u16, Lines) {
 async fn converse(
     stream: TcpStream,
     acceptor: TlsAcceptor,
-    clear: Clear,
-    heard: &Lines,
+    plaintext: Plaintext,
+    received: &Lines,
 ) -> std::io::Result<()> {
-    if clear == Clear::Nothing {
-        return speak(acceptor.accept(stream).await?, "220 test\r\n", true, "250 AUTH PLAIN\r\n", heard)
+    if plaintext == Plaintext::ImplicitTls {
+        return speak(acceptor.accept(stream).await?, "220 test\r\n", true, "250 AUTH PLAIN\r\n", received)
             .await
             .map(drop);
     }
-    let features = match clear {
-        Clear::NoStartTls => "250 AUTH PLAIN\r\n",
+    let features = match plaintext {
+        Plaintext::NoStartTls => "250 AUTH PLAIN\r\n",
         _ => "250-AUTH PLAIN\r\n250 STARTTLS\r\n",
     };
-    let mut stream = speak(stream, "220 test\r\n", false, features, heard).await?;
-    let go = if clear == Clear::StartTlsAndMore { "220 go\r\n250 ok\r\n" } else { "220 go\r\n" };
+    let mut stream = speak(stream, "220 test\r\n", false, features, received).await?;
+    let go = if plaintext == Plaintext::StartTlsAndMore { "220 go\r\n250 ok\r\n" } else { "220 go\r\n" };
     stream.write_all(go.as_bytes()).await?;
-    speak(acceptor.accept(stream).await?, "", true, "250 AUTH PLAIN\r\n", heard).await.map(drop)
+    speak(acceptor.accept(stream).await?, "", true, "250 AUTH PLAIN\r\n", received).await.map(drop)
 }
 
-/// Agrees to everything, up to STARTTLS or the end.
+/// Accepts every command, up to STARTTLS or the end.
 async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     greeting: &str,
     encrypted: bool,
     features: &str,
-    heard: &Lines,
+    received: &Lines,
 ) -> std::io::Result<S> {
     let mut stream = BufReader::new(stream);
     stream.write_all(greeting.as_bytes()).await?;
@@ -163,7 +156,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
         if stream.read_line(&mut line).await? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        heard.lock().unwrap_or_else(PoisonError::into_inner).push((encrypted, line.trim_end().to_owned()));
+        received.lock().unwrap_or_else(PoisonError::into_inner).push((encrypted, line.trim_end().to_owned()));
         let reply = match line.split_ascii_whitespace().next().unwrap_or_default() {
             "EHLO" => format!("250-test\r\n{features}"),
             "STARTTLS" => return Ok(stream.into_inner()),
@@ -178,7 +171,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
                         return Err(std::io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                heard.lock().unwrap_or_else(PoisonError::into_inner).push((encrypted, "text".to_owned()));
+                received.lock().unwrap_or_else(PoisonError::into_inner).push((encrypted, "text".to_owned()));
                 "250 taken\r\n".to_owned()
             }
             _ => "250 ok\r\n".to_owned(),
@@ -186,21 +179,6 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
         stream.write_all(reply.as_bytes()).await?;
         stream.flush().await?;
     }
-}
-
-/// A certificate for one name, and its key.
-fn certify(folder: &Path, name: &str) -> (String, String) {
-    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let (certificate, key) = (file("certificate.pem"), file("key.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
-        .args(["-days", "2", "-subj", "/CN=test", "-keyout", &key, "-out", &certificate])
-        .args(["-addext", &format!("subjectAltName=DNS:{name}")])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .output()
-        .expect("openssl is missing; run `make setup` or `apt-get install openssl`");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    (certificate, key)
 }
 
 fn acceptor(certificate: &str, key: &str) -> TlsAcceptor {

@@ -269,11 +269,11 @@ mod tests {
             Board::from(serde_json::from_value::<Status>(status).unwrap()).phases[0].details()
         };
         let waiting =
-            json!({ "jobs": 2, "why": "it is outside the sending hours", "until": "2130-03-01T08:00:00Z" });
+            json!({ "jobs": 2, "why": "the current time is outside the sending hours", "until": "2130-03-01T08:00:00Z" });
         let past = "2020-03-01T08:00:00Z";
         assert_eq!(
             details(past, waiting),
-            "in progress, 0 %; 2 jobs wait until 2130-03-01 08:00:00Z: it is outside the sending hours"
+            "in progress, 0 %; 2 jobs wait until 2130-03-01 08:00:00Z: the current time is outside the sending hours"
         );
         assert_eq!(
             details("2130-03-01T08:00:00Z", json!(null)),

@@ -6,7 +6,7 @@ use postrider_store::campaigns::RunState;
 
 use crate::cli::output;
 
-/// A clause, such as `3 jobs wait until 2026-03-01 08:00:00Z: it is outside the sending hours`. Nothing where the phase is at work.
+/// A clause, such as `3 jobs wait until 2026-03-01 08:00:00Z: the current time is outside the sending hours`. Nothing where the phase is at work.
 pub fn of_run(state: &RunState) -> Option<String> {
     if state.run.status.is_terminal() {
         return None;

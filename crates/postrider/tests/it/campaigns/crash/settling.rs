@@ -55,7 +55,7 @@ async fn settled(rig: &Rig) -> anyhow::Result<BTreeMap<String, Settled>> {
                 count(*) filter (where action = 'item.resolved_as_failed') as as_not_done,
                 count(*) filter (where action is null and status <> 'queued') as by_answer,
                 count(*) filter (where status = 'queued') as left,
-                count(*) filter (where status = 'queued' and note like 'sent again, the provider refuses it%') as refused,
+                count(*) filter (where status = 'queued' and note like 'the provider refuses a repeat%') as refused,
                 coalesce(extract(epoch from percentile_cont(0.5) within group (order by took)), 0)::float8 as median
            from ended
           group by provider",

@@ -1,8 +1,8 @@
-//! An SMTP connection: one command, one reply, nothing kept between them.
+//! An SMTP connection: one command, one reply.
 //!
-//! lettre has a connection too. This one is ours because the host is somebody else's choice and the verdict is ours to
-//! give: a reply is read to a limit (lettre reads a line to its end, however far that is), what was said in the clear is
-//! not taken for something said under TLS, and whoever ends a message knows whether the dot was on its way.
+//! lettre has a connection, too. This one exists because a tenant chooses the host and the outcome must be exact: it reads
+//! a reply up to a limit (lettre reads a line of any length), it refuses replies in the clear after STARTTLS, and it
+//! reports whether the final dot was written.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ const LINE_BYTES_MAX: usize = 2048;
 /// Most lines of a reply. The longest is the list of features.
 const LINES_MAX: usize = 100;
 
-/// What a server says to a command.
+/// The reply of a server to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub code: u16,
@@ -40,26 +40,26 @@ impl Reply {
     }
 }
 
-/// There is no reply, or none that can be understood.
+/// There is no reply, or an invalid one.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
-    /// What was to be said did not leave whole: an error of a write means that part of it was never accepted.
+pub enum ConnectionError {
+    /// A command was not written completely: after an error of a write, a part of it was never accepted.
     #[error("the connection broke while writing")]
-    Unsaid(#[source] io::Error),
+    NotWritten(#[source] io::Error),
     #[error("the connection broke")]
     Broken(#[from] io::Error),
     #[error("the server does not speak SMTP: {0}")]
-    Garbage(String),
+    InvalidReply(String),
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// A connection to a server.
-pub struct Wire(BufReader<Box<dyn Stream>>);
+pub struct Connection(BufReader<Box<dyn Stream>>);
 
-impl Wire {
-    /// Connects to the first of these addresses that answers. Each has its share of the time.
+impl Connection {
+    /// Connects to the first of these addresses that accepts. Each has a share of the time.
     pub async fn connect(addresses: &[SocketAddr], within: Duration) -> io::Result<Self> {
         let share = within / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
@@ -80,58 +80,64 @@ impl Wire {
         Self(BufReader::new(Box::new(stream)))
     }
 
-    /// Encrypts the rest. What the server said before is not part of it: somebody on the way may have added it.
-    pub async fn encrypt(self, connector: &TlsConnector, name: ServerName<'static>) -> Result<Self, Lost> {
+    /// Starts TLS. Buffered replies in the clear are an error, because an attacker in the middle may have added them.
+    pub async fn encrypt(
+        self,
+        connector: &TlsConnector,
+        name: ServerName<'static>,
+    ) -> Result<Self, ConnectionError> {
         if !self.0.buffer().is_empty() {
-            return Err(Lost::Garbage("it went on in the clear after STARTTLS".to_owned()));
+            return Err(ConnectionError::InvalidReply(
+                "the server sent more in the clear after STARTTLS".to_owned(),
+            ));
         }
         Ok(Self::over(connector.connect(name, self.0.into_inner()).await?))
     }
 
-    /// Says one line, and hears the reply.
-    pub async fn ask(&mut self, command: &str) -> Result<Reply, Lost> {
+    /// Sends one command and reads the reply.
+    pub async fn ask(&mut self, command: &str) -> Result<Reply, ConnectionError> {
         self.write(format!("{command}\r\n").as_bytes()).await?;
         self.reply().await
     }
 
-    /// Writes the text of a message, all but its end. Until [`Wire::end_text`] there is no message.
-    pub async fn write_text(&mut self, message: &[u8]) -> Result<(), Lost> {
+    /// Writes the text of a message without its end. Until [`Connection::end_text`] there is no message.
+    pub async fn write_text(&mut self, message: &[u8]) -> Result<(), ConnectionError> {
         self.write(&stuffed(message)).await
     }
 
-    /// Whether the server has said nothing that was not asked for: it would be taken for the answer to the next question.
-    pub fn is_silent(&self) -> Result<(), Lost> {
+    /// Checks that no unsolicited reply is buffered, because it would be taken for the answer to the next command.
+    pub fn is_silent(&self) -> Result<(), ConnectionError> {
         match self.0.buffer() {
             [] => Ok(()),
-            _ => Err(Lost::Garbage("it spoke before it was asked".to_owned())),
+            _ => Err(ConnectionError::InvalidReply("it replied before the command".to_owned())),
         }
     }
 
-    /// Ends a message, and hears what became of it.
-    pub async fn end_text(&mut self) -> Result<Reply, Lost> {
+    /// Ends a message and reads the answer.
+    pub async fn end_text(&mut self) -> Result<Reply, ConnectionError> {
         self.write(b"\r\n.\r\n").await?;
         self.reply().await
     }
 
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Lost> {
-        self.0.get_mut().write_all(bytes).await.map_err(Lost::Unsaid)?;
-        self.0.get_mut().flush().await.map_err(Lost::Unsaid)
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
+        self.0.get_mut().write_all(bytes).await.map_err(ConnectionError::NotWritten)?;
+        self.0.get_mut().flush().await.map_err(ConnectionError::NotWritten)
     }
 
     /// Reads one reply, of one line or several.
-    pub async fn reply(&mut self) -> Result<Reply, Lost> {
+    pub async fn reply(&mut self) -> Result<Reply, ConnectionError> {
         let (code, first, mut more) = self.line().await?;
         let mut reply = Reply { code, lines: vec![first] };
         while more {
             let (code, line, another) = self.line().await?;
             if code != reply.code {
-                return Err(Lost::Garbage(format!(
-                    "a reply began with {} and went on with {code}",
+                return Err(ConnectionError::InvalidReply(format!(
+                    "the lines of a reply have the codes {} and {code}",
                     reply.code
                 )));
             }
             if reply.lines.len() == LINES_MAX {
-                return Err(Lost::Garbage("a reply has no end".to_owned()));
+                return Err(ConnectionError::InvalidReply("a reply has no end".to_owned()));
             }
             reply.lines.push(line);
             more = another;
@@ -140,7 +146,7 @@ impl Wire {
     }
 
     /// The code of a line, its text, and whether more follow.
-    async fn line(&mut self) -> Result<(u16, String, bool), Lost> {
+    async fn line(&mut self) -> Result<(u16, String, bool), ConnectionError> {
         let mut line = Vec::new();
         while !line.ends_with(b"\n") {
             let bytes = self.0.fill_buf().await?;
@@ -151,10 +157,10 @@ impl Wire {
             line.extend_from_slice(&bytes[..taken]);
             self.0.consume(taken);
             if line.len() > LINE_BYTES_MAX {
-                return Err(Lost::Garbage("a line has no end".to_owned()));
+                return Err(ConnectionError::InvalidReply("a line has no end".to_owned()));
             }
         }
-        parse(&line).ok_or_else(|| Lost::Garbage(text::excerpt_of_bytes(&line)))
+        parse(&line).ok_or_else(|| ConnectionError::InvalidReply(text::excerpt_of_bytes(&line)))
     }
 }
 
@@ -188,7 +194,7 @@ fn stuffed(message: &[u8]) -> Vec<u8> {
     stuffed
 }
 
-/// How names are verified: by the certificates that this machine trusts, as for HTTPS.
+/// A connector that verifies names by the certificates that this machine trusts, as for HTTPS.
 pub fn tls_connector() -> Result<TlsConnector, rustls::Error> {
     use rustls_platform_verifier::ConfigVerifierExt;
     crate::tls::choose_provider();
@@ -231,7 +237,7 @@ mod tests {
             (b".", b".."),
             (b"a.b\r\n.c\r\n..\r\nd.", b"a.b\r\n..c\r\n...\r\nd."),
             (b"\r\n.\r\n", b"\r\n..\r\n"),
-            // Nobody may take a bare line feed for the end of a line, and it is safe if somebody does.
+            // A bare line feed is no line end by the standard; doubling the dot is safe for servers that take it for one.
             (b"a\n.\nb", b"a\n..\nb"),
             (b"a\r.\r", b"a\r.\r"),
         ];
@@ -240,22 +246,22 @@ mod tests {
         }
     }
 
-    // The difference between a mail that may be sent again and one that is in doubt.
+    // This distinguishes a mail that may be sent again from one that is in doubt.
     #[tokio::test]
-    async fn a_dot_that_could_not_be_written_is_told_from_one_that_was_not_answered() {
+    async fn a_dot_that_was_not_written_differs_from_one_that_was_not_answered() {
         let (ours, theirs) = tokio::io::duplex(1024);
         drop(theirs);
-        let unsaid = Wire::over(ours).end_text().await;
-        assert!(matches!(unsaid, Err(Lost::Unsaid(_))), "{unsaid:?}");
+        let not_written = Connection::over(ours).end_text().await;
+        assert!(matches!(not_written, Err(ConnectionError::NotWritten(_))), "{not_written:?}");
 
         let (ours, mut theirs) = tokio::io::duplex(1024);
         let hang_up = async move {
             let mut dot = [0; 5];
             tokio::io::AsyncReadExt::read_exact(&mut theirs, &mut dot).await.map(|_| dot)
         };
-        let mut wire = Wire::over(ours);
-        let (unanswered, dot) = tokio::join!(wire.end_text(), hang_up);
+        let mut connection = Connection::over(ours);
+        let (unanswered, dot) = tokio::join!(connection.end_text(), hang_up);
         assert_eq!(&dot.unwrap(), b"\r\n.\r\n");
-        assert!(matches!(unanswered, Err(Lost::Broken(_))), "{unanswered:?}");
+        assert!(matches!(unanswered, Err(ConnectionError::Broken(_))), "{unanswered:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Adapters that are wrong on purpose: the suite must say so, each time in the right place.
+//! Adapters with a flaw on purpose: the suite must report each flaw in the right case.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,30 +15,30 @@ use reqwest::{Method, Request, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-/// What is wrong.
+/// The flaw of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
     SendsTwice,
-    TriesAgainWhenCut,
-    TakesATimeoutForARefusal,
-    TakesA5xxForNotSent,
+    RetriesWhenCut,
+    TimeoutIsRejected,
+    ServerErrorIsNotSent,
     FollowsRedirects,
-    TakesHalfAnAnswerForSuccess,
-    ReadsWithoutEnd,
-    NeverGivesUpAndTriesAgain,
-    ForgetsTheKey,
-    MakesKeysUp,
-    ForgetsWhenToComeAgain,
+    TruncatedAnswerIsSuccess,
+    ReadsEndlessAnswers,
+    RetriesServerErrors,
+    OmitsTheKey,
+    InventsKeys,
+    IgnoresRetryAfter,
     InventsAnId,
-    TellsTheSecret,
-    TellsAPartOfTheSecret,
+    RevealsTheSecret,
+    RevealsAPartOfTheSecret,
     RepeatsOtherBytes,
-    TakesBusyForAbsent,
-    SendsWhenItShouldAsk,
+    RateLimitIsAbsent,
+    SendsInsteadOfLookingUp,
 }
 
-struct Careless {
+struct FlawedAdapter {
     client: GuardedClient,
     flaw: Flaw,
 }
@@ -46,17 +46,17 @@ struct Careless {
 const MANIFEST: Manifest = Manifest {
     doubt: DoubtClass::Key,
     key_lifetime: Some(Duration::from_secs(86_400)),
-    ..Manifest::new("careless", &[Channel::Social])
+    ..Manifest::new("flawed", &[Channel::Social])
 };
 
-impl Adapter for Careless {
+impl Adapter for FlawedAdapter {
     fn manifest(&self) -> &'static Manifest {
         &MANIFEST
     }
 
     fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount> {
         let url = account.settings["url"].as_str().unwrap().to_owned();
-        Ok(Arc::new(CarelessAccount {
+        Ok(Arc::new(FlawedProvider {
             client: self.client.clone(),
             url,
             secret: account.secret.clone(),
@@ -65,18 +65,18 @@ impl Adapter for Careless {
     }
 }
 
-struct CarelessAccount {
+struct FlawedProvider {
     client: GuardedClient,
     url: String,
     secret: SecretString,
     flaw: Flaw,
 }
 
-impl CarelessAccount {
+impl FlawedProvider {
     fn request(&self, method: Method, key: &str, text: String) -> Request {
         let mut request = Request::new(method, format!("{}/send", self.url).parse().unwrap());
-        let key = if self.flaw == Flaw::MakesKeysUp { "12345" } else { key };
-        if self.flaw != Flaw::ForgetsTheKey {
+        let key = if self.flaw == Flaw::InventsKeys { "12345" } else { key };
+        if self.flaw != Flaw::OmitsTheKey {
             request.headers_mut().insert("idempotency-key", key.parse().unwrap());
         }
         *request.body_mut() = Some(text.into());
@@ -85,16 +85,14 @@ impl CarelessAccount {
 
     async fn send(&self, method: Method, key: &IdempotencyKey, text: String) -> Outcome {
         let request = || self.request(method.clone(), key.as_str(), text.clone());
-        if matches!(self.flaw, Flaw::FollowsRedirects | Flaw::ReadsWithoutEnd) {
+        if matches!(self.flaw, Flaw::FollowsRedirects | Flaw::ReadsEndlessAnswers) {
             return self.send_unguarded(request()).await;
         }
         let mut answer = self.client.send(request(), Reuse::Never).await;
         let again = match self.flaw {
             Flaw::SendsTwice => true,
-            Flaw::TriesAgainWhenCut => matches!(answer, Err(CallError::Unanswered { .. })),
-            Flaw::NeverGivesUpAndTriesAgain => {
-                answer.as_ref().is_ok_and(|answer| answer.status.is_server_error())
-            }
+            Flaw::RetriesWhenCut => matches!(answer, Err(CallError::Unanswered { .. })),
+            Flaw::RetriesServerErrors => answer.as_ref().is_ok_and(|answer| answer.status.is_server_error()),
             _ => false,
         };
         if again {
@@ -102,7 +100,7 @@ impl CarelessAccount {
         }
         match answer {
             Ok(answer) => self.judge(&answer),
-            Err(error @ CallError::Unanswered { .. }) if self.flaw == Flaw::TakesATimeoutForARefusal => {
+            Err(error @ CallError::Unanswered { .. }) if self.flaw == Flaw::TimeoutIsRejected => {
                 Outcome::Rejected { reason: error.reason() }
             }
             Err(error @ CallError::Unanswered { .. }) => Outcome::Unknown { reason: error.reason() },
@@ -133,25 +131,25 @@ impl CarelessAccount {
     fn judge(&self, answer: &guard::Answer) -> Outcome {
         let status = answer.status;
         let reason = match self.flaw {
-            Flaw::TellsTheSecret => format!("{status} for {}", self.secret.expose_secret()),
-            Flaw::TellsAPartOfTheSecret => format!("{status} for canary-of-the-account"),
+            Flaw::RevealsTheSecret => format!("{status} for {}", self.secret.expose_secret()),
+            Flaw::RevealsAPartOfTheSecret => format!("{status} for canary-of-the-account"),
             _ => status.to_string(),
         };
         let retry_after = answer.retry_after(Timestamp::now());
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         match status {
-            StatusCode::TOO_MANY_REQUESTS if self.flaw == Flaw::ForgetsWhenToComeAgain => {
+            StatusCode::TOO_MANY_REQUESTS if self.flaw == Flaw::IgnoresRetryAfter => {
                 Outcome::NotSent { reason, retry_after: None }
             }
             StatusCode::TOO_MANY_REQUESTS => Outcome::NotSent { reason, retry_after },
             _ if status.is_client_error() => Outcome::Rejected { reason },
-            _ if status.is_server_error() && self.flaw == Flaw::TakesA5xxForNotSent => {
+            _ if status.is_server_error() && self.flaw == Flaw::ServerErrorIsNotSent => {
                 Outcome::NotSent { reason, retry_after }
             }
             _ if status.is_success() && self.flaw == Flaw::InventsAnId => {
                 Outcome::Delivered { message_id: "1".to_owned() }
             }
-            _ if status.is_success() && self.flaw == Flaw::TakesHalfAnAnswerForSuccess => {
+            _ if status.is_success() && self.flaw == Flaw::TruncatedAnswerIsSuccess => {
                 Outcome::Delivered { message_id: body["id"].as_str().unwrap_or_default().to_owned() }
             }
             _ => match body["id"].as_str() {
@@ -165,7 +163,7 @@ impl CarelessAccount {
 }
 
 #[async_trait]
-impl Provider for CarelessAccount {
+impl Provider for FlawedProvider {
     async fn call(&self, reservation: &Reservation, message: &Message) -> Outcome {
         self.send(Method::POST, reservation.key(), serde_json::to_string(message).unwrap()).await
     }
@@ -179,7 +177,7 @@ impl Provider for CarelessAccount {
             Outcome::Delivered { message_id } => {
                 Finding::Done { message_id, evidence: "answered".to_owned() }
             }
-            Outcome::NotSent { reason, .. } if self.flaw == Flaw::TakesBusyForAbsent => {
+            Outcome::NotSent { reason, .. } if self.flaw == Flaw::RateLimitIsAbsent => {
                 Finding::Absent { evidence: reason }
             }
             Outcome::Rejected { reason } => Finding::Absent { evidence: reason },
@@ -188,7 +186,7 @@ impl Provider for CarelessAccount {
     }
 
     async fn look_up(&self, doubt: &HeldDoubt, _: Option<&Message>) -> Finding {
-        let method = if self.flaw == Flaw::SendsWhenItShouldAsk { Method::POST } else { Method::GET };
+        let method = if self.flaw == Flaw::SendsInsteadOfLookingUp { Method::POST } else { Method::GET };
         let request = self.request(method, doubt.key().as_str(), String::new());
         let unclear = |reason: &str| Finding::Unclear { reason: reason.to_owned() };
         let Ok(answer) = self.client.send(request, Reuse::Never).await else { return unclear("no answer") };
@@ -205,7 +203,7 @@ impl Provider for CarelessAccount {
 }
 
 fn subject(flaw: Flaw) -> Subject {
-    let adapter = Arc::new(Careless { client: conformance::client().unwrap(), flaw });
+    let adapter = Arc::new(FlawedAdapter { client: conformance::client().unwrap(), flaw });
     let good = |_: &conformance::Request| Answer::json(200, &json!({ "id": "c-1" })).with_message_id("c-1");
     Subject::new(adapter, crate::social(), |url| json!({ "url": url }))
         .secret(r#"{"token": "canary-of-the-account", "other": "parrot"}"#)
@@ -216,19 +214,19 @@ fn subject(flaw: Flaw) -> Subject {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_wrong_on_purpose_is_reported() {
+async fn every_flaw_is_reported() {
     let flaws = [
         (Flaw::None, &[][..]),
         (
             Flaw::SendsTwice,
             &[
-                (Case::Success, "2 requests that act arrived for the call, and not 1"),
+                (Case::Success, "2 requests that act arrived for the call instead of 1"),
                 (Case::KeptConnection, "4 requests that act"),
-                (Case::RepeatAccepted, "2 requests that act arrived for the repeat, and not 1"),
+                (Case::RepeatAccepted, "2 requests that act arrived for the repeat instead of 1"),
             ],
         ),
         (
-            Flaw::TriesAgainWhenCut,
+            Flaw::RetriesWhenCut,
             &[
                 (Case::CutBeforeAnswer, "2 requests that act"),
                 (Case::CutAfterActing, "2 requests that act"),
@@ -236,55 +234,58 @@ async fn what_is_wrong_on_purpose_is_reported() {
                 (Case::HalfHead, "2 requests that act"),
             ],
         ),
-        (Flaw::TakesATimeoutForARefusal, &[(Case::Slow, "expected unknown, and it said rejected")]),
+        (Flaw::TimeoutIsRejected, &[(Case::Slow, "expected unknown, but the adapter reported rejected")]),
         (
-            Flaw::TakesA5xxForNotSent,
+            Flaw::ServerErrorIsNotSent,
             &[
-                (Case::ServerError, "expected unknown, and it said not sent"),
-                (Case::Unavailable, "expected unknown, and it said not sent"),
+                (Case::ServerError, "expected unknown, but the adapter reported not sent"),
+                (Case::Unavailable, "expected unknown, but the adapter reported not sent"),
             ],
         ),
         (
             Flaw::FollowsRedirects,
             &[
-                (Case::Redirect, "it followed the redirect"),
-                (Case::RedirectFound, "it followed the redirect"),
+                (Case::Redirect, "the adapter followed the redirect"),
+                (Case::RedirectFound, "the adapter followed the redirect"),
             ],
         ),
-        (Flaw::TakesHalfAnAnswerForSuccess, &[(Case::HalfBody, "expected unknown, and it said delivered")]),
-        (Flaw::ReadsWithoutEnd, &[(Case::Huge, "MiB of an answer that does not end")]),
-        (Flaw::NeverGivesUpAndTriesAgain, &[(Case::ServerError, "2 requests that act")]),
         (
-            Flaw::ForgetsTheKey,
+            Flaw::TruncatedAnswerIsSuccess,
+            &[(Case::HalfBody, "expected unknown, but the adapter reported delivered")],
+        ),
+        (Flaw::ReadsEndlessAnswers, &[(Case::Huge, "MiB of an endless answer")]),
+        (Flaw::RetriesServerErrors, &[(Case::ServerError, "2 requests that act")]),
+        (
+            Flaw::OmitsTheKey,
             &[
                 (Case::Success, "POST /send does not carry the key in the header `Idempotency-Key`"),
                 (Case::RepeatAccepted, "does not carry the key"),
             ],
         ),
-        (Flaw::MakesKeysUp, &[(Case::Success, "does not carry the key")]),
+        (Flaw::InventsKeys, &[(Case::Success, "does not carry the key")]),
         (
-            Flaw::ForgetsWhenToComeAgain,
-            &[(Case::Busy, "the vendor wants to be asked again after Some(7s), and it said None")],
+            Flaw::IgnoresRetryAfter,
+            &[(Case::Busy, "the vendor asked to wait Some(7s), but the adapter reported None")],
         ),
         (
             Flaw::InventsAnId,
             &[
-                (Case::Success, "the vendor calls it `c-1`, and it said `1`"),
-                (Case::WrongContentType, "expected unknown, and it said delivered"),
+                (Case::Success, "the vendor's id is `c-1`, but the adapter reported `1`"),
+                (Case::WrongContentType, "expected unknown, but the adapter reported delivered"),
             ],
         ),
-        (Flaw::TellsTheSecret, &[(Case::Refusal, "repeats the secret")]),
-        (Flaw::TellsAPartOfTheSecret, &[(Case::Refusal, "repeats the secret")]),
+        (Flaw::RevealsTheSecret, &[(Case::Refusal, "repeats the secret")]),
+        (Flaw::RevealsAPartOfTheSecret, &[(Case::Refusal, "repeats the secret")]),
         (
             Flaw::RepeatsOtherBytes,
-            &[(Case::RepeatAccepted, "the repeat is not the call: its body is another")],
+            &[(Case::RepeatAccepted, "the repeat differs from the call: the body differs")],
         ),
-        (Flaw::TakesBusyForAbsent, &[(Case::RepeatBusy, "expected unclear, and it said absent")]),
+        (Flaw::RateLimitIsAbsent, &[(Case::RepeatBusy, "expected unclear, but the adapter reported absent")]),
         (
-            Flaw::SendsWhenItShouldAsk,
+            Flaw::SendsInsteadOfLookingUp,
             &[
-                (Case::LookUpFound, "1 requests that act arrived for the repeat, and not 0"),
-                (Case::LookUpMissing, "nobody asked the vendor"),
+                (Case::LookUpFound, "1 requests that act arrived for the repeat instead of 0"),
+                (Case::LookUpMissing, "the adapter sent no look-up"),
             ],
         ),
     ];
@@ -302,10 +303,10 @@ async fn what_is_wrong_on_purpose_is_reported() {
     }
 }
 
-// The cases that a flaw does not touch pass: a report says where it hurts, not only that it does.
+// Cases that a flaw does not affect pass.
 #[tokio::test]
-async fn a_report_shows_what_was_expected_what_was_said_and_what_arrived() {
-    let report = crate::run_all(vec![subject(Flaw::TakesATimeoutForARefusal)]).await.remove(0);
+async fn a_report_shows_the_expected_and_the_reported_outcome_and_the_requests() {
+    let report = crate::run_all(vec![subject(Flaw::TimeoutIsRejected)]).await.remove(0);
     assert_eq!(report.problems(Case::Success), Some(&[][..]));
     let shown = report.passed().unwrap_err().to_string();
     let line = |start: &str| shown.lines().find(|line| line.starts_with(start)).expect(start).to_owned();
@@ -316,5 +317,8 @@ async fn a_report_shows_what_was_expected_what_was_said_and_what_arrived() {
         "FAILED no answer in time unknown rejected 1 0 1",
         "{shown}"
     );
-    assert!(shown.contains("! expected unknown, and it said rejected: 127.0.0.1 did not answer"), "{shown}");
+    assert!(
+        shown.contains("! expected unknown, but the adapter reported rejected: 127.0.0.1 did not answer"),
+        "{shown}"
+    );
 }

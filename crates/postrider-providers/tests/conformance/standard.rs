@@ -1,4 +1,4 @@
-//! Every vendor that comes with Postrider and speaks HTTP, through the suite.
+//! Runs the suite with every standard adapter that uses HTTP.
 
 use std::{
     collections::BTreeSet,
@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use postrider_model::Message;
 use postrider_providers::{
     Adapters,
-    conformance::{self, Answer, Case, Key, Request, Subject, Verdict},
+    conformance::{self, Answer, Case, Key, OutcomeKind, Request, Subject},
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// These do not speak HTTP, and have fault tests of their own.
+/// Adapters without HTTP, which have their own fault tests.
 const OTHER_PROTOCOLS: &[&str] = &["smtp"];
 
 fn subjects(adapters: &Adapters) -> Vec<Subject> {
@@ -67,16 +67,16 @@ fn twilio(adapters: &Adapters) -> Subject {
     let refusal =
         json!({ "code": 21211, "message": "The 'To' number is not a valid phone number.", "status": 400 });
     let list = |_: &Request| Answer::json(200, &json!({ "calls": [] }));
-    let nothing = "the list of calls knows no keys, so a person decides";
+    let nothing = "the list of calls has no keys, so a person decides";
     Subject::new(adapters.get("twilio").unwrap().clone(), crate::voice(), settings)
         .secret("twilio-token-canary")
         .accepts(|_| Answer::json(201, &json!({ "sid": "CA1", "status": "queued" })).with_message_id("CA1"))
         .refuses(Answer::json(400, &refusal))
-        // Twilio takes none, and hands it back: it is in the address for callbacks.
+        // Twilio takes no key; the key is in the address of status callbacks.
         .key(Key::Found(|request, key| request.text().contains(&format!("callback%2F{key}&"))))
         .looks_up(|request| request.method == "GET", list, list)
-        .differs(Case::LookUpFound, Verdict::Unclear, nothing)
-        .differs(Case::LookUpMissing, Verdict::Unclear, nothing)
+        .differs(Case::LookUpFound, OutcomeKind::Unclear, nothing)
+        .differs(Case::LookUpMissing, OutcomeKind::Unclear, nothing)
 }
 
 fn mastodon(adapters: &Adapters) -> Subject {
@@ -98,7 +98,7 @@ fn mastodon(adapters: &Adapters) -> Subject {
         .refuses(Answer::json(422, &json!({ "error": "Validation failed: Text can't be blank" })))
         .key(Key::Header("idempotency-key"))
         .looks_up(|request| request.method == "GET", found, |request| page(request, json!([])))
-        .differs(Case::LookUpFound, Verdict::Unclear, "two items may say the same")
+        .differs(Case::LookUpFound, OutcomeKind::Unclear, "two items may have the same text")
 }
 
 fn bluesky(adapters: &Adapters) -> Subject {
@@ -125,7 +125,7 @@ fn bluesky(adapters: &Adapters) -> Subject {
         .key(Key::Found(|request, key| request.json()["rkey"] == record_key(key)))
 }
 
-/// The record key of a post, as the adapter's page says: the first 60 bits of the hash of the key, in base 32.
+/// The record key of a post: the first 60 bits of the hash of the key, in base 32.
 fn record_key(key: &str) -> String {
     let first = u64::from_be_bytes(Sha256::digest(key)[..8].try_into().unwrap()) >> 4;
     let digits = b"234567abcdefghijklmnopqrstuvwxyz";
@@ -142,11 +142,11 @@ fn webhook(adapters: &Adapters) -> Subject {
         .key(Key::Header("webhook-id"))
         .varies("webhook-timestamp")
         .varies("webhook-signature")
-        .differs(Case::HalfBody, Verdict::Delivered, status)
-        .differs(Case::EndMissing, Verdict::Delivered, status)
-        .differs(Case::WrongContentType, Verdict::Delivered, status)
-        .differs(Case::Huge, Verdict::Delivered, status)
-        .differs(Case::RepeatHalfBody, Verdict::Done, status)
+        .differs(Case::HalfBody, OutcomeKind::Delivered, status)
+        .differs(Case::EndMissing, OutcomeKind::Delivered, status)
+        .differs(Case::WrongContentType, OutcomeKind::Delivered, status)
+        .differs(Case::Huge, OutcomeKind::Delivered, status)
+        .differs(Case::RepeatHalfBody, OutcomeKind::Done, status)
 }
 
 fn slack(adapters: &Adapters, thread: Option<&str>) -> Subject {
@@ -155,7 +155,7 @@ fn slack(adapters: &Adapters, thread: Option<&str>) -> Subject {
     }
     let page =
         |messages: Value| Answer::json(200, &json!({ "ok": true, "messages": messages, "has_more": false }));
-    // The list shows what was posted.
+    // The list shows the posted message.
     let posted: Arc<Mutex<Value>> = Arc::default();
     let known = Arc::clone(&posted);
     let Message::Chat { to, text, .. } = crate::chat() else { panic!("chat is chat") };
@@ -171,7 +171,7 @@ fn slack(adapters: &Adapters, thread: Option<&str>) -> Subject {
         .key(Key::Found(|request, key| *key_in(&request.json()) == key))
         .looks_up(
             move |request| {
-                // An action is no question, and is what the list shows from then on.
+                // An action is not a look-up; the list shows it from then on.
                 if request.method == "POST" {
                     *known.lock().unwrap() = request.json();
                 }
@@ -195,7 +195,7 @@ fn telegram(adapters: &Adapters) -> Subject {
         .secret(r#"{"bot_token": "123456:canary-of-the-bot", "webhook_secret": "hook-canary"}"#)
         .accepts(move |_| Answer::json(200, &sent).with_message_id("4711:7"))
         .refuses(Answer::json(403, &no(403, "Forbidden: bot was blocked by the user")))
-        .asks_for_patience(
+        .limits_rate(
             Answer::json(429, &no(429, "Too Many Requests: retry after 7")),
             Some(Duration::from_secs(7)),
         )
@@ -212,20 +212,20 @@ fn whatsapp(adapters: &Adapters) -> Subject {
             Answer::json(200, &json!({ "messages": [{ "id": "wamid.X" }] })).with_message_id("wamid.X")
         })
         .refuses(Answer::json(400, &json!({ "error": error })))
-        // It takes none, and hands back the id of the reply.
+        // WhatsApp takes no key, and returns the id of the reply in callbacks.
         .key(Key::Found(|request, _| {
             request.json()["biz_opaque_callback_data"].as_str().is_some_and(|id| id.parse::<Uuid>().is_ok())
         }))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_adapter_of_ours_passes_the_suite() {
+async fn every_standard_adapter_passes_the_suite() {
     let adapters = Adapters::standard(&conformance::client().unwrap());
     let reports = crate::run_all(subjects(&adapters)).await;
     let tried: BTreeSet<&str> =
         reports.iter().map(|report| report.adapter).chain(OTHER_PROTOCOLS.iter().copied()).collect();
     let all: BTreeSet<&str> = adapters.manifests().map(|manifest| manifest.name).collect();
-    assert_eq!(tried, all, "a vendor that speaks HTTP needs a subject here");
+    assert_eq!(tried, all, "a vendor with an HTTP API needs a subject here");
     for report in &reports {
         println!("{report}");
     }

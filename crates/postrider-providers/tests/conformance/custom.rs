@@ -1,4 +1,4 @@
-//! An adapter as a user of the library would write one, and the test that they would write for it.
+//! An adapter of a library user, and its test.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use url::Url;
 
-/// Posts to pagers. `PUT /pages/{key}` does it once however often it is asked; `GET` says whether it was done.
+/// Posts to pagers. `PUT /pages/{key}` acts once per key; `GET` returns the page, if it exists.
 pub struct PagerAdapter {
     pub client: GuardedClient,
 }
@@ -126,7 +126,7 @@ async fn an_adapter_of_a_user_passes_the_suite() {
     let reservations = Reservations::start().await.unwrap();
     let report = conformance::run(&subject, &reservations).await.unwrap();
     println!("{report}");
-    // All but what is for vendors that sign in first, and for those that take no repeats.
+    // All cases except those for vendors with a preparation, and for vendors without repeats.
     assert_eq!(report.cases.len(), conformance::Case::ALL.len() - 3);
     report.passed().unwrap();
 }

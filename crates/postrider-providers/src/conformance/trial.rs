@@ -1,4 +1,4 @@
-//! Plays the vendor in one case, and lets the adapter meet it.
+//! Runs one case: starts a scripted vendor and lets the adapter call it.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -9,44 +9,44 @@ use tokio::time::timeout;
 
 use super::{
     CannotRun, DROPPED_AFTER,
-    case::{Case, Verdict},
+    case::{Case, OutcomeKind},
     http::{Answer, Request},
     reservations::Reservations,
-    server::{Deserted, Kind, Script, Seen, Server, Then},
-    subject::{Question, Subject},
+    server::{Kind, Reaction, Script, Server, Traffic, UnusedAddress},
+    subject::{LookUp, Subject},
 };
 use crate::provider::{Account, Provider};
 
-/// What an adapter said, taken apart.
+/// The outcome or finding that an adapter reported.
 #[derive(Debug)]
-pub(super) struct Said {
-    pub verdict: Verdict,
-    /// Reason, evidence or name.
+pub(super) struct Reported {
+    pub kind: OutcomeKind,
+    /// Reason, evidence or id.
     pub words: String,
     pub message_id: Option<String>,
     pub retry_after: Option<Duration>,
 }
 
-/// What happened in one case.
+/// The record of one case.
 #[derive(Debug, Default)]
 pub(super) struct Trial {
-    /// The keys of its reservations, in the order of the calls.
+    /// Keys of the reservations, in the order of the calls.
     pub keys: Vec<String>,
-    /// What was said about each call, or about the repeat or look-up after it; `None` when nothing was said in time.
-    pub said: Vec<Option<Said>>,
-    /// What arrived.
-    pub seen: Seen,
-    /// How many connections were made to where a redirect leads.
+    /// The report about each call, or about the repeat or look-up after it; `None` if the adapter reported nothing in time.
+    pub reported: Vec<Option<Reported>>,
+    /// The requests that arrived.
+    pub traffic: Traffic,
+    /// Number of connections to the target of a redirect.
     pub elsewhere: usize,
 }
 
-/// How many reservations a case needs.
+/// Number of reservations that a case needs.
 pub(super) fn calls(case: Case) -> usize {
     if case == Case::KeptConnection { 2 } else { 1 }
 }
 
 /// Runs one case.
-pub(super) async fn play(
+pub(super) async fn run(
     subject: &Subject,
     case: Case,
     own: Vec<Reservation>,
@@ -57,19 +57,20 @@ pub(super) async fn play(
         ..Trial::default()
     };
     if case == Case::ConnectionRefused {
-        let deserted = Deserted::find()?;
-        let provider = open(subject, &deserted.url()?)?;
+        let unused = UnusedAddress::find()?;
+        let provider = open(subject, &unused.url()?)?;
         for reservation in own {
-            trial.said.push(call(subject, &*provider, reservation, reservations).await?);
+            trial.reported.push(call(subject, &*provider, reservation, reservations).await?);
         }
         return Ok(trial);
     }
 
-    let elsewhere = Server::start(Arc::new(|_, _| (Kind::Action, Then::Answer(Answer::status(200))))).await?;
+    let elsewhere =
+        Server::start(Arc::new(|_, _| (Kind::Action, Reaction::Answer(Answer::status(200))))).await?;
     let server = Server::start(script(subject.clone(), case, elsewhere.url())).await?;
     let provider = open(subject, &server.url())?;
     for reservation in own {
-        if case.is_repeat() || case.is_question() {
+        if case.is_repeat() || case.is_look_up() {
             let _ = in_time(provider.call(&reservation, &subject.message)).await;
             let doubt = reservations.doubt(reservation).await?;
             server.next_stage();
@@ -78,15 +79,15 @@ pub(super) async fn play(
             } else {
                 in_time(provider.look_up(&doubt, Some(&subject.message))).await
             };
-            trial.said.push(found.as_ref().map(Said::of_finding));
+            trial.reported.push(found.as_ref().map(Reported::of_finding));
         } else {
-            trial.said.push(call(subject, &*provider, reservation, reservations).await?);
+            trial.reported.push(call(subject, &*provider, reservation, reservations).await?);
         }
     }
-    // With its connections.
+    // Closes its connections as well.
     drop(provider);
-    trial.seen = server.seen().await?;
-    trial.elsewhere = elsewhere.seen().await?.connections;
+    trial.traffic = server.traffic().await?;
+    trial.elsewhere = elsewhere.traffic().await?.connections;
     Ok(trial)
 }
 
@@ -101,12 +102,12 @@ async fn call(
     provider: &dyn Provider,
     reservation: Reservation,
     reservations: &Reservations,
-) -> Result<Option<Said>, CannotRun> {
+) -> Result<Option<Reported>, CannotRun> {
     let outcome = in_time(provider.call(&reservation, &subject.message)).await;
-    let said = outcome.as_ref().map(Said::of_outcome);
+    let reported = outcome.as_ref().map(Reported::of_outcome);
     let dropped = || Outcome::Unknown { reason: "no outcome in time".to_owned() };
     reservations.settle(reservation, outcome.unwrap_or_else(dropped)).await?;
-    Ok(said)
+    Ok(reported)
 }
 
 /// The worker drops a call whose time is up.
@@ -114,72 +115,72 @@ async fn in_time<T>(call: impl Future<Output = T>) -> Option<T> {
     timeout(DROPPED_AFTER, call).await.ok()
 }
 
-/// What the server does in a case.
+/// The behavior of the server in a case.
 fn script(subject: Subject, case: Case, elsewhere: String) -> Script {
-    Arc::new(move |request, moment| {
+    Arc::new(move |request, position| {
         if let Some((_, answer)) = subject.preparations.iter().find(|(is, _)| is(request)) {
-            let then = match case {
-                Case::PreparationRefused => Then::Answer(server_error()),
-                Case::PreparationCut => Then::Close(Vec::new()),
-                _ => Then::Answer(answer(request)),
+            let reaction = match case {
+                Case::PreparationRefused => Reaction::Answer(server_error()),
+                Case::PreparationCut => Reaction::Close(Vec::new()),
+                _ => Reaction::Answer(answer(request)),
             };
-            return (Kind::Preparation, then);
+            return (Kind::Preparation, reaction);
         }
-        if let Some(question) = subject.question.as_ref().filter(|question| (question.is)(request)) {
-            return (Kind::Question, to_question(&subject, question, case, request));
+        if let Some(look_up) = subject.look_up.as_ref().filter(|look_up| (look_up.is)(request)) {
+            return (Kind::LookUp, look_up_reaction(&subject, look_up, case, request));
         }
-        let then = match case {
-            // The first call of a case that is about the resolver was carried out, and nobody heard of it.
-            case if moment.stage == 0 && (case.is_repeat() || case.is_question()) => Then::Reset,
-            Case::KeptConnection if moment.earlier > 0 => Then::Reset,
-            _ => to_action(&subject, case, request, &elsewhere),
+        let reaction = match case {
+            // In a case about the resolver the vendor acts on the first call, and the connection is reset before the answer.
+            case if position.stage == 0 && (case.is_repeat() || case.is_look_up()) => Reaction::Reset,
+            Case::KeptConnection if position.earlier > 0 => Reaction::Reset,
+            _ => action_reaction(&subject, case, request, &elsewhere),
         };
-        (Kind::Action, then)
+        (Kind::Action, reaction)
     })
 }
 
-fn to_action(subject: &Subject, case: Case, request: &Request, elsewhere: &str) -> Then {
+fn action_reaction(subject: &Subject, case: Case, request: &Request, elsewhere: &str) -> Reaction {
     let good = (subject.accepts)(request);
     let redirect = |status| {
-        Then::Answer(Answer::status(status).header("location", &format!("{elsewhere}{}", request.path)))
+        Reaction::Answer(Answer::status(status).header("location", &format!("{elsewhere}{}", request.path)))
     };
     match case {
-        Case::Refusal | Case::RepeatRefused => Then::Answer(subject.refuses.clone()),
-        Case::Busy | Case::RepeatBusy => Then::Answer(subject.busy.0.clone()),
-        Case::ServerError | Case::RepeatServerError => Then::Answer(server_error()),
-        Case::Unavailable => Then::Answer(page(503)),
-        Case::Slow => Then::Stall,
-        Case::CutBeforeAnswer => Then::Close(Vec::new()),
-        Case::CutAfterActing | Case::RepeatCut => Then::Reset,
+        Case::Refusal | Case::RepeatRefused => Reaction::Answer(subject.refuses.clone()),
+        Case::Busy | Case::RepeatBusy => Reaction::Answer(subject.busy.0.clone()),
+        Case::ServerError | Case::RepeatServerError => Reaction::Answer(server_error()),
+        Case::Unavailable => Reaction::Answer(page(503)),
+        Case::Slow => Reaction::Stall,
+        Case::CutBeforeAnswer => Reaction::Close(Vec::new()),
+        Case::CutAfterActing | Case::RepeatCut => Reaction::Reset,
         Case::HalfHead => {
             let (head, _) = good.wire();
-            Then::Close(head[..head.len() / 2].to_vec())
+            Reaction::Close(head[..head.len() / 2].to_vec())
         }
-        Case::HalfBody | Case::RepeatHalfBody => Then::Close(half(&good)),
-        Case::EndMissing => Then::Close(without_end(&good)),
-        Case::NotHttp => Then::Close(b"220 mail.example ESMTP ready\r\n".to_vec()),
-        Case::WrongContentType => Then::Answer(page(200)),
+        Case::HalfBody | Case::RepeatHalfBody => Reaction::Close(half(&good)),
+        Case::EndMissing => Reaction::Close(without_end(&good)),
+        Case::NotHttp => Reaction::Close(b"220 mail.example ESMTP ready\r\n".to_vec()),
+        Case::WrongContentType => Reaction::Answer(page(200)),
         Case::Huge => {
             let head =
                 b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
             let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
-            Then::Endless(head.to_vec(), chunk.into_bytes())
+            Reaction::Endless(head.to_vec(), chunk.into_bytes())
         }
         Case::Redirect => redirect(307),
         Case::RedirectFound => redirect(302),
-        _ => Then::Answer(good),
+        _ => Reaction::Answer(good),
     }
 }
 
-fn to_question(subject: &Subject, question: &Question, case: Case, request: &Request) -> Then {
+fn look_up_reaction(subject: &Subject, look_up: &LookUp, case: Case, request: &Request) -> Reaction {
     match case {
-        Case::LookUpFound => Then::Answer((question.found)(request)),
-        Case::LookUpBusy => Then::Answer(subject.busy.0.clone()),
-        Case::LookUpServerError => Then::Answer(server_error()),
-        Case::LookUpForbidden => Then::Answer(Answer::json(401, &json!({ "error": "who are you" }))),
-        Case::LookUpCut => Then::Reset,
-        Case::LookUpWrongContentType => Then::Answer(page(200)),
-        _ => Then::Answer((question.missing)(request)),
+        Case::LookUpFound => Reaction::Answer((look_up.found)(request)),
+        Case::LookUpBusy => Reaction::Answer(subject.busy.0.clone()),
+        Case::LookUpServerError => Reaction::Answer(server_error()),
+        Case::LookUpForbidden => Reaction::Answer(Answer::json(401, &json!({ "error": "who are you" }))),
+        Case::LookUpCut => Reaction::Reset,
+        Case::LookUpWrongContentType => Reaction::Answer(page(200)),
+        _ => Reaction::Answer((look_up.missing)(request)),
     }
 }
 
@@ -209,14 +210,14 @@ fn without_end(answer: &Answer) -> Vec<u8> {
     [answer.head(body.len() + 1), body].concat()
 }
 
-impl Said {
+impl Reported {
     fn of_outcome(outcome: &Outcome) -> Self {
         let (words, message_id, retry_after) = match outcome {
             Outcome::Delivered { message_id } => (format!("`{message_id}`"), Some(message_id.clone()), None),
             Outcome::NotSent { reason, retry_after } => (reason.clone(), None, *retry_after),
             Outcome::Rejected { reason } | Outcome::Unknown { reason } => (reason.clone(), None, None),
         };
-        Self { verdict: outcome.into(), words, message_id, retry_after }
+        Self { kind: outcome.into(), words, message_id, retry_after }
     }
 
     fn of_finding(finding: &Finding) -> Self {
@@ -225,6 +226,6 @@ impl Said {
             Finding::Absent { evidence } => (evidence.clone(), None),
             Finding::Unclear { reason } | Finding::CannotTell { reason } => (reason.clone(), None),
         };
-        Self { verdict: finding.into(), words, message_id, retry_after: None }
+        Self { kind: finding.into(), words, message_id, retry_after: None }
     }
 }
