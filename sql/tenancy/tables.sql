@@ -11,7 +11,10 @@ create table tenancy.tenants (
     constraint tenants_one_per_name unique (name)
 );
 comment on table tenancy.tenants is
-    'The tenants of this installation. Every row of a tenant table belongs to one of them.';
+    'The tenants of this installation. Every row of a tenant table belongs to one of them. Tenant `system` owns the rows '
+    'that belong to no customer, such as events that were published without a tenant.';
+-- The system tenant: tenancy.system_tenant_id returns the same id.
+insert into tenancy.tenants (id, name) values ('00000000-0000-0000-0000-000000000001', 'system');
 
 create table tenancy.workspaces (
     id         uuid        not null,
@@ -37,6 +40,8 @@ create table tenancy.api_keys (
     revoked_at   timestamptz,
     last_used_at timestamptz,
     primary key (tenant_id, id),
+    -- The system tenant cannot sign in.
+    constraint api_keys_are_not_the_systems check (tenant_id <> '00000000-0000-0000-0000-000000000001'),
     constraint api_keys_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
     constraint api_keys_role_check check (role in ('viewer', 'operator', 'admin')),
     constraint api_keys_hash_is_sha256 check (octet_length(key_hash) = 32),

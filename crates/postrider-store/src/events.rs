@@ -6,7 +6,7 @@
 //!                                        └───────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The three functions of the contract do the work; what is here calls them.
+//! The three functions of the contract do the work; the functions of schema `events` apply them to batches.
 
 use std::time::Duration;
 
@@ -184,7 +184,7 @@ async fn release(
         .iter()
         .map(|completion| completion.release_after.map_or(0, |after| after.as_millis() as i64))
         .collect();
-    sqlx::query!("select m10_recovery.release_outbox_events($1, $2, $3)", processor, &ids, &delays)
+    sqlx::query!("select events.release_outbox_events($1, $2, $3)", processor, &ids, &delays)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("giving events back"))?;
@@ -204,7 +204,7 @@ async fn record_deliveries(
     if ids.is_empty() {
         return Ok(());
     }
-    sqlx::query!("select m10_recovery.note_deliveries($1, $2, $3)", processor, &ids, &sinks)
+    sqlx::query!("select events.note_deliveries($1, $2, $3)", processor, &ids, &sinks)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("recording partial deliveries"))?;
@@ -228,7 +228,7 @@ pub async fn backlog(connection: &mut PgConnection, stuck_after: i32) -> Result<
         Backlog,
         r#"
         select pending as "pending!", stuck as "stuck!", oldest_ready_seconds as "oldest_ready_seconds!"
-          from m10_recovery.outbox_backlog($1)
+          from events.outbox_backlog($1)
         "#,
         stuck_after,
     )
@@ -259,7 +259,7 @@ pub async fn prune(
         Pruned,
         r#"
         select removed as "removed!", last_id as "last_id!", done as "done!"
-          from m10_recovery.prune_outbox($1, $2, $3)
+          from events.prune_outbox($1, $2, $3)
         "#,
         processed_before.to_sqlx() as _,
         after_id,
@@ -275,8 +275,8 @@ pub async fn prune(
 pub struct Listed {
     /// Its id.
     pub id: EventId,
-    /// Whose, where a tenant published it.
-    pub tenant_id: Option<TenantId>,
+    /// The tenant that published it, or the system tenant.
+    pub tenant_id: TenantId,
     /// What it is about.
     pub aggregate_type: String,
     /// Which one.
@@ -342,7 +342,7 @@ pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<
         .into_iter()
         .map(|row| Listed {
             id: EventId(row.id),
-            tenant_id: row.tenant_id.map(TenantId),
+            tenant_id: TenantId(row.tenant_id),
             aggregate_type: row.aggregate_type,
             aggregate_id: row.aggregate_id,
             event_type: row.event_type,
@@ -377,11 +377,10 @@ pub enum Handled {
 
 /// Makes a waiting event ready now.
 pub async fn retry(connection: &mut PgConnection, id: EventId, actor: &str) -> Result<Handled, StoreError> {
-    let answer =
-        sqlx::query_scalar!(r#"select m10_recovery.retry_outbox_event($1, $2) as "answer!""#, id.0, actor)
-            .fetch_one(unnamed(connection))
-            .await
-            .map_err(StoreError::on("retrying the event"))?;
+    let answer = sqlx::query_scalar!(r#"select events.retry_outbox_event($1, $2) as "answer!""#, id.0, actor)
+        .fetch_one(unnamed(connection))
+        .await
+        .map_err(StoreError::on("retrying the event"))?;
     handled(&answer)
 }
 
@@ -393,7 +392,7 @@ pub async fn close(
     note: &str,
 ) -> Result<Handled, StoreError> {
     let answer = sqlx::query_scalar!(
-        r#"select m10_recovery.close_outbox_event($1, $2, $3) as "answer!""#,
+        r#"select events.close_outbox_event($1, $2, $3) as "answer!""#,
         id.0,
         actor,
         note

@@ -1,7 +1,7 @@
 -- Functions for operators and retention: retry and close an event, replace the sinks, measure the backlog, delete old
 -- events.
 
-create or replace function m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text)
+create or replace function events.retry_outbox_event(p_event_id bigint, p_actor text)
 returns text
 language plpgsql
 security definer
@@ -34,13 +34,13 @@ begin
     return 'done';
 end
 $$;
-revoke all on function m10_recovery.retry_outbox_event(bigint, text) from public;
-grant execute on function m10_recovery.retry_outbox_event(bigint, text) to postrider_app;
-comment on function m10_recovery.retry_outbox_event(bigint, text) is
+revoke all on function events.retry_outbox_event(bigint, text) from public;
+grant execute on function events.retry_outbox_event(bigint, text) to postrider_app;
+comment on function events.retry_outbox_event(bigint, text) is
     'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, '
     '`unknown`, `processed` or `claimed`.';
 
-create or replace function m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text)
+create or replace function events.close_outbox_event(p_event_id bigint, p_actor text, p_note text)
 returns text
 language plpgsql
 security definer
@@ -76,9 +76,9 @@ begin
     return 'done';
 end
 $$;
-revoke all on function m10_recovery.close_outbox_event(bigint, text, text) from public;
-grant execute on function m10_recovery.close_outbox_event(bigint, text, text) to postrider_app;
-comment on function m10_recovery.close_outbox_event(bigint, text, text) is
+revoke all on function events.close_outbox_event(bigint, text, text) from public;
+grant execute on function events.close_outbox_event(bigint, text, text) to postrider_app;
+comment on function events.close_outbox_event(bigint, text, text) is
     'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its '
     'claim. Returns `done`, `unknown` or `processed`.';
 
@@ -112,7 +112,7 @@ comment on function events.replace_sinks(jsonb, text) is
     'Registers these sinks in place of the registered ones, and returns the registered ones. Completions under way '
     'commit first; complete_events refuses later ones under the old sinks.';
 
-create or replace function m10_recovery.outbox_backlog(p_stuck_after integer)
+create or replace function events.outbox_backlog(p_stuck_after integer)
 returns table (pending bigint, stuck bigint, oldest_ready_seconds double precision)
 language sql
 stable
@@ -136,13 +136,13 @@ as $$
                       order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
                       limit 1), 0)::double precision
 $$;
-revoke all on function m10_recovery.outbox_backlog(integer) from public;
-grant execute on function m10_recovery.outbox_backlog(integer) to postrider_worker;
-comment on function m10_recovery.outbox_backlog(integer) is
+revoke all on function events.outbox_backlog(integer) from public;
+grant execute on function events.outbox_backlog(integer) to postrider_worker;
+comment on function events.outbox_backlog(integer) is
     'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the '
     'oldest ready event.';
 
-create or replace function m10_recovery.prune_outbox(
+create or replace function events.prune_outbox(
     p_processed_before timestamptz,
     p_after_id bigint default 0,
     p_window integer default 1000)
@@ -178,8 +178,8 @@ begin
                              and event.created_at >= p_processed_before);
 end
 $$;
-revoke all on function m10_recovery.prune_outbox(timestamptz, bigint, integer) from public;
-grant execute on function m10_recovery.prune_outbox(timestamptz, bigint, integer) to postrider_worker;
-comment on function m10_recovery.prune_outbox(timestamptz, bigint, integer) is
+revoke all on function events.prune_outbox(timestamptz, bigint, integer) from public;
+grant execute on function events.prune_outbox(timestamptz, bigint, integer) to postrider_worker;
+comment on function events.prune_outbox(timestamptz, bigint, integer) is
     'Deletes events that were processed before the given time, within one window of ids, so that each call is short. '
     'Call it again from `last_id` until `done`.';

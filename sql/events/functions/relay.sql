@@ -64,7 +64,7 @@ begin
                event.payload,
                event.retry_count,
                event.created_at,
-               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
+               array(select noted.sink from events.outbox_deliveries as noted where noted.tenant_id = event.tenant_id and noted.event_id = event.id)
           from m10_recovery.outbox as event
          where event.id = any (v_ids);
 end
@@ -92,18 +92,18 @@ begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         return false;
     end if;
-    perform m10_recovery.complete_outbox_events(p_processor_id, p_event_ids, p_errors);
+    perform events.complete_outbox_events(p_processor_id, p_event_ids, p_errors);
     return true;
 end
 $$;
 revoke all on function events.complete_events(bigint, text, bigint[], text[]) from public;
 grant execute on function events.complete_events(bigint, text, bigint[], text[]) to postrider_worker;
 comment on function events.complete_events(bigint, text, bigint[], text[]) is
-    'Completes events like m10_recovery.complete_outbox_events, if the sinks of this generation are the registered '
+    'Completes events like events.complete_outbox_events, if the sinks of this generation are the registered '
     'ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay '
     'releases them.';
 
-create or replace function m10_recovery.complete_outbox_events(
+create or replace function events.complete_outbox_events(
     p_processor_id text, p_event_ids bigint[], p_errors text[])
 returns void
 language plpgsql
@@ -140,13 +140,13 @@ begin
     end if;
 end
 $$;
-revoke all on function m10_recovery.complete_outbox_events(text, bigint[], text[]) from public;
-grant execute on function m10_recovery.complete_outbox_events(text, bigint[], text[]) to postrider_worker;
-comment on function m10_recovery.complete_outbox_events(text, bigint[], text[]) is
+revoke all on function events.complete_outbox_events(text, bigint[], text[]) from public;
+grant execute on function events.complete_outbox_events(text, bigint[], text[]) to postrider_worker;
+comment on function events.complete_outbox_events(text, bigint[], text[]) is
     'Completes many events of one processor under the rules of complete_outbox_event: all of them or none. A null '
     'error is a success. One statement per event would cost more than the event.';
 
-create or replace function m10_recovery.release_outbox_events(
+create or replace function events.release_outbox_events(
     p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[])
 returns void
 language sql
@@ -162,20 +162,20 @@ as $$
        and event.claimed_by = p_processor_id
        and event.processed_at is null
 $$;
-revoke all on function m10_recovery.release_outbox_events(text, bigint[], bigint[]) from public;
-grant execute on function m10_recovery.release_outbox_events(text, bigint[], bigint[]) to postrider_worker;
-comment on function m10_recovery.release_outbox_events(text, bigint[], bigint[]) is
+revoke all on function events.release_outbox_events(text, bigint[], bigint[]) from public;
+grant execute on function events.release_outbox_events(text, bigint[], bigint[]) to postrider_worker;
+comment on function events.release_outbox_events(text, bigint[], bigint[]) is
     'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no '
     'failure; each event is ready again after its delay.';
 
-create or replace function m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[])
+create or replace function events.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[])
 returns void
 language sql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    insert into m10_recovery.outbox_deliveries (event_id, sink)
-    select noted.event_id, noted.sink
+    insert into events.outbox_deliveries (tenant_id, event_id, sink)
+    select event.tenant_id, noted.event_id, noted.sink
       from unnest(p_event_ids, p_sinks) as noted (event_id, sink)
       join m10_recovery.outbox as event on event.id = noted.event_id
      where event.claimed_by = p_processor_id
@@ -183,29 +183,7 @@ as $$
      order by noted.event_id, noted.sink
         on conflict do nothing
 $$;
-revoke all on function m10_recovery.note_deliveries(text, bigint[], text[]) from public;
-grant execute on function m10_recovery.note_deliveries(text, bigint[], text[]) to postrider_worker;
-comment on function m10_recovery.note_deliveries(text, bigint[], text[]) is
+revoke all on function events.note_deliveries(text, bigint[], text[]) from public;
+grant execute on function events.note_deliveries(text, bigint[], text[]) to postrider_worker;
+comment on function events.note_deliveries(text, bigint[], text[]) is
     'Records the sinks that have an event which the processor holds.';
-
-create or replace function m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[])
-returns table (id bigint, created_at timestamptz, delivered_to text[])
-language sql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-    select event.id,
-           event.created_at,
-           case
-               when event.retry_count = 0 then '{}'
-               else array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
-           end
-      from m10_recovery.outbox as event
-     where event.id = any (p_event_ids)
-       and event.claimed_by = p_processor_id
-$$;
-revoke all on function m10_recovery.describe_claims(text, bigint[]) from public;
-grant execute on function m10_recovery.describe_claims(text, bigint[]) to postrider_worker;
-comment on function m10_recovery.describe_claims(text, bigint[]) is
-    'Returns the publication time of claimed events and the sinks that have them.';

@@ -70,20 +70,35 @@ comment on function tenancy.current_tenant_id() is
     'are members of postrider_worker or postrider_owner name the tenant themselves; all other logins need the '
     'signature of the server.';
 
+create or replace function tenancy.system_tenant_id()
+returns uuid
+language sql
+immutable
+parallel safe
+return '00000000-0000-0000-0000-000000000001'::uuid;
+revoke all on function tenancy.system_tenant_id() from public;
+grant execute on function tenancy.system_tenant_id() to postrider_app, postrider_worker, postrider_read;
+comment on function tenancy.system_tenant_id() is
+    'Returns the id of tenant `system`, which owns the rows that belong to no customer. It has no API keys, is not '
+    'listed, and cannot be removed.';
+
 create or replace function tenancy.publishing_tenant_id()
 returns uuid
 language sql
 stable
 parallel safe
-return case
-           when pg_has_role(session_user, 'postrider_app', 'member')
-            and not pg_has_role(session_user, 'postrider_publish', 'member') then tenancy.current_tenant_id()
-           else tenancy.named_tenant_id()
-       end;
+return coalesce(
+           case
+               when pg_has_role(session_user, 'postrider_app', 'member')
+                and not pg_has_role(session_user, 'postrider_publish', 'member') then tenancy.current_tenant_id()
+               else tenancy.named_tenant_id()
+           end,
+           tenancy.system_tenant_id());
 revoke all on function tenancy.publishing_tenant_id() from public;
 comment on function tenancy.publishing_tenant_id() is
-    'Returns the tenant of an event that this session publishes. A login with postrider_publish names any tenant, '
-    'because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
+    'Returns the tenant of an event that this session publishes: the system tenant, if the session names none. A login '
+    'with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without '
+    'postrider_publish needs the signature.';
 
 create or replace function tenancy.acts_for_server()
 returns boolean

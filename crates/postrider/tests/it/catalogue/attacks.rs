@@ -197,8 +197,8 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             format!(
                 "select tenancy.create_provider_account(gen_random_uuid(), '{workspace}', 'n', 'smtp', '{{}}', 'x', 'me')::text"
             ),
-            format!("select m10_recovery.retry_outbox_event({}, 'me')", target.event),
-            format!("select m10_recovery.close_outbox_event({}, 'me', 'why')", target.event),
+            format!("select events.retry_outbox_event({}, 'me')", target.event),
+            format!("select events.close_outbox_event({}, 'me', 'why')", target.event),
             format!("select execution.suppress_lead('{lead}', 'why', 'me')::text"),
             format!(
                 "select execution.create_asset(gen_random_uuid(), '{workspace}', 'n', 'email', '{{}}', 'me')::text"
@@ -455,12 +455,12 @@ async fn objects_in_the_callers_temporary_schema_do_not_come_between_a_function_
         let id = number(&mut *client, "select m10_recovery.publish_outbox('a', '1', 'e', '{}')").await?;
         refusal(execute(&mut *client, "select m10_recovery.publish_outbox('  ', '1', 'e', '{}')").await)?;
         if role == "postrider_app" {
-            let close = format!("select m10_recovery.close_outbox_event({}, 'me', 'why')", other.event);
+            let close = format!("select events.close_outbox_event({}, 'me', 'why')", other.event);
             assert_eq!(texts(&mut *client, close).await?, ["unknown"]);
-            let close = format!("select m10_recovery.close_outbox_event({id}, 'me', 'why')");
+            let close = format!("select events.close_outbox_event({id}, 'me', 'why')");
             assert_eq!(texts(&mut *client, close).await?, ["done"]);
         }
-        assert_eq!(texts(&mut *client, "select * from m10_recovery.contract_violations()").await?, [""; 0]);
+        assert_eq!(texts(&mut *client, "select * from events.contract_violations()").await?, [""; 0]);
 
         let real = format!(
             "select count(*) from m10_recovery.outbox where id = {id} and tenant_id = '{}' and created_at > '2002-01-01'",

@@ -86,7 +86,7 @@ async fn no_login_of_the_app_role_acts_for_a_tenant_that_the_server_did_not_sign
         "select tenancy.create_api_key(gen_random_uuid(), 'mine', 'admin', 'pr_x', sha256('mine'), null, 'me')::text"
             .to_owned(),
         format!("select tenancy.revoke_api_key('{}', 'me')::text", other.key),
-        format!("select m10_recovery.close_outbox_event({}, 'me', 'why')", other.event),
+        format!("select events.close_outbox_event({}, 'me', 'why')", other.event),
         format!("select execution.verify_launch('{}')::text", other.run),
         format!("select tenant_id::text from tenancy.account_of_callback('{}')", other.account),
         format!("select ended::text from jobs.which_ended(array['{}']::uuid[]) as ended", other.job),
@@ -215,13 +215,13 @@ async fn a_publisher_publishes_for_any_tenant_and_can_do_nothing_else() -> anyho
     execute(&admin, format!("drop owned by {direct}; drop role {direct}")).await?;
 
     let everything = "select 'select 1 from ' || oid::regclass from pg_class where relkind in ('r', 'v', 'S')
-                         and relnamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs')
+                         and relnamespace::regnamespace::text in ('postrider', 'tenancy', 'events', 'm10_recovery', 'execution', 'channels', 'jobs')
                        union all
                       select format('select %I.%I(%s)', pronamespace::regnamespace, proname,
                                     (select string_agg('null::' || format_type(type, null), ', ' order by at)
                                        from unnest(proargtypes) with ordinality as argument (type, at)))
                         from pg_proc
-                       where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'm10_recovery', 'execution', 'channels', 'jobs')
+                       where pronamespace::regnamespace::text in ('postrider', 'tenancy', 'events', 'm10_recovery', 'execution', 'channels', 'jobs')
                          and prorettype <> 'trigger'::regtype and proname <> 'publish_outbox'";
     for attack in texts(&admin, everything).await? {
         for context in
