@@ -45,25 +45,24 @@ create table tenancy.api_keys (
     constraint api_keys_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
     constraint api_keys_role_check check (role in ('viewer', 'operator', 'admin')),
     constraint api_keys_hash_is_sha256 check (octet_length(key_hash) = 32),
-    constraint api_keys_one_row_per_key unique (key_hash, tenant_id)
+    constraint api_keys_one_row_per_key unique (tenant_id, key_hash)
 );
 comment on table tenancy.api_keys is
     'API keys of tenants. Only the SHA-256 of a key is stored. A revoked key never changes again.';
 
 create table tenancy.audit_log (
     id        bigint      generated always as identity,
-    -- Null for an action that concerns the whole installation.
-    tenant_id uuid        references tenancy.tenants (id),
+    -- The system tenant for an action that concerns the whole installation.
+    tenant_id uuid        not null references tenancy.tenants (id),
     at        timestamptz not null default now(),
     actor     text        not null,
     action    text        not null,
     subject   text        not null,
     note      text,
-    primary key (id),
+    primary key (tenant_id, id),
     constraint audit_log_actor_is_named check (btrim(actor) <> '')
 );
-create index audit_log_by_subject on tenancy.audit_log (subject, id);
-create index audit_log_by_tenant on tenancy.audit_log (tenant_id, id);
+create index audit_log_by_subject on tenancy.audit_log (tenant_id, subject, id);
 comment on table tenancy.audit_log is
     'One row per administrative action: actor, action and subject. The function that acts adds the row in the same '
     'transaction. Rows never change.';
@@ -112,7 +111,7 @@ create table tenancy.requests (
     constraint requests_fingerprint_is_sha256 check (octet_length(fingerprint) = 32),
     constraint requests_answers_are_bounded check (octet_length(body) <= 65536 and octet_length(location) <= 1024)
 );
-create index requests_by_age on tenancy.requests (created_at);
+create index requests_by_age on tenancy.requests (tenant_id, created_at);
 comment on table tenancy.requests is
     'Responses to requests with an `Idempotency-Key`, kept for a day. The transaction that does the work writes the '
     'row and its response, so a committed row is a request that was carried out, and a failed request leaves no row.';

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use postrider_model::ids::TenantId;
 use postrider_store::{PgConnection, Pool, StoreError, events, history, job_runs, pool, replies, requests};
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +47,14 @@ impl Retention {
     /// One pass over the domain events that may be too old. Returns how many were removed.
     pub async fn sweep_events(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(before) = before(self.events) else { return Ok(0) };
-        Old::Events { before, after_id: 0 }.sweep(pool, shutdown).await
+        let mut transaction = pool::begin(pool).await?;
+        let tenants = events::tenants(&mut transaction).await?;
+        pool::commit(transaction).await?;
+        let mut removed = 0;
+        for tenant in tenants {
+            removed += Old::Events { tenant, before, after_id: 0 }.sweep(pool, shutdown).await?;
+        }
+        Ok(removed)
     }
 
     /// One pass over the history of campaigns. Returns how many events were removed.
@@ -70,16 +78,23 @@ impl Retention {
 
 /// One pass over the answers to requests that are a day old. Returns how many were forgotten.
 pub async fn sweep_requests(pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
-    Old::Requests.sweep(pool, shutdown).await
+    let mut transaction = pool::begin(pool).await?;
+    let tenants = requests::tenants(&mut transaction).await?;
+    pool::commit(transaction).await?;
+    let mut removed = 0;
+    for tenant in tenants {
+        removed += Old::Requests { tenant }.sweep(pool, shutdown).await?;
+    }
+    Ok(removed)
 }
 
 /// What grows old.
 enum Old {
-    Events { before: Timestamp, after_id: i64 },
+    Events { tenant: TenantId, before: Timestamp, after_id: i64 },
     History { before: Timestamp },
     Messages { older_than: Duration },
     Runs { older_than: Duration },
-    Requests,
+    Requests { tenant: TenantId },
 }
 
 impl Old {
@@ -101,15 +116,15 @@ impl Old {
     /// How many rows a step removed, and whether it was the last one.
     async fn step(&mut self, connection: &mut PgConnection) -> Result<(i64, bool), StoreError> {
         let removed = match self {
-            Self::Events { before, after_id } => {
-                let step = events::prune(connection, *before, *after_id, WINDOW).await?;
+            Self::Events { tenant, before, after_id } => {
+                let step = events::prune(connection, *tenant, *before, *after_id, WINDOW).await?;
                 *after_id = step.last_id;
                 return Ok((step.removed, step.done));
             }
             Self::History { before } => history::prune(connection, *before, WINDOW).await?,
             Self::Messages { older_than } => replies::prune(connection, *older_than, WINDOW).await?,
             Self::Runs { older_than } => job_runs::prune(connection, *older_than, WINDOW).await?,
-            Self::Requests => requests::prune(connection, WINDOW).await?,
+            Self::Requests { tenant } => requests::prune(connection, *tenant, WINDOW).await?,
         };
         Ok((removed, removed < i64::from(WINDOW)))
     }

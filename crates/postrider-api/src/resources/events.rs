@@ -225,7 +225,7 @@ pub(crate) async fn retry(
     Path(id): Path<EventId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    match events::retry(&mut transaction, id, &caller.actor()).await? {
+    match events::retry(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         Handled::Done => {}
         Handled::Unknown => return Err(ApiError::NotFound("event")),
         Handled::Processed => {

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use postrider_model::{Event, SinkError};
+use postrider_model::{Event, SinkError, ids::TenantId};
 use postrider_store::events::Completion;
 
 /// An event is done when every sink that was tried took it. Otherwise it comes again, for those that did not: after a
 /// failure with its backoff, and without one when all that happened is that somebody was busy.
-pub(super) fn decide(event: &Event, attempts: Vec<(String, Result<(), SinkError>)>) -> Completion {
+pub(super) fn decide(
+    tenant_id: TenantId,
+    event: &Event,
+    attempts: Vec<(String, Result<(), SinkError>)>,
+) -> Completion {
     let mut errors = Vec::new();
     let mut delivered_to = Vec::new();
     let mut release_after = Some(Duration::ZERO);
@@ -25,9 +29,9 @@ pub(super) fn decide(event: &Event, attempts: Vec<(String, Result<(), SinkError>
         }
     }
     if errors.is_empty() {
-        return Completion { id: event.id, error: None, delivered_to, release_after: None };
+        return Completion { tenant_id, id: event.id, error: None, delivered_to, release_after: None };
     }
-    Completion { id: event.id, error: Some(errors.join("; ")), delivered_to, release_after }
+    Completion { tenant_id, id: event.id, error: Some(errors.join("; ")), delivered_to, release_after }
 }
 
 #[cfg(test)]
@@ -71,6 +75,7 @@ mod tests {
             (vec![("a", busy(1)), ("b", refused())], Some("a: busy: full; b: refused: 500"), &[], None),
             (vec![("a", refused()), ("b", busy(1))], Some("a: refused: 500; b: busy: full"), &[], None),
         ];
+        let tenant = TenantId::new();
         for (attempts, error, delivered_to, release_after) in table {
             let event = Event {
                 id: EventId(7),
@@ -82,8 +87,8 @@ mod tests {
                 created_at: jiff::Timestamp::UNIX_EPOCH,
             };
             let attempts = attempts.into_iter().map(|(sink, result)| (sink.to_owned(), result)).collect();
-            let completion = decide(&event, attempts);
-            assert_eq!(completion.id, EventId(7));
+            let completion = decide(tenant, &event, attempts);
+            assert_eq!((completion.tenant_id, completion.id), (tenant, EventId(7)));
             assert_eq!(completion.error.as_deref(), error);
             assert_eq!(completion.delivered_to, delivered_to);
             assert_eq!(completion.release_after, release_after.map(Duration::from_secs));

@@ -229,7 +229,7 @@ async fn deliver(
     stopping: &CancellationToken,
     hurry: &CancellationToken,
 ) -> events::Completion {
-    let Claimed { event, delivered_to } = claimed;
+    let Claimed { tenant_id, event, delivered_to } = claimed;
     let matching: Vec<&Lane> = lanes.iter().filter(|lane| lane.wants(&event)).collect();
     if matching.is_empty() {
         // Nobody asked for it: there is nothing to deliver, and waiting would not change that.
@@ -241,7 +241,7 @@ async fn deliver(
         async move { (lane.name.clone(), lane.deliver(event, stopping, hurry).await) }
     }))
     .await;
-    decide(&event, attempts)
+    decide(tenant_id, &event, attempts)
 }
 
 async fn measure(pool: Pool, stuck_after: i32, shutdown: CancellationToken) {

@@ -14,15 +14,15 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use postrider_model::ids::OutboxId;
+use postrider_model::ids::{OutboxId, TenantId};
 use postrider_store::installation::Observed;
 use uuid::Uuid;
 
 use super::Record;
 
 const HEAD: usize = 1024;
-/// A UUID and a line break.
-const LINE: usize = 37;
+/// Two UUIDs, a space and a line break.
+const LINE: usize = 74;
 /// Most processes of one installation on one machine.
 const SLOTS: usize = 256;
 /// Marks are kept for 90 days; what is older cannot be compared.
@@ -64,9 +64,11 @@ impl Slot {
     }
 
     /// Notes a reservation. The operating system has it before this returns: it outlives the process.
-    pub(super) fn note(&self, writer: usize, reservation: OutboxId) {
+    pub(super) fn note(&self, writer: usize, tenant: TenantId, reservation: OutboxId) {
         let at = HEAD + writer * LINE;
-        if let Err(error) = self.file.write_all_at(format!("{}\n", reservation.0).as_bytes(), at as u64) {
+        if let Err(error) =
+            self.file.write_all_at(format!("{} {}\n", tenant.0, reservation.0).as_bytes(), at as u64)
+        {
             tracing::warn!("a reservation was not noted: {error}");
         }
     }
@@ -103,7 +105,12 @@ fn read(file: &File) -> Option<Record> {
     let (head, notes) = bytes.split_at_checked(HEAD)?;
     let mut record = Record::parse(str::from_utf8(head).ok()?)?;
     let lines = notes.chunks(LINE).filter_map(|line| str::from_utf8(line).ok());
-    record.reservations = lines.filter_map(|line| Uuid::parse_str(line.trim()).ok()).collect();
+    record.reservations = lines
+        .filter_map(|line| {
+            let (tenant, id) = line.trim().split_once(' ')?;
+            Some((Uuid::parse_str(tenant).ok()?, Uuid::parse_str(id).ok()?))
+        })
+        .collect();
     if let Some(inode) = record.inode {
         // A copy of the file is another file.
         let is_this = file.metadata().is_ok_and(|file| file.ino() == inode);

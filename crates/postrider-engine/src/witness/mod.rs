@@ -142,7 +142,7 @@ impl Witness {
         }
         let note = slot
             .clone()
-            .map(|slot| -> Note { Box::new(move |writer, reservation| slot.note(writer, reservation)) });
+            .map(|slot| -> Note { Box::new(move |writer, tenant, id| slot.note(writer, tenant, id)) });
         let mut witness = Self {
             pool,
             place,
@@ -339,7 +339,12 @@ impl Witness {
             boot_id: boot_id(),
             is_stopped,
             inode: None,
-            reservations: self.fence.last_reservations().iter().map(|id| id.0).collect(),
+            reservations: self
+                .fence
+                .last_reservations()
+                .iter()
+                .map(|(tenant, id)| (tenant.0, id.0))
+                .collect(),
         };
         if let Some(slot) = self.slot.clone() {
             let (kept, is_beside) = (record.clone(), self.place.is_beside_the_database);

@@ -1,7 +1,7 @@
 //! What a process knows to be committed, and whether a database has it.
 
 use jiff::Timestamp;
-use postrider_model::ids::OutboxId;
+use postrider_model::ids::{OutboxId, TenantId};
 use postrider_store::installation::{Known, Observed};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -35,9 +35,9 @@ pub struct Record {
     pub is_stopped: bool,
     /// The file it was written to, where copies of the file must tell themselves from it.
     pub inode: Option<u64>,
-    /// The last reservations.
+    /// The last reservations, with their tenants.
     #[serde(default)]
-    pub reservations: Vec<Uuid>,
+    pub reservations: Vec<(Uuid, Uuid)>,
 }
 
 impl Record {
@@ -59,7 +59,11 @@ impl Record {
         Known {
             witness: Some(self.witness_id),
             epoch: Some(self.epoch_id),
-            reservations: self.reservations.iter().copied().map(OutboxId).collect(),
+            reservations: self
+                .reservations
+                .iter()
+                .map(|(tenant, id)| (TenantId(*tenant), OutboxId(*id)))
+                .collect(),
         }
     }
 }
@@ -155,7 +159,7 @@ mod tests {
             boot_id: BOOT.to_owned(),
             is_stopped: false,
             inode: None,
-            reservations: vec![Uuid::from_u128(9)],
+            reservations: vec![(Uuid::from_u128(8), Uuid::from_u128(9))],
         }
     }
 

@@ -191,14 +191,15 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
         let Tenant { workspace, lead, campaign, run, item, account, message, reply, .. } = target;
         let Tenant { function, job, letter, schedule, card, .. } = target;
         [
-            format!("select tenancy.revoke_api_key('{}', 'me')::text", target.key),
-            format!("select tenancy.rotate_provider_account('{}', 'mine', 'me')::text", target.account),
-            format!("select tenancy.remove_provider_account('{}', 'me')::text", target.account),
+            format!("select tenancy.revoke_api_key('{}', '{}', 'me')::text", own.id, target.key),
+            format!("select tenancy.rotate_provider_account('{}', '{account}', 'mine', 'me')::text", own.id),
+            format!("select tenancy.remove_provider_account('{}', '{account}', 'me')::text", own.id),
             format!(
-                "select tenancy.create_provider_account(gen_random_uuid(), '{workspace}', 'n', 'smtp', '{{}}', 'x', 'me')::text"
+                "select tenancy.create_provider_account('{}', gen_random_uuid(), '{workspace}', 'n', 'smtp', '{{}}', 'x', 'me')::text",
+                own.id
             ),
-            format!("select events.retry_outbox_event({}, 'me')", target.event),
-            format!("select events.close_outbox_event({}, 'me', 'why')", target.event),
+            format!("select events.retry_outbox_event('{}', {}, 'me')", own.id, target.event),
+            format!("select events.close_outbox_event('{}', {}, 'me', 'why')", own.id, target.event),
             format!("select execution.suppress_lead('{lead}', 'why', 'me')::text"),
             format!(
                 "select execution.create_asset(gen_random_uuid(), '{workspace}', 'n', 'email', '{{}}', 'me')::text"
@@ -455,9 +456,13 @@ async fn objects_in_the_callers_temporary_schema_do_not_come_between_a_function_
         let id = number(&mut *client, "select m10_recovery.publish_outbox('a', '1', 'e', '{}')").await?;
         refusal(execute(&mut *client, "select m10_recovery.publish_outbox('  ', '1', 'e', '{}')").await)?;
         if role == "postrider_app" {
-            let close = format!("select events.close_outbox_event({}, 'me', 'why')", other.event);
+            let close =
+                format!("select events.close_outbox_event('{}', {}, 'me', 'why')", own.id, other.event);
             assert_eq!(texts(&mut *client, close).await?, ["unknown"]);
-            let close = format!("select events.close_outbox_event({id}, 'me', 'why')");
+            let close =
+                format!("select events.close_outbox_event('{}', {}, 'me', 'why')", other.id, other.event);
+            assert_eq!(refusal(texts(&mut *client, close).await)?.code, "42501");
+            let close = format!("select events.close_outbox_event('{}', {id}, 'me', 'why')", own.id);
             assert_eq!(texts(&mut *client, close).await?, ["done"]);
         }
         assert_eq!(texts(&mut *client, "select * from events.contract_violations()").await?, [""; 0]);

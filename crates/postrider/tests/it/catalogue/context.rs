@@ -83,10 +83,12 @@ async fn no_login_of_the_app_role_acts_for_a_tenant_that_the_server_did_not_sign
     let acts = [
         "select tenancy.current_tenant_id()::text".to_owned(),
         "select tenancy.required_tenant_id()::text".to_owned(),
-        "select tenancy.create_api_key(gen_random_uuid(), 'mine', 'admin', 'pr_x', sha256('mine'), null, 'me')::text"
-            .to_owned(),
-        format!("select tenancy.revoke_api_key('{}', 'me')::text", other.key),
-        format!("select events.close_outbox_event({}, 'me', 'why')", other.event),
+        format!(
+            "select tenancy.create_api_key('{}', gen_random_uuid(), 'mine', 'admin', 'x', sha256('mine'), null, 'me')::text",
+            other.id
+        ),
+        format!("select tenancy.revoke_api_key('{}', '{}', 'me')::text", other.id, other.key),
+        format!("select events.close_outbox_event('{}', {}, 'me', 'why')", other.id, other.event),
         format!("select execution.verify_launch('{}')::text", other.run),
         format!("select tenant_id::text from tenancy.account_of_callback('{}')", other.account),
         format!("select ended::text from jobs.which_ended(array['{}']::uuid[]) as ended", other.job),
@@ -300,7 +302,8 @@ async fn the_printed_context_opens_one_tenant_to_a_login_of_postrider_read() -> 
     execute(&mut reader, output.stdout).await?;
     assert_eq!(texts(&mut reader, "select id::text from tenancy.tenants").await?, [own.to_string()]);
     let refused = refusal(
-        texts(&mut reader, "select tenancy.create_api_key(null, null, null, null, null, null, null)").await,
+        texts(&mut reader, "select tenancy.create_api_key(null, null, null, null, null, null, null, null)")
+            .await,
     )?;
     assert_eq!(refused.code, "42501");
     let unknown = world.postrider(&["tenants", "context", "nobody"])?;

@@ -207,7 +207,9 @@ impl Bots {
 
     pub async fn remove(&self, vendor: Vendor) -> anyhow::Result<()> {
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
-        anyhow::ensure!(accounts::remove(&mut transaction, self.account(vendor), "a test").await?);
+        anyhow::ensure!(
+            accounts::remove(&mut transaction, self.tenant, self.account(vendor), "a test").await?
+        );
         Ok(pool::commit(transaction).await?)
     }
 

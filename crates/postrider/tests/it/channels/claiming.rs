@@ -47,7 +47,10 @@ async fn whoever_claims_knows_what_to_send_and_which_account_it_was() -> anyhow:
     transaction.rollback().await?;
 
     // A removed account has no version; the reply is claimed all the same, to be ended.
-    let removed = format!("select tenancy.remove_provider_account('{}', 'me')", rows.own.account);
+    let removed = format!(
+        "select tenancy.remove_provider_account('{}', '{}', 'me')",
+        rows.own.tenant, rows.own.account
+    );
     assert!(rows.ask::<bool>(rows.own, removed).await?);
     let version = "select coalesce(account_version::text, 'none') from channels.claim_replies('w', 1, 1, '{}', '{}', null, null)";
     assert_eq!(texts(&rows.worker, version).await?, ["none"]);

@@ -14,9 +14,11 @@ async fn prune(
     before: &str,
     rest: &str,
 ) -> Result<(i64, i64, bool), sqlx::Error> {
-    sqlx::query_as(AssertSqlSafe(format!("select * from events.prune_outbox({before}{rest})")))
-        .fetch_one(client)
-        .await
+    sqlx::query_as(AssertSqlSafe(format!(
+        "select * from events.prune_outbox(tenancy.system_tenant_id(), {before}{rest})"
+    )))
+    .fetch_one(client)
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
