@@ -7,7 +7,7 @@ COMMENT ON SCHEMA channels IS 'Chat: messages, links of senders, executors and r
 
 CREATE SCHEMA events;
 
-COMMENT ON SCHEMA events IS 'Domain events: the sinks of the relay, and the functions that claim and complete events under them.';
+COMMENT ON SCHEMA events IS 'Domain events: the sinks of the relay, deliveries, and the functions of the relay and of operators.';
 
 CREATE SCHEMA execution;
 
@@ -19,7 +19,7 @@ COMMENT ON SCHEMA jobs IS 'Scheduled jobs: functions, schedules, job runs, dead 
 
 CREATE SCHEMA m10_recovery;
 
-COMMENT ON SCHEMA m10_recovery IS 'Domain events: the outbox and the functions of the M10 contract.';
+COMMENT ON SCHEMA m10_recovery IS 'Domain events: the table and the three functions of the M10 contract, and nothing else.';
 
 CREATE SCHEMA postrider;
 
@@ -813,7 +813,7 @@ $$;
 
 COMMENT ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) IS 'Removes the link of a sender. Returns false if the current tenant has no such link.';
 
-CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
+CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(tenant_id uuid, id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -821,34 +821,74 @@ CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
-declare
-    v_ids bigint[];
 begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         raise exception 'the sinks of generation % are not the registered ones', coalesce(p_generation::text, 'null')
             using errcode = 'PR004',
                   hint = 'Run `postrider relay sinks` to see the registered ones.';
     end if;
-    -- Claim first, then read in a statement of its own. A single statement would claim events that were committed after
-    -- its snapshot, not find them when it reads the outbox, and keep them claimed without returning them.
-    v_ids := array(select claimed.id from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed);
+    -- The function of the contract returns no tenant, so the id alone joins its rows.
     return query
-        select event.id,
-               event.aggregate_type,
-               event.aggregate_id,
-               event.event_type,
-               event.payload,
-               event.retry_count,
+        select event.tenant_id,
+               claimed.id,
+               claimed.aggregate_type,
+               claimed.aggregate_id,
+               claimed.event_type,
+               claimed.payload,
+               claimed.retry_count,
                event.created_at,
-               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
-          from m10_recovery.outbox as event
-         where event.id = any (v_ids);
+               array(select noted.sink
+                       from events.outbox_deliveries as noted
+                      where noted.tenant_id = event.tenant_id
+                        and noted.event_id = event.id)
+          from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed
+          join m10_recovery.outbox as event on event.id = claimed.id;
 end
 $$;
 
-COMMENT ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) IS 'Claims events for a relay that delivers to the sinks of this generation. For each event it also returns when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
+COMMENT ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) IS 'Claims events of all tenants for a relay that delivers to the sinks of this generation. For each event it also returns its tenant, when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
 
-CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS boolean
+CREATE FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_event record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if coalesce(btrim(p_note), '') = '' then
+        raise exception 'closing an event needs a note that says why' using errcode = 'invalid_parameter_value';
+    end if;
+    select event.processed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set processed_at = v_now,
+           claimed_at = null,
+           claimed_by = null,
+           last_error = left('closed by ' || p_actor || ': ' || p_note, 2000)
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, 'event.closed', 'event:' || p_event_id, p_note);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) IS 'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its claim. Returns `done`, `unknown` or `processed`.';
+
+CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -857,24 +897,211 @@ begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         return false;
     end if;
-    perform m10_recovery.complete_outbox_events(p_processor_id, p_event_ids, p_errors);
+    perform events.complete_outbox_events(p_processor_id, p_tenant_ids, p_event_ids, p_errors);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes events like m10_recovery.complete_outbox_events, if the sinks of this generation are the registered ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay releases them.';
+COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) IS 'Completes events like events.complete_outbox_events, if the sinks of this generation are the registered ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay releases them.';
 
-CREATE TABLE events.sink_sets (
-    generation bigint NOT NULL,
-    sinks jsonb NOT NULL,
-    registered_at timestamp with time zone DEFAULT now() NOT NULL,
-    registered_by text NOT NULL,
-    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
-);
+CREATE FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_succeeded constant bigint := (select count(*)
+                                      from unnest(p_event_ids, p_errors) as done (id, error)
+                                     where done.error is null);
+    v_completed bigint;
+begin
+    update m10_recovery.outbox as event
+       set processed_at = v_now
+      from unnest(p_tenant_ids, p_event_ids, p_errors) as done (tenant_id, id, error)
+     where done.error is null
+       and event.tenant_id = done.tenant_id
+       and event.id = done.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null;
+    get diagnostics v_completed = row_count;
 
-COMMENT ON TABLE events.sink_sets IS 'Sets of sinks that relays deliver to; the one with the highest generation is registered. A sink has a name, a kind, a target that identifies its destination without its secrets, and the patterns of the events that it receives.';
+    -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
+    -- these is an error.
+    if v_completed <> v_succeeded then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
+           from unnest(p_event_ids, p_errors) as done (id, error)
+          where done.error is null;
+    end if;
+    if v_succeeded < cardinality(p_event_ids) then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
+           from unnest(p_event_ids, p_errors) as done (id, error)
+          where done.error is not null;
+    end if;
+end
+$$;
 
-CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+COMMENT ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) IS 'Completes many events of one processor, of any tenants, under the rules of complete_outbox_event: all of them or none. A null error is a success. One statement per event would cost more than the event.';
+
+CREATE FUNCTION events.contract_violations() RETURNS SETOF text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with contract (name, arguments, result) as (
+        values ('publish_outbox',
+                'p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb',
+                'bigint'),
+               ('claim_outbox_events',
+                'p_processor_id text, p_batch_size integer DEFAULT 10',
+                'TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)'),
+               ('complete_outbox_event',
+                'p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text',
+                'void')
+    ), required (name, type) as (
+        values ('id', 'bigint'),
+               ('aggregate_type', 'text'),
+               ('aggregate_id', 'text'),
+               ('event_type', 'text'),
+               ('payload', 'jsonb'),
+               ('created_at', 'timestamp with time zone'),
+               ('processed_at', 'timestamp with time zone'),
+               ('retry_count', 'integer'),
+               ('process_after', 'timestamp with time zone'),
+               ('claimed_at', 'timestamp with time zone'),
+               ('claimed_by', 'text'),
+               -- These two are additions of Postrider.
+               ('last_error', 'text'),
+               ('tenant_id', 'uuid')
+    ), found as (
+        select routine.proname::text as name,
+               pg_get_function_arguments(routine.oid) as arguments,
+               pg_get_function_result(routine.oid) as result
+          from pg_proc as routine
+         where routine.pronamespace = 'm10_recovery'::regnamespace
+    )
+    select format('m10_recovery.%s has %s signatures instead of one', contract.name, count(found.name))
+      from contract
+      left join found using (name)
+     group by contract.name
+    having count(found.name) <> 1
+    union all
+    select format('m10_recovery.%s(%s) returns %s; the contract says (%s) returns %s',
+                  found.name, found.arguments, found.result, contract.arguments, contract.result)
+      from contract
+      join found using (name)
+     where (found.arguments, found.result) is distinct from (contract.arguments, contract.result)
+    union all
+    select format('m10_recovery.%s(%s) is not a function of the contract', found.name, found.arguments)
+      from found
+     where found.name not in (select contract.name from contract)
+    union all
+    select format('m10_recovery.%s is not a relation of the contract', relation.relname)
+      from pg_class as relation
+     where relation.relnamespace = 'm10_recovery'::regnamespace
+       and relation.relkind not in ('i', 'S')
+       and relation.relname <> 'outbox'
+    union all
+    select case
+               when present.name is null
+                   then format('m10_recovery.outbox has no column %s, which the contract requires', required.name)
+               when required.name is null
+                   then format('m10_recovery.outbox has a column %s, which the contract forbids', present.name)
+               else format('m10_recovery.outbox.%s has type %s; the contract says %s', present.name, present.type,
+                           required.type)
+           end
+      from required
+      full join (select attribute.attname::text as name, format_type(attribute.atttypid, attribute.atttypmod) as type
+                   from pg_attribute as attribute
+                  where attribute.attrelid = to_regclass('m10_recovery.outbox')
+                    and attribute.attnum > 0
+                    and not attribute.attisdropped) as present using (name)
+     where required.type is distinct from present.type
+$$;
+
+COMMENT ON FUNCTION events.contract_violations() IS 'Returns one sentence per difference between schema m10_recovery and its contract: the table, its columns and the three functions, as closed lists. No row means that the contract holds.';
+
+CREATE FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into events.outbox_deliveries (tenant_id, event_id, sink)
+    select event.tenant_id, event.id, noted.sink
+      from unnest(p_tenant_ids, p_event_ids, p_sinks) as noted (tenant_id, event_id, sink)
+      join m10_recovery.outbox as event on event.tenant_id = noted.tenant_id and event.id = noted.event_id
+     where event.claimed_by = p_processor_id
+       and event.processed_at is null
+     order by event.tenant_id, event.id, noted.sink
+        on conflict do nothing
+$$;
+
+COMMENT ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) IS 'Records the sinks that have an event which the processor holds.';
+
+CREATE FUNCTION events.outbox_backlog(p_stuck_after integer) RETURNS TABLE(pending bigint, stuck bigint, oldest_ready_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*)
+              from (select from m10_recovery.outbox as event where event.processed_at is null limit 100000) as counted),
+           (select count(*)
+              from (select
+                      from m10_recovery.outbox as event
+                     where event.processed_at is null
+                       and event.retry_count > 0
+                       and event.retry_count > p_stuck_after
+                     limit 100000) as counted),
+           coalesce((select extract(epoch from now() - coalesce(event.process_after, event.created_at))
+                       from m10_recovery.outbox as event
+                      where event.processed_at is null
+                        and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
+                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
+                      order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
+                      limit 1), 0)::double precision
+$$;
+
+COMMENT ON FUNCTION events.outbox_backlog(p_stuck_after integer) IS 'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the oldest ready event.';
+
+CREATE FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_ids bigint[];
+    v_removed bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if p_window is null or p_window < 1 then
+        raise exception 'the window must hold at least one id' using errcode = 'invalid_parameter_value';
+    end if;
+    v_ids := array(select event.id
+                     from m10_recovery.outbox as event
+                    where event.tenant_id = p_tenant_id
+                      and event.id > p_after_id
+                    order by event.id
+                    limit p_window);
+    -- Ids rise with time: all events after one that was published after the limit were processed after it, too.
+    delete from m10_recovery.outbox as event
+     where event.tenant_id = p_tenant_id
+       and event.id = any (v_ids)
+       and event.processed_at < p_processed_before;
+    get diagnostics v_removed = row_count;
+    return query
+        select v_removed,
+               coalesce(v_ids[cardinality(v_ids)], p_after_id),
+               cardinality(v_ids) < p_window
+               or exists (select
+                            from m10_recovery.outbox as event
+                           where event.tenant_id = p_tenant_id
+                             and event.id = v_ids[cardinality(v_ids)]
+                             and event.created_at >= p_processed_before);
+end
+$$;
+
+COMMENT ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) IS 'Deletes events of one tenant that were processed before the given time, within one window of ids, so that each call is short. Call it again from `last_id` until `done`.';
+
+CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS TABLE(generation bigint, sinks jsonb, registered_at timestamp with time zone, registered_by text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -887,7 +1114,7 @@ begin
          where not exists (select from events.sink_sets);
     end if;
     return query
-        select registered.*
+        select registered.generation, registered.sinks, registered.registered_at, registered.registered_by
           from events.sink_sets as registered
          order by registered.generation desc
          limit 1;
@@ -896,7 +1123,28 @@ $$;
 
 COMMENT ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) IS 'Registers the sinks if none are registered yet, and returns the registered ones.';
 
-CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+CREATE FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update m10_recovery.outbox as event
+       set process_after = v_now + released.delay_ms * interval '1 millisecond',
+           claimed_at = null,
+           claimed_by = null
+      from unnest(p_tenant_ids, p_event_ids, p_delays_ms) as released (tenant_id, id, delay_ms)
+     where event.tenant_id = released.tenant_id
+       and event.id = released.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null;
+end
+$$;
+
+COMMENT ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) IS 'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no failure; each event is ready again after its delay.';
+
+CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS TABLE(generation bigint, sinks jsonb, registered_at timestamp with time zone, registered_by text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -914,13 +1162,78 @@ begin
         values (coalesce(v_registered.generation, 0) + 1, p_sinks, p_actor)
         returning * into v_registered;
         insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (null, p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
+        values (tenancy.system_tenant_id(), p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
     end if;
-    return next v_registered;
+    return query
+        select v_registered.generation, v_registered.sinks, v_registered.registered_at, v_registered.registered_by;
 end
 $$;
 
 COMMENT ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) IS 'Registers these sinks in place of the registered ones, and returns the registered ones. Completions under way commit first; complete_events refuses later ones under the old sinks.';
+
+CREATE FUNCTION events.require_tenant_of_event() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform from tenancy.tenants as tenant where tenant.id = new.tenant_id for key share;
+    if not found then
+        raise exception 'there is no tenant %', new.tenant_id
+            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return new;
+end
+$$;
+
+COMMENT ON FUNCTION events.require_tenant_of_event() IS 'Trigger function: refuses an event of a tenant that does not exist. The tenant cannot be removed before the transaction ends; tenancy.refuse_removal_with_events protects it afterwards.';
+
+CREATE FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_event record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    select event.processed_at, event.claimed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+    if v_event.claimed_at >= v_now - interval '5 minutes' then
+        return 'claimed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set process_after = v_now
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (p_tenant_id, p_actor, 'event.retried', 'event:' || p_event_id);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
+
+CREATE FUNCTION events.tenants_with_events() RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select from m10_recovery.outbox as event where event.tenant_id = tenant.id)
+$$;
+
+COMMENT ON FUNCTION events.tenants_with_events() IS 'Returns the tenants that have events, the system tenant included. Retention calls prune_outbox for each of them.';
 
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
     LANGUAGE plpgsql
@@ -2625,62 +2938,50 @@ begin
        and list.workspace_id = p_workspace_id
        and list.name = p_list;
 
-    -- Look up the existing leads of all lines, one index lookup per value, and keep them as maps. A comparison with the
-    -- whole array would compare every lead of the tenant with every line.
+    -- Look up the existing leads of all lines at once and keep them as maps: a plan that was made while the tables
+    -- were small or their statistics old then reads the tenant once, not once per line.
     select array_agg(intake.identity), array_agg(intake.external_id) filter (where intake.external_id is not null),
-           array_agg(distinct lower(intake.email)) filter (where intake.email is not null),
-           array_agg(distinct intake.phone) filter (where intake.email is null and intake.phone is not null)
+           array_agg(lower(intake.email)) filter (where intake.email is not null),
+           array_agg(intake.phone) filter (where intake.email is null and intake.phone is not null)
       into v_identities, v_external_ids, v_mails, v_phones
       from execution.lead_intake as intake
      where intake.intake = p_intake;
-    select jsonb_object_agg(known.identity, true)
+    select jsonb_object_agg(lead.identity, true)
       into v_known
-      from unnest(v_identities) as wanted (identity)
-           cross join lateral (
-               select lead.identity
-                 from execution.leads as lead
-                where lead.tenant_id = v_tenant_id
-                  and lead.workspace_id = p_workspace_id
-                  and lead.identity = wanted.identity
-                offset 0) as known;
-    select jsonb_object_agg(later.external_id, later.identity)
+      from execution.leads as lead
+     where lead.tenant_id = v_tenant_id
+       and lead.workspace_id = p_workspace_id
+       and lead.identity = any (v_identities);
+    select jsonb_object_agg(lead.external_id, lead.identity)
       into v_later
-      from unnest(v_external_ids) as wanted (external_id)
-           cross join lateral (
-               select lead.external_id, lead.identity
-                 from execution.leads as lead
-                where lead.tenant_id = v_tenant_id
-                  and lead.workspace_id = p_workspace_id
-                  and lead.external_id = wanted.external_id
-                  and lead.external_id is not null
-                  and lead.identity not like 'id:%'
-                offset 0) as later;
+      from execution.leads as lead
+     where lead.tenant_id = v_tenant_id
+       and lead.workspace_id = p_workspace_id
+       and lead.external_id = any (v_external_ids)
+       and lead.external_id is not null
+       and lead.identity not like 'id:%';
     -- For each address: the lowest and the highest identity of the leads that have it, and whether one has an
     -- external id.
-    select jsonb_object_agg(wanted.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
       into v_by_mail
-      from unnest(v_mails) as wanted (address)
-           cross join lateral (
-               select min(lead.identity) as lowest, max(lead.identity) as highest,
-                      bool_or(lead.external_id is not null) as is_named
-                 from execution.leads as lead
-                where lead.tenant_id = v_tenant_id
-                  and lead.workspace_id = p_workspace_id
-                  and lower(lead.email) = wanted.address
-                  and lead.email is not null) as holder
-     where holder.lowest is not null;
-    select jsonb_object_agg(wanted.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+      from (select lower(lead.email) as address, min(lead.identity) as lowest, max(lead.identity) as highest,
+                   bool_or(lead.external_id is not null) as is_named
+              from execution.leads as lead
+             where lead.tenant_id = v_tenant_id
+               and lead.workspace_id = p_workspace_id
+               and lower(lead.email) = any (v_mails)
+               and lead.email is not null
+             group by lower(lead.email)) as holder;
+    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
       into v_by_phone
-      from unnest(v_phones) as wanted (address)
-           cross join lateral (
-               select min(lead.identity) as lowest, max(lead.identity) as highest,
-                      bool_or(lead.external_id is not null) as is_named
-                 from execution.leads as lead
-                where lead.tenant_id = v_tenant_id
-                  and lead.workspace_id = p_workspace_id
-                  and lead.phone = wanted.address
-                  and lead.phone is not null) as holder
-     where holder.lowest is not null;
+      from (select lead.phone as address, min(lead.identity) as lowest, max(lead.identity) as highest,
+                   bool_or(lead.external_id is not null) as is_named
+              from execution.leads as lead
+             where lead.tenant_id = v_tenant_id
+               and lead.workspace_id = p_workspace_id
+               and lead.phone = any (v_phones)
+               and lead.phone is not null
+             group by lead.phone) as holder;
 
     with lines as materialized (
         delete from execution.lead_intake as intake
@@ -4956,7 +5257,8 @@ CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
          CASE
              WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
              WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
-'::text))), 4, '0'::text)
+
+'::text))), 4, '0'::text)
              WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
              ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
          END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
@@ -6054,43 +6356,6 @@ $_$;
 
 COMMENT ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) IS 'Claims up to p_batch_size ready events that no processor holds, oldest first, for p_processor_id. A claim is valid for five minutes.';
 
-CREATE FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_event record;
-begin
-    if coalesce(btrim(p_note), '') = '' then
-        raise exception 'closing an event needs a note that says why' using errcode = 'invalid_parameter_value';
-    end if;
-    select event.tenant_id, event.processed_at
-      into v_event
-      from m10_recovery.outbox as event
-     where event.id = p_event_id
-       and tenancy.may_act_for(event.tenant_id)
-       for update;
-    if not found then
-        return 'unknown';
-    end if;
-    if v_event.processed_at is not null then
-        return 'processed';
-    end if;
-
-    update m10_recovery.outbox as event
-       set processed_at = now(),
-           claimed_at = null,
-           claimed_by = null,
-           last_error = left('closed by ' || p_actor || ': ' || p_note, 2000)
-     where event.id = p_event_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_event.tenant_id, p_actor, 'event.closed', 'event:' || p_event_id, p_note);
-    return 'done';
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) IS 'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its claim. Returns `done`, `unknown` or `processed`.';
-
 CREATE FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6144,176 +6409,6 @@ $$;
 
 COMMENT ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) IS 'Ends a claim. Success is final; failure releases the event with an exponential backoff. Only the processor that holds the claim can end it; reporting a success twice is allowed.';
 
-CREATE FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    AS $$
-declare
-    v_succeeded constant bigint[] := array(select done.id
-                                             from unnest(p_event_ids, p_errors) as done (id, error)
-                                            where done.error is null);
-    v_completed bigint;
-begin
-    update m10_recovery.outbox as event
-       set processed_at = now()
-     where event.id = any (v_succeeded)
-       and event.claimed_by = p_processor_id
-       and event.processed_at is null;
-    get diagnostics v_completed = row_count;
-
-    -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
-    -- these is an error.
-    if v_completed <> cardinality(v_succeeded) then
-        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
-           from unnest(v_succeeded) as done (id);
-    end if;
-    if cardinality(v_succeeded) < cardinality(p_event_ids) then
-        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
-           from unnest(p_event_ids, p_errors) as done (id, error)
-          where done.error is not null;
-    end if;
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes many events of one processor under the rules of complete_outbox_event: all of them or none. A null error is a success. One statement per event would cost more than the event.';
-
-CREATE FUNCTION m10_recovery.contract_violations() RETURNS SETOF text
-    LANGUAGE sql STABLE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    with contract (name, arguments, result) as (
-        values ('publish_outbox',
-                'p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb',
-                'bigint'),
-               ('claim_outbox_events',
-                'p_processor_id text, p_batch_size integer DEFAULT 10',
-                'TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)'),
-               ('complete_outbox_event',
-                'p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text',
-                'void')
-    ), found as (
-        select routine.proname::text as name,
-               pg_get_function_arguments(routine.oid) as arguments,
-               pg_get_function_result(routine.oid) as result
-          from pg_proc as routine
-         where routine.pronamespace = 'm10_recovery'::regnamespace
-    )
-    select format('m10_recovery.%s has %s signatures instead of one', contract.name, count(found.name))
-      from contract
-      left join found using (name)
-     group by contract.name
-    having count(found.name) <> 1
-    union all
-    select format('m10_recovery.%s(%s) returns %s; the contract says (%s) returns %s',
-                  found.name, found.arguments, found.result, contract.arguments, contract.result)
-      from contract
-      join found using (name)
-     where (found.arguments, found.result) is distinct from (contract.arguments, contract.result)
-    union all
-    select format('m10_recovery.outbox has a column %s, which the contract forbids', attname)
-      from pg_attribute
-     where attrelid = 'm10_recovery.outbox'::regclass
-       and attname = 'next_retry_at'
-       and not attisdropped
-$$;
-
-COMMENT ON FUNCTION m10_recovery.contract_violations() IS 'Returns one sentence per difference between the three functions and their contract; no row means that the contract holds.';
-
-CREATE FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) RETURNS TABLE(id bigint, created_at timestamp with time zone, delivered_to text[])
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select event.id,
-           event.created_at,
-           case
-               when event.retry_count = 0 then '{}'
-               else array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
-           end
-      from m10_recovery.outbox as event
-     where event.id = any (p_event_ids)
-       and event.claimed_by = p_processor_id
-$$;
-
-COMMENT ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) IS 'Returns the publication time of claimed events and the sinks that have them.';
-
-CREATE FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    insert into m10_recovery.outbox_deliveries (event_id, sink)
-    select noted.event_id, noted.sink
-      from unnest(p_event_ids, p_sinks) as noted (event_id, sink)
-      join m10_recovery.outbox as event on event.id = noted.event_id
-     where event.claimed_by = p_processor_id
-       and event.processed_at is null
-     order by noted.event_id, noted.sink
-        on conflict do nothing
-$$;
-
-COMMENT ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) IS 'Records the sinks that have an event which the processor holds.';
-
-CREATE FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) RETURNS TABLE(pending bigint, stuck bigint, oldest_ready_seconds double precision)
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select (select count(*)
-              from (select from m10_recovery.outbox as event where event.processed_at is null limit 100000) as counted),
-           (select count(*)
-              from (select
-                      from m10_recovery.outbox as event
-                     where event.processed_at is null
-                       and event.retry_count > 0
-                       and event.retry_count > p_stuck_after
-                     limit 100000) as counted),
-           coalesce((select extract(epoch from now() - coalesce(event.process_after, event.created_at))
-                       from m10_recovery.outbox as event
-                      where event.processed_at is null
-                        and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
-                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
-                      order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
-                      limit 1), 0)::double precision
-$$;
-
-COMMENT ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) IS 'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the oldest ready event.';
-
-CREATE FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_ids bigint[];
-    v_removed bigint;
-begin
-    if p_window is null or p_window < 1 then
-        raise exception 'the window must hold at least one id' using errcode = 'invalid_parameter_value';
-    end if;
-    v_ids := array(select event.id
-                     from m10_recovery.outbox as event
-                    where event.id > p_after_id
-                    order by event.id
-                    limit p_window);
-    -- Ids rise with time: all events after one that was published after the limit were processed after it, too.
-    delete from m10_recovery.outbox as event
-     where event.id = any (v_ids)
-       and event.processed_at < p_processed_before;
-    get diagnostics v_removed = row_count;
-    return query
-        select v_removed,
-               coalesce(v_ids[cardinality(v_ids)], p_after_id),
-               cardinality(v_ids) < p_window
-               or exists (select
-                            from m10_recovery.outbox as event
-                           where event.id = v_ids[cardinality(v_ids)]
-                             and event.created_at >= p_processed_before);
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) IS 'Deletes events that were processed before the given time, within one window of ids, so that each call is short. Call it again from `last_id` until `done`.';
-
 CREATE FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6361,56 +6456,6 @@ end
 $$;
 
 COMMENT ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) IS 'Publishes an event in the transaction of the caller and returns its id. The event exists if and only if that transaction commits.';
-
-CREATE FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    update m10_recovery.outbox as event
-       set process_after = now() + released.delay_ms * interval '1 millisecond',
-           claimed_at = null,
-           claimed_by = null
-      from unnest(p_event_ids, p_delays_ms) as released (id, delay_ms)
-     where event.id = released.id
-       and event.claimed_by = p_processor_id
-       and event.processed_at is null
-$$;
-
-COMMENT ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) IS 'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no failure; each event is ready again after its delay.';
-
-CREATE FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_event record;
-begin
-    select event.tenant_id, event.processed_at, event.claimed_at
-      into v_event
-      from m10_recovery.outbox as event
-     where event.id = p_event_id
-       and tenancy.may_act_for(event.tenant_id)
-       for update;
-    if not found then
-        return 'unknown';
-    end if;
-    if v_event.processed_at is not null then
-        return 'processed';
-    end if;
-    if v_event.claimed_at >= now() - interval '5 minutes' then
-        return 'claimed';
-    end if;
-
-    update m10_recovery.outbox as event
-       set process_after = now()
-     where event.id = p_event_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_event.tenant_id, p_actor, 'event.retried', 'event:' || p_event_id);
-    return 'done';
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
 
 CREATE FUNCTION tenancy.account_of_callback(p_account_id uuid) RETURNS TABLE(tenant_id uuid, provider text, settings jsonb, sealed_secret bytea)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -6483,74 +6528,182 @@ $$;
 
 COMMENT ON FUNCTION tenancy.add_context_key() IS 'Adds a random context key with its two padded blocks.';
 
-CREATE FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) RETURNS TABLE(key_id uuid, tenant_id uuid, role text, state text)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    update tenancy.api_keys as key
-       set last_used_at = now()
-     where key.key_hash = p_key_hash
-       and key.revoked_at is null
-       and (key.expires_at is null or key.expires_at > now())
-       and (key.last_used_at is null or key.last_used_at < now() - interval '1 minute');
-
-    return query
-        select key.id,
-               key.tenant_id,
-               key.role,
-               case
-                   when key.revoked_at is not null then 'revoked'
-                   when key.expires_at <= now() then 'expired'
-                   else 'active'
-               end
-          from tenancy.api_keys as key
-         where key.key_hash = p_key_hash;
-end
-$$;
-
-COMMENT ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) IS 'Returns tenant, role and state (`active`, `expired`, `revoked`) of the key with this hash, before any tenant is known. It updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
-
-CREATE TABLE tenancy.epochs (
-    number integer NOT NULL,
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    installation_id uuid NOT NULL,
-    cause text NOT NULL,
-    system_identifier text NOT NULL,
-    database_oid bigint NOT NULL,
-    database_name text NOT NULL,
-    table_oid bigint NOT NULL,
-    timeline integer,
-    began_at timestamp with time zone DEFAULT now() NOT NULL,
-    actor text NOT NULL,
-    reason text,
-    copied_after timestamp with time zone,
-    items_in_doubt bigint DEFAULT 0 NOT NULL,
-    replies_in_doubt bigint DEFAULT 0 NOT NULL,
-    firings_skipped bigint DEFAULT 0 NOT NULL,
-    campaigns_stopped bigint DEFAULT 0 NOT NULL,
-    suspected_at timestamp with time zone,
-    suspicion text,
-    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
-    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
-    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
-);
-
-COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
-
-CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS tenancy.epochs
+CREATE FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     c_note constant text := 'adopted after a restore: it may have been called after the copy was taken';
+    v_now constant timestamptz := now();
+    v_more bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
+    -- no attempt.
+    update execution.job_queue as job
+       set status = 'queued',
+           attempts = greatest(job.attempts - 1, 0),
+           locked_by = null,
+           locked_at = null,
+           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else v_now end
+      from execution.campaign_runs as run
+           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+     where job.tenant_id = p_tenant_id
+       and job.status = 'locked'
+       and run.tenant_id = p_tenant_id
+       and run.id = job.run_id;
+
+    with doubted as (
+        update execution.channel_outbox as item
+           set in_doubt_since = v_now,
+               error = coalesce(item.error, c_note)
+         where item.tenant_id = p_tenant_id
+           and item.status = 'queued'
+     returning item.id, item.tenant_id, item.run_id, item.job_id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
+      from doubted;
+    get diagnostics items = row_count;
+    -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
+    update execution.doubts as doubt
+       set held_by = null,
+           held_until = null,
+           next_look_at = v_now
+     where doubt.tenant_id = p_tenant_id
+       and (doubt.held_by is not null or doubt.next_look_at > v_now);
+
+    with begun as (
+        insert into execution.channel_outbox
+               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
+                reserved_by, attempt, created_at, in_doubt_since)
+        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
+               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
+               'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+               cross join unnest(job.item_ids) as item (id)
+               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
+         where job.tenant_id = p_tenant_id
+           and job.status in ('queued', 'failed')
+           and (run.scheduled_for is null or run.scheduled_for <= v_now)
+            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+     returning id, tenant_id, run_id, job_id
+    ), followed as (
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
+        select begun.id, begun.tenant_id, account.id, account.provider
+          from begun
+               join execution.campaign_runs as run on run.tenant_id = begun.tenant_id and run.id = begun.run_id
+               join tenancy.provider_accounts as account
+                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
+            on conflict do nothing
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
+      from begun;
+    get diagnostics v_more = row_count;
+    items := items + v_more;
+
+    -- The original may have started the next phase under keys that this database does not have, so an operator starts
+    -- it.
+    with stopped as (
+        update execution.campaigns as campaign
+           set auto_advance = false,
+               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
+         where campaign.tenant_id = p_tenant_id
+           and campaign.auto_advance
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status <> 'not_started')
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status = 'not_started')
+     returning campaign.tenant_id, campaign.id
+    )
+    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
+    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
+      from stopped;
+    get diagnostics campaigns = row_count;
+    update execution.campaign_phases as phase
+       set due = null
+     where phase.tenant_id = p_tenant_id
+       and phase.due = 'advance';
+
+    -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
+    update channels.channel_outbox as reply
+       set status = 'pending',
+           in_doubt_since = coalesce(reply.in_doubt_since, v_now),
+           locked_at = null,
+           locked_by = null,
+           next_attempt_at = case reply.status when 'sending' then v_now else reply.next_attempt_at end,
+           last_error = c_note,
+           updated_at = v_now
+     where reply.tenant_id = p_tenant_id
+       and reply.status in ('pending', 'sending');
+    get diagnostics replies = row_count;
+    update jobs.alert_notifications as notification
+       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, p_copied_after)),
+           called_at = v_now,
+           in_doubt_since = coalesce(notification.in_doubt_since, v_now),
+           claims = notification.claims + 1,
+           last_error = c_note,
+           updated_at = v_now
+     where notification.tenant_id = p_tenant_id
+       and notification.status = 'queued';
+
+    update jobs.schedule_firings as firing
+       set outcome = 'skipped',
+           reason = c_note,
+           decided_at = v_now
+     where firing.tenant_id = p_tenant_id
+       and firing.outcome = 'waiting';
+    get diagnostics firings = row_count;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) IS 'Makes everything in doubt that the original may have sent for this tenant after the copy was taken, and counts it. begin_epoch calls it for every tenant.';
+
+CREATE FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) RETURNS TABLE(key_id uuid, role text, state text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update tenancy.api_keys as key
+       set last_used_at = v_now
+     where key.tenant_id = p_tenant_id
+       and key.key_hash = p_key_hash
+       and key.revoked_at is null
+       and (key.expires_at is null or key.expires_at > v_now)
+       and (key.last_used_at is null or key.last_used_at < v_now - interval '1 minute');
+
+    return query
+        select key.id,
+               key.role,
+               case
+                   when key.revoked_at is not null then 'revoked'
+                   when key.expires_at <= v_now then 'expired'
+                   else 'active'
+               end
+          from tenancy.api_keys as key
+         where key.tenant_id = p_tenant_id
+           and key.key_hash = p_key_hash;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) IS 'Returns id, role and state (`active`, `expired`, `revoked`) of the key with this hash. The key names its tenant; the hash proves the right to act for it, so no context is needed. The function updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
+
+CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS TABLE(installation_id uuid, number integer, cause text, items_in_doubt bigint, replies_in_doubt bigint, campaigns_stopped bigint, firings_skipped bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
     v_before tenancy.epochs;
     v_epoch tenancy.epochs;
-    v_items bigint;
-    v_more bigint;
-    v_replies bigint;
-    v_firings bigint;
-    v_campaigns bigint;
+    v_tenant_id uuid;
+    v_adopted record;
 begin
     lock table tenancy.epochs in share row exclusive mode;
     select epoch.* into v_before from tenancy.epochs as epoch order by epoch.number desc limit 1;
@@ -6567,149 +6720,49 @@ begin
                     v_before.began_at)
       from tenancy.database_identity() as here
     returning * into v_epoch;
-    insert into tenancy.audit_log (actor, action, subject, note)
-    values (p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id, left(p_reason, 2000));
-    if p_cause <> 'adopted' then
-        return v_epoch;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (tenancy.system_tenant_id(), p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id,
+            left(p_reason, 2000));
+    if p_cause = 'adopted' then
+        for v_tenant_id in select tenant.id from tenancy.tenants as tenant order by tenant.id loop
+            select adopted.* into v_adopted
+              from tenancy.adopt_tenant(v_tenant_id, v_epoch.id, v_epoch.copied_after, p_actor) as adopted;
+            v_epoch.items_in_doubt := v_epoch.items_in_doubt + v_adopted.items;
+            v_epoch.replies_in_doubt := v_epoch.replies_in_doubt + v_adopted.replies;
+            v_epoch.campaigns_stopped := v_epoch.campaigns_stopped + v_adopted.campaigns;
+            v_epoch.firings_skipped := v_epoch.firings_skipped + v_adopted.firings;
+        end loop;
+        update tenancy.epochs as epoch
+           set items_in_doubt = v_epoch.items_in_doubt,
+               replies_in_doubt = v_epoch.replies_in_doubt,
+               firings_skipped = v_epoch.firings_skipped,
+               campaigns_stopped = v_epoch.campaigns_stopped
+         where epoch.number = v_epoch.number;
     end if;
-
-    -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
-    -- no attempt.
-    update execution.job_queue as job
-       set status = 'queued',
-           attempts = greatest(job.attempts - 1, 0),
-           locked_by = null,
-           locked_at = null,
-           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else now() end
-      from execution.campaign_runs as run
-           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-     where job.status = 'locked'
-       and run.id = job.run_id;
-
-    with doubted as (
-        update execution.channel_outbox as item
-           set in_doubt_since = now(),
-               error = coalesce(item.error, c_note)
-         where item.status = 'queued'
-     returning item.id, item.tenant_id, item.run_id, item.job_id
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
-      from doubted;
-    get diagnostics v_items = row_count;
-    -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
-    update execution.doubts as doubt
-       set held_by = null,
-           held_until = null,
-           next_look_at = now()
-     where doubt.held_by is not null or doubt.next_look_at > now();
-
-    with begun as (
-        insert into execution.channel_outbox
-               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
-                reserved_by, attempt, created_at, in_doubt_since)
-        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
-               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
-               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
-               'adoption-' || v_epoch.id, job.attempts, greatest(run.created_at, v_epoch.copied_after), now()
-          from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
-               cross join unnest(job.item_ids) as item (id)
-               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
-         where job.status in ('queued', 'failed')
-           and (run.scheduled_for is null or run.scheduled_for <= now())
-            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
-     returning id, tenant_id, run_id, job_id
-    ), followed as (
-        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select begun.id, begun.tenant_id, account.id, account.provider
-          from begun
-               join execution.campaign_runs as run on run.id = begun.run_id
-               join tenancy.provider_accounts as account
-                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
-            on conflict do nothing
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
-      from begun;
-    get diagnostics v_more = row_count;
-
-    -- The original may have started the next phase under keys that this database does not have, so an operator starts
-    -- it.
-    with stopped as (
-        update execution.campaigns as campaign
-           set auto_advance = false,
-               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
-         where campaign.auto_advance
-           and exists (select from execution.campaign_phases as phase
-                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
-                          and phase.status <> 'not_started')
-           and exists (select from execution.campaign_phases as phase
-                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
-                          and phase.status = 'not_started')
-     returning campaign.tenant_id, campaign.id
-    )
-    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
-    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
-      from stopped;
-    get diagnostics v_campaigns = row_count;
-    update execution.campaign_phases set due = null where due = 'advance';
-
-    -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
-    update channels.channel_outbox as reply
-       set status = 'pending',
-           in_doubt_since = coalesce(reply.in_doubt_since, now()),
-           locked_at = null,
-           locked_by = null,
-           next_attempt_at = case reply.status when 'sending' then now() else reply.next_attempt_at end,
-           last_error = c_note,
-           updated_at = now()
-     where reply.status in ('pending', 'sending');
-    get diagnostics v_replies = row_count;
-    update jobs.alert_notifications as notification
-       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, v_epoch.copied_after)),
-           called_at = now(),
-           in_doubt_since = coalesce(notification.in_doubt_since, now()),
-           claims = notification.claims + 1,
-           last_error = c_note,
-           updated_at = now()
-     where notification.status = 'queued';
-
-    update jobs.schedule_firings as firing
-       set outcome = 'skipped',
-           reason = c_note,
-           decided_at = now()
-     where firing.outcome = 'waiting';
-    get diagnostics v_firings = row_count;
-
-    update tenancy.epochs as epoch
-       set items_in_doubt = v_items + v_more,
-           replies_in_doubt = v_replies,
-           firings_skipped = v_firings,
-           campaigns_stopped = v_campaigns
-     where epoch.number = v_epoch.number
-    returning epoch.* into v_epoch;
-    return v_epoch;
+    return query
+        select v_epoch.installation_id, v_epoch.number, v_epoch.cause, v_epoch.items_in_doubt, v_epoch.replies_in_doubt,
+               v_epoch.campaigns_stopped, v_epoch.firings_skipped;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt; with cause `moved` nothing does. Only members of the owner role may call it.';
+COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt, tenant by tenant in one transaction; with cause `moved` nothing does. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
+CREATE FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '100ms'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
     v_request tenancy.requests;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     delete from tenancy.requests as request
-     where request.tenant_id = v_tenant_id
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = p_key
-       and request.created_at < now() - interval '24 hours';
+       and request.created_at < v_now - interval '24 hours';
     insert into tenancy.requests (tenant_id, idempotency_key, fingerprint)
-    values (v_tenant_id, p_key, p_fingerprint)
+    values (p_tenant_id, p_key, p_fingerprint)
         on conflict do nothing;
     if found then
         return query select 'fresh', null::smallint, null::text, null::text;
@@ -6719,7 +6772,7 @@ begin
     select request.*
       into v_request
       from tenancy.requests as request
-     where request.tenant_id = v_tenant_id
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = p_key;
     return query
         select case
@@ -6736,7 +6789,7 @@ exception
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) IS 'Takes an idempotency key of the current tenant for this transaction. State `fresh`: do the work, then call finish_request. `answered`: the recorded response follows. `in_progress`: another transaction holds the key. `another`: a different request used the key.';
+COMMENT ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) IS 'Takes an idempotency key of the tenant for this transaction. State `fresh`: do the work, then call finish_request. `answered`: the recorded response follows. `in_progress`: another transaction holds the key. `another`: a different request used the key.';
 
 CREATE FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) RETURNS void
     LANGUAGE sql SECURITY DEFINER
@@ -6765,9 +6818,12 @@ CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_it
     AS $$
     select (select count(*) from execution.channel_outbox as item where item.status = 'queued'),
            (select coalesce(sum(cardinality(job.item_ids)
-                                - (select count(*) from execution.channel_outbox as item where item.job_id = job.id)), 0)::bigint
+                                - (select count(*)
+                                     from execution.channel_outbox as item
+                                    where item.tenant_id = job.tenant_id
+                                      and item.job_id = job.id)), 0)::bigint
               from execution.job_queue as job
-                   join execution.campaign_runs as run on run.id = job.run_id
+                   join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
              where job.status in ('queued', 'locked', 'failed')
                and (run.scheduled_for is null or run.scheduled_for <= now())),
            (select count(*) from channels.channel_outbox as reply where reply.status in ('pending', 'sending')),
@@ -6787,56 +6843,54 @@ CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_it
            (select count(*) from jobs.job_runs as run where run.status = 'running' or run.retry_at is not null)
 $$;
 
-COMMENT ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) IS 'Counts the rows that an adoption would change, and the unfinished events and job runs.';
+COMMENT ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) IS 'Counts the rows of all tenants that an adoption would change, and the unfinished events and job runs.';
 
-CREATE FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if p_expires_at <= now() then
         raise exception 'the expiry lies in the past: %', p_expires_at using errcode = 'invalid_parameter_value';
     end if;
     insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash, expires_at)
-    values (p_id, v_tenant_id, p_name, p_role, p_hint, p_key_hash, p_expires_at);
+    values (p_id, p_tenant_id, p_name, p_role, p_hint, p_key_hash, p_expires_at);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'key.created', 'key:' || p_id, p_role);
+    values (p_tenant_id, p_actor, 'key.created', 'key:' || p_id, p_role);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) IS 'Stores the hash of a new API key for the current tenant. Raises an error if the expiry is in the past.';
+COMMENT ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) IS 'Stores the hash of a new API key of the tenant. Raises an error if the expiry is in the past.';
 
-CREATE FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, settings, sealed_secret)
-    values (p_id, v_tenant_id, p_workspace_id, p_name, p_provider, p_settings, p_sealed_secret);
+    values (p_id, p_tenant_id, p_workspace_id, p_name, p_provider, p_settings, p_sealed_secret);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'account.created', 'account:' || p_id, p_provider);
+    values (p_tenant_id, p_actor, 'account.created', 'account:' || p_id, p_provider);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Creates a provider account with a sealed secret in the current tenant.';
+COMMENT ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Creates a provider account of the tenant, with a sealed secret.';
 
-CREATE FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    insert into tenancy.tenants (id, name) values (p_id, p_name);
-    insert into tenancy.workspaces (id, tenant_id, name) values (p_workspace_id, p_id, 'default');
+    insert into tenancy.tenants (id, name) values (p_tenant_id, p_name);
+    insert into tenancy.workspaces (id, tenant_id, name) values (p_workspace_id, p_tenant_id, 'default');
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (p_id, p_actor, 'tenant.created', 'tenant:' || p_id);
+    values (p_tenant_id, p_actor, 'tenant.created', 'tenant:' || p_tenant_id);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) IS 'Creates a tenant with its workspace `default`. Only members of the owner role may call it, because a caller that can create tenants can act for all of them.';
+COMMENT ON FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) IS 'Creates a tenant with its workspace `default`. Only members of the owner role may call it, because a caller that can create tenants can act for all of them.';
 
 CREATE FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -6883,16 +6937,17 @@ $$;
 
 COMMENT ON FUNCTION tenancy.enrol(p_actor text) IS 'Begins the first epoch, if there is none. If several processes start at once, one of them does it.';
 
-CREATE FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) RETURNS void
+CREATE FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.requests as request
        set status = p_status,
            location = p_location,
            body = p_body
-     where request.tenant_id = tenancy.required_tenant_id()
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = p_key
        and request.status is null;
     if not found then
@@ -6901,7 +6956,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) IS 'Records the response of the request that this transaction began.';
+COMMENT ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) IS 'Records the response of the request that this transaction began.';
 
 CREATE FUNCTION tenancy.key_id_of(p_sealed bytea) RETURNS bytea
     LANGUAGE sql IMMUTABLE
@@ -6925,43 +6980,44 @@ $$;
 
 COMMENT ON FUNCTION tenancy.limit_idle_time(p_limit text) IS 'Limits idle time inside the current transaction, unless the login has its own limit. Functions that lock rows call it, so that the server ends the transaction of a client that hangs and blocks others.';
 
-CREATE FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
     v_zone constant text := coalesce(p_limits #>> '{hours,time_zone}', p_limits ->> 'time_zone');
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if not exists (select from pg_timezone_names where name = v_zone) and v_zone is not null then
         raise exception 'the database knows no time zone `%`', v_zone
             using errcode = 'invalid_parameter_value', hint = 'Write it like `Europe/Berlin`.';
     end if;
     update tenancy.provider_accounts
        set limits = p_limits
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
+    values (p_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
     update execution.job_queue as job
-       set run_after = now(),
+       set run_after = v_now,
            waits_for = null
-     where job.tenant_id = v_tenant_id
+     where job.tenant_id = p_tenant_id
        and job.status = 'queued'
        and job.waits_for in ('rate', 'daily', 'hours')
-       and job.run_after > now()
+       and job.run_after > v_now
        and job.run_id in (select run.id
                             from execution.campaign_runs as run
-                           where run.tenant_id = v_tenant_id
+                           where run.tenant_id = p_tenant_id
                              and p_id in (run.provider_account_id, run.failover_account_id));
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7042,39 +7098,48 @@ $$;
 
 COMMENT ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) IS 'Enables and forces row-level security on a table and creates its two policies: definer functions of the owner role pass, and other roles see rows of the current tenant. It fails on a table that has these policies.';
 
-CREATE FUNCTION tenancy.prune_requests(p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := now();
     v_removed bigint;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if p_limit is null or p_limit < 1 then
         raise exception 'the limit must be at least one' using errcode = 'invalid_parameter_value';
     end if;
     delete from tenancy.requests as request
-     using (select old.tenant_id, old.idempotency_key
+     using (select old.idempotency_key
               from tenancy.requests as old
-             where old.created_at < now() - interval '24 hours'
+             where old.tenant_id = p_tenant_id
+               and old.created_at < v_now - interval '24 hours'
              order by old.created_at
              limit p_limit
                for update skip locked) as old
-     where request.tenant_id = old.tenant_id
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = old.idempotency_key;
     get diagnostics v_removed = row_count;
     return v_removed;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.prune_requests(p_limit integer) IS 'Deletes up to p_limit requests that are older than a day. It skips locked rows; the next call deletes those.';
+COMMENT ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) IS 'Deletes up to p_limit requests of the tenant that are older than a day. It skips locked rows; the next call deletes those.';
+
+CREATE FUNCTION tenancy.system_tenant_id() RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN '00000000-0000-0000-0000-000000000001'::uuid;
+
+COMMENT ON FUNCTION tenancy.system_tenant_id() IS 'Returns the id of tenant `system`, which owns the rows that belong to no customer. It has no API keys, is not listed, and cannot be removed.';
 
 CREATE FUNCTION tenancy.publishing_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END;
+    RETURN COALESCE(CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END, tenancy.system_tenant_id());
 
-COMMENT ON FUNCTION tenancy.publishing_tenant_id() IS 'Returns the tenant of an event that this session publishes. A login with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
+COMMENT ON FUNCTION tenancy.publishing_tenant_id() IS 'Returns the tenant of an event that this session publishes: the system tenant, if the session names none. A login with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
 
-CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
+CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -7086,8 +7151,11 @@ begin
                (select own.mark from tenancy.process_marks as own where own.witness_id = p_witness_id),
                p_epoch_id is null or exists (select from tenancy.epochs as known where known.id = p_epoch_id),
                not exists (select
-                             from unnest(p_reservation_ids) as wanted (id)
-                            where not exists (select from execution.channel_outbox as item where item.id = wanted.id)),
+                             from unnest(p_reservation_tenant_ids, p_reservation_ids) as wanted (tenant_id, id)
+                            where not exists (select
+                                                from execution.channel_outbox as item
+                                               where item.tenant_id = wanted.tenant_id
+                                                 and item.id = wanted.id)),
                array(select other.process
                        from tenancy.process_marks as other
                       where other.epoch_id = epoch.id
@@ -7106,7 +7174,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
+COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
 
 CREATE FUNCTION tenancy.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -7136,6 +7204,21 @@ $$;
 
 COMMENT ON FUNCTION tenancy.refuse_other_master_key() IS 'Trigger function: refuses a secret that is sealed under another key than the registered one, so that a process still running with the old key cannot store a secret that other processes cannot open.';
 
+CREATE FUNCTION tenancy.refuse_removal_with_events() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if exists (select from m10_recovery.outbox as event where event.tenant_id = old.id) then
+        raise exception 'tenant % has events', old.id
+            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return old;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.refuse_removal_with_events() IS 'Trigger function: refuses to remove a tenant that has events. It stands in for a foreign key of the outbox.';
+
 CREATE FUNCTION tenancy.register_master_key(p_sealed_check bytea) RETURNS bytea
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7155,26 +7238,25 @@ $$;
 
 COMMENT ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) IS 'Registers a master key if none is registered, and returns the check value of the registered key.';
 
-CREATE FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     delete from tenancy.provider_accounts
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'account.removed', 'account:' || p_id);
+    values (p_tenant_id, p_actor, 'account.removed', 'account:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) IS 'Removes an account of the current tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes an account of the tenant. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7188,8 +7270,8 @@ begin
     insert into tenancy.master_key (sealed_check)
     values (p_sealed_check)
     on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
-    insert into tenancy.audit_log (actor, action, subject)
-    values (p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
 end
 $$;
 
@@ -7232,6 +7314,29 @@ end
 $$;
 
 COMMENT ON FUNCTION tenancy.require_sending_allowed() IS 'Trigger function: refuses reservations on a restored copy, for every client. If `app.fence` is set, it also refuses reservations of a process that has not compared the current epoch and timeline with its witness.';
+
+CREATE FUNCTION tenancy.require_tenant(p_tenant_id uuid) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.current_tenant_id();
+begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    elsif v_tenant_id = p_tenant_id then
+        return;
+    elsif v_tenant_id is not null then
+        raise exception 'p_tenant_id is not the tenant of this transaction' using errcode = 'insufficient_privilege';
+    elsif not (pg_has_role(session_user, 'postrider_worker', 'member')
+               or pg_has_role(session_user, 'postrider_owner', 'member')) then
+        -- Raises the error that explains how to set a tenant.
+        perform tenancy.required_tenant_id();
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) IS 'Refuses a tenant other than that of the transaction. Without a tenant in the transaction, members of postrider_worker and postrider_owner may act for any. Entry functions call it with their first argument.';
 
 CREATE FUNCTION tenancy.required_tenant_id() RETURNS uuid
     LANGUAGE plpgsql STABLE
@@ -7294,27 +7399,28 @@ $$;
 
 COMMENT ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) IS 'Replaces sealed values by newly sealed ones, where the old ones are still present, and returns their number. The plain secrets are the same, so `secret_set_at` stays. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.api_keys
-       set revoked_at = now()
-     where tenant_id = v_tenant_id
+       set revoked_at = v_now
+     where tenant_id = p_tenant_id
        and id = p_id
        and revoked_at is null;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (v_tenant_id, p_actor, 'key.revoked', 'key:' || p_id);
+        values (p_tenant_id, p_actor, 'key.revoked', 'key:' || p_id);
     end if;
-    return exists (select from tenancy.api_keys where tenant_id = v_tenant_id and id = p_id);
+    return exists (select from tenancy.api_keys where tenant_id = p_tenant_id and id = p_id);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) IS 'Revokes an API key of the current tenant. Returns whether the key exists; revoking it again changes nothing.';
+COMMENT ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Revokes an API key of the tenant. Returns whether the key exists; revoking it again changes nothing.';
 
 CREATE FUNCTION tenancy.rotate_context_key(p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7324,34 +7430,36 @@ begin
     perform tenancy.add_context_key();
     delete from tenancy.context_keys
      where id not in (select newest.id from tenancy.context_keys as newest order by newest.id desc limit 2);
-    insert into tenancy.audit_log (actor, action, subject) values (p_actor, 'context_key.rotated', 'installation');
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, 'context_key.rotated', 'installation');
 end
 $$;
 
 COMMENT ON FUNCTION tenancy.rotate_context_key(p_actor text) IS 'Adds a context key and removes all but the newest two, so signatures under the previous key stay valid until the next rotation. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.provider_accounts
        set sealed_secret = p_sealed_secret,
-           updated_at = now()
-     where tenant_id = v_tenant_id
+           updated_at = v_now
+     where tenant_id = p_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
+    values (p_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the current tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the tenant. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.sealed_keys() RETURNS TABLE(key_id bytea, number bigint, tenant_id uuid, id uuid, sealed_secret bytea)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -7467,6 +7575,20 @@ $$;
 
 COMMENT ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) IS 'Records that the database lacks something that a process saw committed. From then on no process sends before the database is adopted.';
 
+CREATE FUNCTION tenancy.tenants_with_old_requests() RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select
+                     from tenancy.requests as request
+                    where request.tenant_id = tenant.id
+                      and request.created_at < now() - interval '24 hours')
+$$;
+
+COMMENT ON FUNCTION tenancy.tenants_with_old_requests() IS 'Returns the tenants that have requests older than a day. Retention calls prune_requests for each of them.';
+
 CREATE TABLE channels.channel_executors (
     id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -7543,6 +7665,27 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze
 ALTER TABLE ONLY channels.channel_outbox FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE channels.channel_outbox IS 'Replies to messages, at most one per message, delivered at least once. `next_attempt_at` alone decides when a reply may be tried.';
+
+CREATE TABLE events.outbox_deliveries (
+    tenant_id uuid NOT NULL,
+    event_id bigint NOT NULL,
+    sink text NOT NULL,
+    delivered_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+ALTER TABLE ONLY events.outbox_deliveries FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE events.outbox_deliveries IS 'Sinks that already have an event, written only when another sink of the same event failed, so that the retry skips them. Losing a row costs a repeated delivery, nothing more.';
+
+CREATE TABLE events.sink_sets (
+    generation bigint NOT NULL,
+    sinks jsonb NOT NULL,
+    registered_at timestamp with time zone DEFAULT now() NOT NULL,
+    registered_by text NOT NULL,
+    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
+);
+
+COMMENT ON TABLE events.sink_sets IS 'Sets of sinks that relays deliver to; the one with the highest generation is registered. A sink has a name, a kind, a target that identifies its destination without its secrets, and the patterns of the events that it receives.';
 
 CREATE TABLE execution.account_states (
     tenant_id uuid NOT NULL,
@@ -8064,21 +8207,13 @@ CREATE TABLE m10_recovery.outbox (
     claimed_at timestamp with time zone,
     claimed_by text,
     last_error text,
-    tenant_id uuid
+    tenant_id uuid DEFAULT '00000000-0000-0000-0000-000000000001'::uuid NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
 
 ALTER TABLE ONLY m10_recovery.outbox FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE m10_recovery.outbox IS 'Published domain events. An event is pending, claimed (for five minutes, by `claimed_by`) or processed. A processed event never changes, and an event that is not processed cannot be removed.';
-
-CREATE TABLE m10_recovery.outbox_deliveries (
-    event_id bigint NOT NULL,
-    sink text NOT NULL,
-    delivered_at timestamp with time zone DEFAULT now() NOT NULL
-);
-
-COMMENT ON TABLE m10_recovery.outbox_deliveries IS 'Sinks that already have an event, written only when another sink of the same event failed, so that the retry skips them. Losing a row costs a repeated delivery, nothing more.';
 
 ALTER TABLE m10_recovery.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME m10_recovery.outbox_id_seq
@@ -8119,6 +8254,7 @@ CREATE TABLE tenancy.api_keys (
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
     last_used_at timestamp with time zone,
+    CONSTRAINT api_keys_are_not_the_systems CHECK ((tenant_id <> '00000000-0000-0000-0000-000000000001'::uuid)),
     CONSTRAINT api_keys_hash_is_sha256 CHECK ((octet_length(key_hash) = 32)),
     CONSTRAINT api_keys_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
@@ -8130,7 +8266,7 @@ COMMENT ON TABLE tenancy.api_keys IS 'API keys of tenants. Only the SHA-256 of a
 
 CREATE TABLE tenancy.audit_log (
     id bigint NOT NULL,
-    tenant_id uuid,
+    tenant_id uuid NOT NULL,
     at timestamp with time zone DEFAULT now() NOT NULL,
     actor text NOT NULL,
     action text NOT NULL,
@@ -8171,6 +8307,33 @@ ALTER TABLE tenancy.context_keys ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE tenancy.epochs (
+    number integer NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    installation_id uuid NOT NULL,
+    cause text NOT NULL,
+    system_identifier text NOT NULL,
+    database_oid bigint NOT NULL,
+    database_name text NOT NULL,
+    table_oid bigint NOT NULL,
+    timeline integer,
+    began_at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    copied_after timestamp with time zone,
+    items_in_doubt bigint DEFAULT 0 NOT NULL,
+    replies_in_doubt bigint DEFAULT 0 NOT NULL,
+    firings_skipped bigint DEFAULT 0 NOT NULL,
+    campaigns_stopped bigint DEFAULT 0 NOT NULL,
+    suspected_at timestamp with time zone,
+    suspicion text,
+    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
+    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
+    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
+);
+
+COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
 
 CREATE TABLE tenancy.master_key (
     is_the_only_row boolean DEFAULT true NOT NULL,
@@ -8243,7 +8406,7 @@ CREATE TABLE tenancy.tenants (
 
 ALTER TABLE ONLY tenancy.tenants FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE tenancy.tenants IS 'The tenants of this installation. Every row of a tenant table belongs to one of them.';
+COMMENT ON TABLE tenancy.tenants IS 'The tenants of this installation. Every row of a tenant table belongs to one of them. Tenant `system` owns the rows that belong to no customer, such as events that were published without a tenant.';
 
 CREATE TABLE tenancy.workspaces (
     id uuid NOT NULL,
@@ -8283,6 +8446,9 @@ ALTER TABLE ONLY channels.channel_outbox
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY events.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (tenant_id, event_id, sink);
 
 ALTER TABLE ONLY events.sink_sets
     ADD CONSTRAINT sink_sets_pkey PRIMARY KEY (generation);
@@ -8404,8 +8570,8 @@ ALTER TABLE ONLY jobs.sync_errors
 ALTER TABLE ONLY jobs.sync_errors
     ADD CONSTRAINT sync_errors_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY m10_recovery.outbox_deliveries
-    ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (event_id, sink);
+ALTER TABLE ONLY m10_recovery.outbox
+    ADD CONSTRAINT outbox_one_row_per_tenant_and_id UNIQUE (tenant_id, id);
 
 ALTER TABLE ONLY m10_recovery.outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (id);
@@ -8414,13 +8580,13 @@ ALTER TABLE ONLY postrider.sources
     ADD CONSTRAINT sources_pkey PRIMARY KEY (path);
 
 ALTER TABLE ONLY tenancy.api_keys
-    ADD CONSTRAINT api_keys_one_row_per_key UNIQUE (key_hash, tenant_id);
+    ADD CONSTRAINT api_keys_one_row_per_key UNIQUE (tenant_id, key_hash);
 
 ALTER TABLE ONLY tenancy.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY tenancy.audit_log
-    ADD CONSTRAINT audit_log_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT audit_log_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY tenancy.context_keys
     ADD CONSTRAINT context_keys_pkey PRIMARY KEY (id);
@@ -8576,19 +8742,15 @@ CREATE UNIQUE INDEX unique_alert_instance ON jobs.alert_instances USING btree (t
 
 CREATE UNIQUE INDEX unique_decision_card ON jobs.decision_cards USING btree (tenant_id, alert_instance_id, metric_code, period_start) NULLS NOT DISTINCT WHERE (status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text]));
 
-CREATE INDEX outbox_by_tenant ON m10_recovery.outbox USING btree (tenant_id, id) WHERE (tenant_id IS NOT NULL);
-
 CREATE INDEX outbox_failed_before ON m10_recovery.outbox USING btree (retry_count, id) WHERE ((processed_at IS NULL) AND (retry_count > 0));
 
 CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(process_after, '-infinity'::timestamp with time zone), id) WHERE (processed_at IS NULL);
 
-CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (subject, id);
-
-CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id);
+CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (tenant_id, subject, id);
 
 CREATE INDEX provider_accounts_by_id ON tenancy.provider_accounts USING btree (id);
 
-CREATE INDEX requests_by_age ON tenancy.requests USING btree (created_at);
+CREATE INDEX requests_by_age ON tenancy.requests USING btree (tenant_id, created_at);
 
 CREATE TRIGGER channel_executors_are_sealed_under_one_key BEFORE INSERT ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
@@ -8710,6 +8872,8 @@ CREATE TRIGGER outbox_events_are_facts BEFORE UPDATE OF id, aggregate_type, aggr
 
 CREATE TRIGGER outbox_events_begin_well BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN (((new.aggregate_type = ''::text) OR (new.aggregate_id = ''::text) OR (new.event_type = ''::text) OR (new.retry_count < 0) OR ((new.claimed_at IS NULL) <> (new.claimed_by IS NULL)))) EXECUTE FUNCTION tenancy.refuse_change('an event has its three names, counts from zero, and a claim has a holder');
 
+CREATE TRIGGER outbox_events_belong_to_a_tenant BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN ((new.tenant_id <> '00000000-0000-0000-0000-000000000001'::uuid)) EXECUTE FUNCTION events.require_tenant_of_event();
+
 CREATE TRIGGER outbox_is_never_emptied BEFORE TRUNCATE ON m10_recovery.outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('events are removed by prune_outbox, once processed');
 
 CREATE TRIGGER outbox_nothing_accepted_is_lost BEFORE DELETE ON m10_recovery.outbox FOR EACH ROW WHEN ((old.processed_at IS NULL)) EXECUTE FUNCTION tenancy.refuse_change('an event that is not processed cannot be removed');
@@ -8740,6 +8904,12 @@ CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant
 
 CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('what was answered stays as it was said');
 
+CREATE TRIGGER tenants_are_never_emptied BEFORE TRUNCATE ON tenancy.tenants FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
+
+CREATE TRIGGER tenants_keep_the_system_tenant BEFORE DELETE OR UPDATE ON tenancy.tenants FOR EACH ROW WHEN ((old.id = '00000000-0000-0000-0000-000000000001'::uuid)) EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
+
+CREATE TRIGGER tenants_with_events_stay BEFORE DELETE ON tenancy.tenants FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_removal_with_events();
+
 ALTER TABLE ONLY channels.channel_executors
     ADD CONSTRAINT channel_executors_are_of_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
 
@@ -8760,6 +8930,9 @@ ALTER TABLE ONLY channels.channel_outbox
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY events.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_belong_to_an_event FOREIGN KEY (tenant_id, event_id) REFERENCES m10_recovery.outbox(tenant_id, id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY execution.account_states
     ADD CONSTRAINT account_states_belong_to_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
@@ -8848,12 +9021,6 @@ ALTER TABLE ONLY jobs.schedules
 ALTER TABLE ONLY jobs.sync_errors
     ADD CONSTRAINT sync_errors_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
-ALTER TABLE ONLY m10_recovery.outbox_deliveries
-    ADD CONSTRAINT outbox_deliveries_event_id_fkey FOREIGN KEY (event_id) REFERENCES m10_recovery.outbox(id) ON DELETE CASCADE;
-
-ALTER TABLE ONLY m10_recovery.outbox
-    ADD CONSTRAINT outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
-
 ALTER TABLE ONLY tenancy.api_keys
     ADD CONSTRAINT api_keys_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
@@ -8895,6 +9062,12 @@ CREATE POLICY tenant_sees_its_own ON channels.channel_links FOR SELECT TO postri
 CREATE POLICY tenant_sees_its_own ON channels.channel_messages FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON channels.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+ALTER TABLE events.outbox_deliveries ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON events.outbox_deliveries TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY tenant_sees_its_own ON events.outbox_deliveries FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 ALTER TABLE execution.account_states ENABLE ROW LEVEL SECURITY;
 
@@ -9185,16 +9358,44 @@ GRANT ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) TO postrid
 REVOKE ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) TO postrider_app;
 
-GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
-GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
+REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.contract_violations() FROM PUBLIC;
+GRANT ALL ON FUNCTION events.contract_violations() TO postrider_app;
+GRANT ALL ON FUNCTION events.contract_violations() TO postrider_worker;
+GRANT ALL ON FUNCTION events.contract_violations() TO postrider_read;
+
+REVOKE ALL ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.outbox_backlog(p_stuck_after integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.outbox_backlog(p_stuck_after integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION events.require_tenant_of_event() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION events.tenants_with_events() FROM PUBLIC;
+GRANT ALL ON FUNCTION events.tenants_with_events() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
 
@@ -9580,42 +9781,13 @@ GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp w
 REVOKE ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) TO postrider_app;
-
 REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.contract_violations() FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_app;
-GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_worker;
-GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_read;
-
-REVOKE ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_app;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_worker;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_publish;
-
-REVOKE ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) TO postrider_app;
@@ -9639,13 +9811,15 @@ REVOKE ALL ON FUNCTION tenancy.acts_for_server() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.add_context_key() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) TO postrider_worker;
@@ -9655,28 +9829,28 @@ GRANT ALL ON FUNCTION tenancy.context_key() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.enrol(p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.enrol(p_actor text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.key_id_of(p_sealed bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.limit_idle_time(p_limit text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) TO postrider_worker;
@@ -9694,29 +9868,38 @@ REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.prune_requests(p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.prune_requests(p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.system_tenant_id() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_read;
 
 REVOKE ALL ON FUNCTION tenancy.publishing_tenant_id() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_other_master_key() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tenancy.refuse_removal_with_events() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.require_durable_commit() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.require_sending_allowed() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.required_tenant_id() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_app;
@@ -9725,13 +9908,13 @@ GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_read;
 
 REVOKE ALL ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.rotate_context_key(p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.sealed_keys() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.sealed_keys() TO postrider_worker;
@@ -9747,6 +9930,9 @@ REVOKE ALL ON FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid
 
 REVOKE ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.tenants_with_old_requests() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.tenants_with_old_requests() TO postrider_worker;
 
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_app;
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_worker;
@@ -9791,6 +9977,9 @@ GRANT SELECT ON TABLE channels.channel_links TO postrider_read;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_app;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_worker;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_read;
+
+GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
+GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
 
 GRANT SELECT ON TABLE execution.account_states TO postrider_app;
 GRANT SELECT ON TABLE execution.account_states TO postrider_worker;
