@@ -7,7 +7,7 @@ COMMENT ON SCHEMA channels IS 'Chat: messages, links of senders, executors and r
 
 CREATE SCHEMA events;
 
-COMMENT ON SCHEMA events IS 'Domain events: the sinks of the relay, deliveries, and the functions of the relay and of operators.';
+COMMENT ON SCHEMA events IS 'Domain events: the sinks of the relay, and the functions that claim and complete events under them.';
 
 CREATE SCHEMA execution;
 
@@ -19,7 +19,7 @@ COMMENT ON SCHEMA jobs IS 'Scheduled jobs: functions, schedules, job runs, dead 
 
 CREATE SCHEMA m10_recovery;
 
-COMMENT ON SCHEMA m10_recovery IS 'Domain events: the table and the three functions of the M10 contract, and nothing else.';
+COMMENT ON SCHEMA m10_recovery IS 'Domain events: the outbox and the functions of the M10 contract.';
 
 CREATE SCHEMA postrider;
 
@@ -29,129 +29,23 @@ CREATE SCHEMA tenancy;
 
 COMMENT ON SCHEMA tenancy IS 'Tenants, workspaces, API keys, provider accounts, the audit log, answered requests, and the installation itself.';
 
-CREATE TABLE channels.channel_messages (
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    tenant_id uuid NOT NULL,
-    account_id uuid NOT NULL,
-    provider text NOT NULL,
-    provider_message_id text NOT NULL,
-    sender_id text NOT NULL,
-    recipient_id text NOT NULL,
-    thread text,
-    text text NOT NULL,
-    status text DEFAULT 'accepted'::text NOT NULL,
-    user_id text,
-    role text,
-    reply jsonb,
-    last_error text,
-    correlation_id uuid NOT NULL,
-    deliveries integer DEFAULT 1 NOT NULL,
-    executions integer DEFAULT 0 NOT NULL,
-    is_executing boolean DEFAULT false NOT NULL,
-    leased_until timestamp with time zone,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT channel_messages_executions_are_leased CHECK (((NOT is_executing) OR (leased_until IS NOT NULL))),
-    CONSTRAINT channel_messages_names_are_given CHECK (((btrim(provider_message_id) <> ''::text) AND (octet_length(provider_message_id) <= 512) AND (btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(recipient_id) <> ''::text) AND (octet_length(recipient_id) <= 255) AND (octet_length(thread) <= 512))),
-    CONSTRAINT channel_messages_only_failures_keep_a_reply CHECK (((reply IS NULL) OR (status = 'dispatch_failed'::text))),
-    CONSTRAINT channel_messages_only_open_ones_are_leased CHECK (((leased_until IS NULL) OR (status = ANY (ARRAY['accepted'::text, 'dispatch_failed'::text])))),
-    CONSTRAINT channel_messages_status_check CHECK ((status = ANY (ARRAY['accepted'::text, 'executed'::text, 'denied_unlinked'::text, 'denied_rbac'::text, 'denied_sentinel'::text, 'dispatch_failed'::text]))),
-    CONSTRAINT channel_messages_text_is_bounded CHECK ((octet_length(text) <= 65536))
-)
-WITH (fillfactor='70');
-
-ALTER TABLE ONLY channels.channel_messages FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE channels.channel_messages IS 'Messages that providers delivered, one row per provider message id. A message is executed if and only if its reply is in channels.channel_outbox. A reply that could not be enqueued is kept in `reply`.';
-
-CREATE FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) RETURNS TABLE(verdict text, execution integer, user_id text, role text)
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_link     channels.channel_links;
-    v_required text;
-    v_status   text;
-    v_reason   text;
-begin
-    select executor.required_role
-      into v_required
-      from channels.channel_executors as executor
-     where executor.tenant_id = p_message.tenant_id
-       and (executor.account_id = p_message.account_id or executor.account_id is null)
-     order by executor.account_id nulls last
-     limit 1;
-    if not found then
-        raise exception 'nothing executes the messages of this account'
-            using errcode = 'no_data_found',
-                  hint = 'Say what does: PUT /api/v2/channels/executors, or `postrider channels executor`.';
-    end if;
-    select link.*
-      into v_link
-      from channels.channel_links as link
-     where link.tenant_id = p_message.tenant_id
-       and link.account_id = p_message.account_id
-       and link.sender_id = p_message.sender_id;
-    if not found then
-        v_status := 'denied_unlinked';
-        v_reason := 'nobody is linked to this sender';
-    elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
-          < array_position(array['viewer', 'operator', 'admin'], v_required) then
-        v_status := 'denied_rbac';
-        v_reason := format('%s is %s, and it takes %s', v_link.user_id, v_link.role, v_required);
-    end if;
-    if v_status is not null then
-        update channels.channel_messages as message
-           set status = v_status,
-               user_id = v_link.user_id,
-               role = v_link.role,
-               last_error = v_reason,
-               is_executing = false,
-               leased_until = null,
-               updated_at = now()
-         where message.id = p_message.id;
-        return query select 'denied'::text, p_message.executions, v_link.user_id, v_link.role;
-        return;
-    end if;
-    return query
-        update channels.channel_messages as message
-           set executions = message.executions + 1,
-               is_executing = true,
-               leased_until = now() + p_lease,
-               user_id = v_link.user_id,
-               role = v_link.role,
-               updated_at = now()
-         where message.id = p_message.id
-        returning 'execute'::text, message.executions, message.user_id, message.role;
-end
-$$;
-
-COMMENT ON FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) IS 'Decides whether the sender may have the message executed, and if so leases the message to a new execution. Returns the verdict `execute` or `denied`.';
-
-CREATE FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) RETURNS TABLE(id uuid, tenant_id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone)
-    LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) RETURNS TABLE(tenant_id uuid, account_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
     SET enable_incremental_sort TO 'off'
     AS $$
 declare
-    v_nobody  constant uuid := '00000000-0000-0000-0000-000000000000';
-    v_tenant  uuid := coalesce(p_after_tenant, v_nobody);
-    v_account uuid := coalesce(p_after_account, v_nobody);
-    -- The claim goes around all accounts once.
+    v_nil     constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_now     constant timestamptz := now();
+    v_tenant  uuid := coalesce(p_after_tenant, v_nil);
+    v_account uuid := coalesce(p_after_account, v_nil);
+    -- The walk goes around all accounts once.
     v_is_second_round boolean := p_after_tenant is null;
-    v_room    integer;
     v_left    integer := p_limit;
-    v_found   uuid[];
-    v_ids     uuid[] := '{}';
 begin
-    if coalesce(btrim(p_worker), '') = '' then
-        raise exception 'a dispatcher must name itself to claim replies' using errcode = 'invalid_parameter_value';
-    end if;
     while v_left > 0 loop
         select reply.tenant_id, reply.account_id
           into v_tenant, v_account
@@ -163,50 +57,167 @@ begin
         if not found then
             exit when v_is_second_round;
             v_is_second_round := true;
-            v_tenant := v_nobody;
-            v_account := v_nobody;
+            v_tenant := v_nil;
+            v_account := v_nil;
             continue;
         end if;
         exit when v_is_second_round and p_after_tenant is not null
               and (v_tenant, v_account) > (p_after_tenant, p_after_account);
-        v_room := least(coalesce(p_rooms[array_position(p_accounts, v_account)], p_room), v_left);
-        continue when v_room < 1;
-        v_found := array(
+        continue when exists (select
+                                from unnest(p_full_tenants, p_full_accounts) as filled (tenant_id, account_id)
+                               where filled.tenant_id = v_tenant
+                                 and filled.account_id = v_account);
+        perform
+           from channels.channel_outbox as reply
+          where reply.status in ('pending', 'sending')
+            and reply.status = 'pending'
+            and reply.tenant_id = v_tenant
+            and reply.account_id = v_account
+            and reply.next_attempt_at <= v_now
+          order by reply.next_attempt_at, reply.id
+          limit 1;
+        continue when not found;
+        tenant_id := v_tenant;
+        account_id := v_account;
+        return next;
+        v_left := v_left - 1;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) IS 'Chooses up to p_limit accounts of all tenants that have due replies, without locking anything. The walk starts after the given account, goes around once, and skips the accounts in p_full_tenants and p_full_accounts. It finds accounts one by one in the index, so one backlog does not slow down the choice.';
+
+CREATE FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) RETURNS TABLE(verdict text, execution integer, user_id text, role text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now      constant timestamptz := now();
+    v_link     channels.channel_links;
+    v_required text;
+    v_status   text;
+    v_reason   text;
+begin
+    select executor.required_role
+      into v_required
+      from channels.channel_executors as executor
+     where executor.tenant_id = p_tenant_id
+       and (executor.account_id = p_account_id or executor.account_id is null)
+     order by executor.account_id nulls last
+     limit 1;
+    if not found then
+        raise exception 'nothing executes the messages of this account'
+            using errcode = 'no_data_found',
+                  hint = 'Say what does: PUT /api/v2/channels/executors, or `postrider channels executor`.';
+    end if;
+    select link.*
+      into v_link
+      from channels.channel_links as link
+     where link.tenant_id = p_tenant_id
+       and link.account_id = p_account_id
+       and link.sender_id = p_sender_id;
+    if not found then
+        v_status := 'denied_unlinked';
+        v_reason := 'nobody is linked to this sender';
+    elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
+          < array_position(array['viewer', 'operator', 'admin'], v_required) then
+        v_status := 'denied_rbac';
+        v_reason := format('%s is %s, and it takes %s', v_link.user_id, v_link.role, v_required);
+    end if;
+    if v_status is not null then
+        return query
+            update channels.channel_messages as message
+               set status = v_status,
+                   user_id = v_link.user_id,
+                   role = v_link.role,
+                   last_error = v_reason,
+                   is_executing = false,
+                   leased_until = null,
+                   updated_at = v_now
+             where message.tenant_id = p_tenant_id
+               and message.id = p_message_id
+            returning 'denied'::text, message.executions, message.user_id, message.role;
+        return;
+    end if;
+    return query
+        update channels.channel_messages as message
+           set executions = message.executions + 1,
+               is_executing = true,
+               leased_until = v_now + p_lease,
+               user_id = v_link.user_id,
+               role = v_link.role,
+               updated_at = v_now
+         where message.tenant_id = p_tenant_id
+           and message.id = p_message_id
+        returning 'execute'::text, message.executions, message.user_id, message.role;
+end
+$$;
+
+COMMENT ON FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) IS 'Decides whether the sender may have the message executed, and if so leases the message to a new execution. Returns the verdict `execute` or `denied`.';
+
+CREATE FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) RETURNS TABLE(id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_incremental_sort TO 'off'
+    AS $$
+declare
+    v_now     constant timestamptz := now();
+    v_left    integer := p_limit;
+    v_version timestamptz;
+    v_ids     uuid[];
+    v_id      uuid;
+begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    end if;
+    if coalesce(btrim(p_worker), '') = '' then
+        raise exception 'p_worker must not be empty' using errcode = 'invalid_parameter_value';
+    end if;
+    for v_at in 1..coalesce(cardinality(p_accounts), 0) loop
+        exit when v_left < 1;
+        continue when p_capacities[v_at] < 1;
+        v_ids := array(
             select reply.id
               from channels.channel_outbox as reply
              where reply.status in ('pending', 'sending')
                and reply.status = 'pending'
-               and reply.tenant_id = v_tenant
-               and reply.account_id = v_account
-               and reply.next_attempt_at <= now()
+               and reply.tenant_id = p_tenant_id
+               and reply.account_id = p_accounts[v_at]
+               and reply.next_attempt_at <= v_now
              order by reply.next_attempt_at, reply.id
-             limit v_room
+             limit least(p_capacities[v_at], v_left)
                for update skip locked);
-        v_ids := v_ids || v_found;
-        v_left := v_left - cardinality(v_found);
+        continue when v_ids = '{}';
+        v_left := v_left - cardinality(v_ids);
+        v_version := (select account.updated_at
+                        from tenancy.provider_accounts as account
+                       where account.tenant_id = p_tenant_id
+                         and account.id = p_accounts[v_at]);
+        -- One by one: for a list of ids Postgres might read all replies of the tenant, when it takes them to be few.
+        foreach v_id in array v_ids loop
+            return query
+                update channels.channel_outbox as reply
+                   set status = 'sending',
+                       locked_at = v_now,
+                       locked_by = p_worker,
+                       claims = reply.claims + 1,
+                       updated_at = v_now
+                 where reply.tenant_id = p_tenant_id
+                   and reply.id = v_id
+                returning reply.id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
+                          reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
+                          reply.provider_message_id, reply.correlation_id, reply.created_at, v_version;
+        end loop;
     end loop;
-    if v_ids = '{}' then
-        return;
-    end if;
-    return query
-        update channels.channel_outbox as reply
-           set status = 'sending',
-               locked_at = now(),
-               locked_by = p_worker,
-               claims = reply.claims + 1,
-               updated_at = now()
-         where reply.id = any (v_ids)
-        returning reply.id, reply.tenant_id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
-                  reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
-                  reply.provider_message_id, reply.correlation_id, reply.created_at,
-                  (select account.updated_at from tenancy.provider_accounts as account
-                    where account.tenant_id = reply.tenant_id and account.id = reply.account_id);
 end
 $$;
 
-COMMENT ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) IS 'Claims up to p_limit due replies, starting after the given account and going around once. Each account yields at most its entry in p_rooms, or p_room if it has none. Accounts are found one by one in the index, so one backlog does not slow down the claims of others.';
+COMMENT ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) IS 'Claims up to p_limit due replies of a tenant, account by account in the given order, the longest due first. Each account yields at most its entry in p_capacities. Replies that another dispatcher is claiming are skipped.';
 
-CREATE FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) RETURNS TABLE(message_id uuid, tenant_id uuid, account_id uuid, provider text, sender_id text, recipient_id text, thread text, text text, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+CREATE FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) RETURNS TABLE(message_id uuid, account_id uuid, provider text, sender_id text, recipient_id text, thread text, text text, verdict text, execution integer, user_id text, role text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -214,69 +225,78 @@ CREATE FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease inte
     SET enable_sort TO 'off'
     AS $$
 declare
+    v_now     constant timestamptz := now();
     v_message channels.channel_messages;
 begin
     for v_message in
         select message.*
           from channels.channel_messages as message
-         where message.leased_until < now()
+         where message.tenant_id = p_tenant_id
+           and message.leased_until < v_now
            and message.reply is null
          order by message.leased_until
          limit p_limit
            for update skip locked
     loop
         if not exists (select from tenancy.provider_accounts as account
-                        where account.tenant_id = v_message.tenant_id and account.id = v_message.account_id) then
+                        where account.tenant_id = p_tenant_id and account.id = v_message.account_id) then
             update channels.channel_messages as message
                set status = 'dispatch_failed',
                    last_error = 'its account was removed',
                    is_executing = false,
                    leased_until = null,
-                   updated_at = now()
-             where message.id = v_message.id;
+                   updated_at = v_now
+             where message.tenant_id = p_tenant_id
+               and message.id = v_message.id;
             continue;
         end if;
         -- A message of an account without an executor waits until there is one.
         if not exists (select from channels.channel_executors as executor
-                        where executor.tenant_id = v_message.tenant_id
+                        where executor.tenant_id = p_tenant_id
                           and (executor.account_id = v_message.account_id or executor.account_id is null)) then
             update channels.channel_messages as message
                set is_executing = false,
-                   leased_until = now() + interval '1 minute'
-             where message.id = v_message.id;
+                   leased_until = v_now + interval '1 minute'
+             where message.tenant_id = p_tenant_id
+               and message.id = v_message.id;
             continue;
         end if;
         return query
-            select v_message.id, v_message.tenant_id, v_message.account_id, v_message.provider, v_message.sender_id,
-                   v_message.recipient_id, v_message.thread, v_message.text, admitted.verdict, admitted.execution,
-                   admitted.user_id, admitted.role, v_message.correlation_id
-              from channels.admit_message(v_message, p_lease) as admitted;
+            select v_message.id, v_message.account_id, v_message.provider, v_message.sender_id, v_message.recipient_id,
+                   v_message.thread, v_message.text, admitted.verdict, admitted.execution, admitted.user_id,
+                   admitted.role, v_message.correlation_id
+              from channels.admit_message(p_tenant_id, v_message.id, v_message.account_id, v_message.sender_id, p_lease)
+                   as admitted;
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) IS 'Takes up to p_limit messages whose execution lease has expired, because the process that executed them is gone. Returns the same verdicts as admit_message.';
+COMMENT ON FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) IS 'Takes up to p_limit messages of a tenant whose execution lease has expired, because the process that executed them is gone. Returns the same verdicts as admit_message.';
 
-CREATE FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) RETURNS boolean
+CREATE FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_messages as message
        set status = 'denied_sentinel',
            last_error = left(p_reason, 1000),
            is_executing = false,
            leased_until = null,
            updated_at = now()
-     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id
+       and message.executions = p_execution
+       and message.status in ('accepted', 'dispatch_failed');
     return found;
 end
 $$;
 
-COMMENT ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) IS 'Ends a message that the sentinel refused. Returns false if this execution does not hold the message any more.';
+COMMENT ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) IS 'Ends a message that the sentinel refused. Returns false and changes nothing if a newer execution has the message or the message has ended.';
 
-CREATE FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) RETURNS integer
+CREATE FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -284,173 +304,194 @@ CREATE FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts
     SET enable_sort TO 'off'
     AS $$
 declare
-    v_message channels.channel_messages;
+    v_now     constant timestamptz := now();
+    v_message record;
     v_count   integer := 0;
 begin
     for v_message in
-        select message.*
+        select message.id, message.reply
           from channels.channel_messages as message
-         where message.leased_until < now()
+         where message.tenant_id = p_tenant_id
+           and message.leased_until < v_now
            and message.reply is not null
          order by message.leased_until
          limit cardinality(p_reply_ids)
            for update skip locked
     loop
         begin
-            perform channels.enqueue_reply(v_message, p_reply_ids[v_count + 1], v_message.reply, p_max_attempts);
+            perform channels.enqueue_reply(
+                p_tenant_id, v_message.id, p_reply_ids[v_count + 1], v_message.reply, p_max_attempts);
             v_count := v_count + 1;
         exception when integrity_constraint_violation then
             update channels.channel_messages as message
                set last_error = left('its reply cannot be enqueued: ' || sqlerrm, 1000),
-                   leased_until = now() + interval '1 minute',
-                   updated_at = now()
-             where message.id = v_message.id;
+                   leased_until = v_now + interval '1 minute',
+                   updated_at = v_now
+             where message.tenant_id = p_tenant_id
+               and message.id = v_message.id;
         end;
     end loop;
     return v_count;
 end
 $$;
 
-COMMENT ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) IS 'Puts kept replies into the outbox, at most one per given reply id, and returns their number. A reply that the outbox refuses waits a minute, so that it does not delay the others.';
+COMMENT ON FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) IS 'Puts kept replies of a tenant into the outbox, at most one per given reply id, and returns their number. A reply that the outbox refuses waits a minute, so that it does not delay the others.';
 
-CREATE FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS void
+CREATE FUNCTION channels.enqueue_reply(p_tenant_id uuid, p_message_id uuid, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_message channels.channel_messages;
 begin
+    select message.*
+      into strict v_message
+      from channels.channel_messages as message
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id;
     insert into channels.channel_outbox
            (id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, max_attempts, correlation_id)
-    values (p_reply_id, p_message.tenant_id, p_message.id, p_message.account_id, p_message.provider, p_message.recipient_id,
-            p_payload, p_max_attempts, p_message.correlation_id);
-    update channels.channel_messages
+    values (p_reply_id, p_tenant_id, p_message_id, v_message.account_id, v_message.provider, v_message.recipient_id,
+            p_payload, p_max_attempts, v_message.correlation_id);
+    update channels.channel_messages as message
        set status = 'executed',
            reply = null,
            last_error = null,
            is_executing = false,
            leased_until = null,
            updated_at = now()
-     where id = p_message.id;
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id;
 end
 $$;
 
-COMMENT ON FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Puts a reply into the outbox and ends its message, in the transaction of the caller: both or neither.';
+COMMENT ON FUNCTION channels.enqueue_reply(p_tenant_id uuid, p_message_id uuid, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Puts a reply into the outbox and ends its message, in the transaction of the caller: both or neither. The caller has locked the message.';
 
-CREATE FUNCTION channels.executor_of(p_account_id uuid) RETURNS TABLE(id uuid, kind text, url text, timeout_seconds integer, sealed_secret bytea, sentinel jsonb)
-    LANGUAGE sql STABLE SECURITY DEFINER
+CREATE FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) RETURNS TABLE(id uuid, kind text, url text, timeout_seconds integer, sealed_secret bytea, sentinel jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select executor.id, executor.kind, executor.url, executor.timeout_seconds, executor.sealed_secret, executor.sentinel
-      from channels.channel_executors as executor
-     where executor.tenant_id = tenancy.required_tenant_id()
-       and (executor.account_id = p_account_id or executor.account_id is null)
-     order by executor.account_id nulls last
-     limit 1
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select executor.id, executor.kind, executor.url, executor.timeout_seconds, executor.sealed_secret,
+               executor.sentinel
+          from channels.channel_executors as executor
+         where executor.tenant_id = p_tenant_id
+           and (executor.account_id = p_account_id or executor.account_id is null)
+         order by executor.account_id nulls last
+         limit 1;
+end
 $$;
 
-COMMENT ON FUNCTION channels.executor_of(p_account_id uuid) IS 'Returns the executor of an account of the current tenant. The secret is sealed; the executing process has the master key.';
+COMMENT ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) IS 'Returns the executor of an account. The secret is sealed; the executing process has the master key.';
 
-CREATE FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) RETURNS boolean
+CREATE FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
+declare
+    v_now      constant timestamptz := now();
+    v_retry_at constant timestamptz := case
+                                           when p_reply is not null then v_now + interval '1 minute'
+                                           when p_execution < 5
+                                               then v_now + interval '1 minute' * power(2, p_execution - 1)
+                                       end;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_messages as message
        set status = 'dispatch_failed',
            reply = p_reply,
            last_error = left(p_error, 1000),
            is_executing = false,
-           leased_until = case
-                              when p_reply is not null then now() + interval '1 minute'
-                              when p_execution < 5 then now() + interval '1 minute' * power(2, p_execution - 1)
-                          end,
-           updated_at = now()
-     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+           leased_until = v_retry_at,
+           updated_at = v_now
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id
+       and message.executions = p_execution
+       and message.status in ('accepted', 'dispatch_failed');
     return found;
 end
 $$;
 
-COMMENT ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) IS 'Records that a message could not be executed, or that its reply could not be enqueued and is kept. A kept reply is retried every minute. An execution is retried after 1, 2, 4 and 8 minutes; after that only the provider or an operator can retry it.';
+COMMENT ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) IS 'Records that a message could not be executed, or that its reply could not be enqueued and is kept. A kept reply is retried every minute. An execution is retried after 1, 2, 4 and 8 minutes; after that only the provider or an operator can retry it. Returns false and changes nothing if a newer execution has the message or the message has ended.';
 
-CREATE FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS boolean
+CREATE FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
-declare
-    v_message channels.channel_messages;
 begin
-    select * into v_message from channels.held_message(p_message_id, p_execution);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform
+       from channels.channel_messages as message
+      where message.tenant_id = p_tenant_id
+        and message.id = p_message_id
+        and message.executions = p_execution
+        and message.status in ('accepted', 'dispatch_failed')
+        for update;
     if not found then
         return false;
     end if;
-    perform channels.enqueue_reply(v_message, p_reply_id, p_payload, p_max_attempts);
+    perform channels.enqueue_reply(p_tenant_id, p_message_id, p_reply_id, p_payload, p_max_attempts);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Ends a message with its reply. Returns false and changes nothing if this execution does not hold the message any more.';
+COMMENT ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Ends a message with its reply. Returns false and changes nothing if a newer execution has the message or the message has ended.';
 
-CREATE FUNCTION channels.held_message(p_message_id uuid, p_execution integer) RETURNS SETOF channels.channel_messages
-    LANGUAGE sql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select message.*
-      from channels.channel_messages as message
-     where message.tenant_id = tenancy.required_tenant_id()
-       and message.id = p_message_id
-       and message.executions = p_execution
-       and message.status in ('accepted', 'dispatch_failed')
-       for update
-$$;
-
-COMMENT ON FUNCTION channels.held_message(p_message_id uuid, p_execution integer) IS 'Returns and locks the message of the current tenant that this execution may still end. Returns no row if a newer execution has the message or the message has ended.';
-
-CREATE FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) RETURNS uuid
+CREATE FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_id        uuid;
+    v_now constant timestamptz := now();
+    v_id  uuid;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into channels.channel_links as link (id, tenant_id, account_id, sender_id, user_id, role)
-    values (p_id, v_tenant_id, p_account_id, p_sender_id, p_user_id, p_role)
+    values (p_id, p_tenant_id, p_account_id, p_sender_id, p_user_id, p_role)
     on conflict on constraint channel_links_one_per_sender do update
        set user_id = excluded.user_id,
            role = excluded.role,
-           updated_at = now()
+           updated_at = v_now
     returning link.id into v_id;
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'sender.linked', 'link:' || v_id, p_user_id || ' as ' || p_role);
+    values (p_tenant_id, p_actor, 'sender.linked', 'link:' || v_id, p_user_id || ' as ' || p_role);
     return v_id;
 end
 $$;
 
-COMMENT ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) IS 'Sets the user and role of a sender at an account of the current tenant. Returns the id of the link.';
+COMMENT ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) IS 'Sets the user and role of a sender at an account. Returns the id of the link.';
 
 CREATE FUNCTION channels.measure_replies() RETURNS TABLE(pending bigint, due bigint, over_a_minute bigint, over_ten_minutes bigint, over_an_hour bigint, oldest_seconds double precision, tried_before bigint, in_doubt bigint, sending bigint, dead bigint, unfinished_messages bigint)
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select count(*) filter (where reply.status = 'pending'),
-           count(*) filter (where reply.status = 'pending' and reply.next_attempt_at <= now()),
-           count(*) filter (where reply.created_at < now() - interval '1 minute'),
-           count(*) filter (where reply.created_at < now() - interval '10 minutes'),
-           count(*) filter (where reply.created_at < now() - interval '1 hour'),
-           coalesce(extract(epoch from now() - min(reply.created_at)), 0)::double precision,
-           count(*) filter (where reply.attempt_count > 0),
-           count(*) filter (where reply.in_doubt_since is not null),
-           count(*) filter (where reply.status = 'sending'),
-           (select count(*) from channels.channel_outbox as dead where dead.status = 'dead'),
-           (select count(*) from channels.channel_messages as message where message.leased_until is not null)
-      from channels.channel_outbox as reply
-     where reply.status in ('pending', 'sending')
+declare
+    v_now constant timestamptz := now();
+begin
+    return query
+        select count(*) filter (where reply.status = 'pending'),
+               count(*) filter (where reply.status = 'pending' and reply.next_attempt_at <= v_now),
+               count(*) filter (where reply.created_at < v_now - interval '1 minute'),
+               count(*) filter (where reply.created_at < v_now - interval '10 minutes'),
+               count(*) filter (where reply.created_at < v_now - interval '1 hour'),
+               coalesce(extract(epoch from v_now - min(reply.created_at)), 0)::double precision,
+               count(*) filter (where reply.attempt_count > 0),
+               count(*) filter (where reply.in_doubt_since is not null),
+               count(*) filter (where reply.status = 'sending'),
+               (select count(*) from channels.channel_outbox as dead where dead.status = 'dead'),
+               (select count(*) from channels.channel_messages as message where message.leased_until is not null)
+          from channels.channel_outbox as reply
+         where reply.status in ('pending', 'sending');
+end
 $$;
 
-COMMENT ON FUNCTION channels.measure_replies() IS 'Counts replies and unfinished messages over all tenants, for the metrics.';
+COMMENT ON FUNCTION channels.measure_replies() IS 'Counts replies and unfinished messages over all tenants, for the metrics, without locking anything.';
 
-CREATE FUNCTION channels.prune_messages(p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -460,72 +501,77 @@ CREATE FUNCTION channels.prune_messages(p_older_than interval, p_limit integer D
     SET enable_sort TO 'off'
     AS $$
 declare
-    v_removed bigint;
+    v_before constant timestamptz := now() - p_older_than;
+    v_ids    uuid[];
+    v_id     uuid;
 begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    end if;
     if p_older_than is null or p_older_than < interval '0' or p_limit is null or p_limit < 1 then
         raise exception 'say how old a message must be, and how many to remove at most' using errcode = 'invalid_parameter_value';
     end if;
-    -- Materialized: see requeue_replies.
-    with old as materialized (
+    v_ids := array(
         select old.id
           from channels.channel_messages as old
-         where old.created_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id
+           and old.created_at < v_before
            and old.status <> 'accepted'
            and old.leased_until is null
-           and not exists (select from channels.channel_outbox as reply
-                            where reply.tenant_id = old.tenant_id
-                              and reply.channel_message_id = old.id
-                              and (reply.status in ('pending', 'sending') or reply.updated_at >= now() - p_older_than))
+           -- A message has at most one reply.
+           and coalesce((select reply.status in ('sent', 'dead') and reply.updated_at < v_before
+                           from channels.channel_outbox as reply
+                          where reply.tenant_id = p_tenant_id
+                            and reply.channel_message_id = old.id), true)
          order by old.created_at
          limit p_limit
-           for update skip locked
-    )
-    delete from channels.channel_messages as message
-     using old
-     where message.id = old.id;
-    get diagnostics v_removed = row_count;
-    return v_removed;
+           for update skip locked);
+    foreach v_id in array v_ids loop
+        delete from channels.channel_messages as message
+         where message.tenant_id = p_tenant_id
+           and message.id = v_id;
+    end loop;
+    return cardinality(v_ids);
 end
 $$;
 
-COMMENT ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) IS 'Deletes up to p_limit ended messages that are older than p_older_than, with their replies. Messages with a reply that is not yet sent or dead stay.';
+COMMENT ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) IS 'Deletes up to p_limit ended messages of a tenant that are older than p_older_than, with their replies. Messages with a reply that is not yet sent or dead stay.';
 
-CREATE FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) RETURNS void
+CREATE FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- The row lock serializes two calls at once: the second one replaces the executor of the first.
-    perform from tenancy.tenants as tenant where tenant.id = v_tenant_id for no key update;
+    perform from tenancy.tenants as tenant where tenant.id = p_tenant_id for no key update;
     delete from channels.channel_executors as executor
-     where executor.tenant_id = v_tenant_id
+     where executor.tenant_id = p_tenant_id
        and executor.account_id is not distinct from p_account_id;
     insert into channels.channel_executors
            (id, tenant_id, account_id, kind, url, timeout_seconds, sealed_secret, required_role, sentinel)
-    values (p_id, v_tenant_id, p_account_id, p_kind, p_url, p_timeout_seconds, p_sealed_secret, p_required_role, p_sentinel);
+    values (p_id, p_tenant_id, p_account_id, p_kind, p_url, p_timeout_seconds, p_sealed_secret, p_required_role, p_sentinel);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'executor.set', 'executor:' || p_id, p_kind);
+    values (p_tenant_id, p_actor, 'executor.set', 'executor:' || p_id, p_kind);
 end
 $$;
 
-COMMENT ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) IS 'Sets the executor of an account of the current tenant, or with a null account of all accounts without one of their own.';
+COMMENT ON FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) IS 'Sets the executor of an account, or with a null account of all accounts without one of their own.';
 
-CREATE FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) RETURNS TABLE(message_id uuid, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+CREATE FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) RETURNS TABLE(message_id uuid, verdict text, execution integer, user_id text, role text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_provider  text;
-    v_message   channels.channel_messages;
+    v_provider text;
+    v_message  channels.channel_messages;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select account.provider
       into v_provider
       from tenancy.provider_accounts as account
-     where account.tenant_id = v_tenant_id
+     where account.tenant_id = p_tenant_id
        and account.id = p_account_id;
     if not found then
         raise exception 'there is no such account' using errcode = 'no_data_found';
@@ -533,14 +579,14 @@ begin
     -- One statement, so that Postgres finds an earlier delivery by the index of the constraint.
     insert into channels.channel_messages as message
            (id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id)
-    values (p_id, v_tenant_id, p_account_id, v_provider, p_provider_message_id, p_sender_id, p_recipient_id, p_thread, p_text,
+    values (p_id, p_tenant_id, p_account_id, v_provider, p_provider_message_id, p_sender_id, p_recipient_id, p_thread, p_text,
             p_correlation_id)
     on conflict on constraint channel_messages_one_per_delivery do update
        set deliveries = message.deliveries + 1
     returning message.* into v_message;
     if v_message.deliveries > 1 then
         if v_message.status = 'dispatch_failed' and v_message.reply is not null then
-            perform channels.enqueue_reply(v_message, p_reply_id, v_message.reply, p_max_attempts);
+            perform channels.enqueue_reply(p_tenant_id, v_message.id, p_reply_id, v_message.reply, p_max_attempts);
             return query select v_message.id, 'enqueued'::text, v_message.executions, v_message.user_id, v_message.role,
                                 v_message.correlation_id;
             return;
@@ -553,148 +599,156 @@ begin
     end if;
     return query
         select v_message.id, admitted.verdict, admitted.execution, admitted.user_id, admitted.role, v_message.correlation_id
-          from channels.admit_message(v_message, p_lease) as admitted;
+          from channels.admit_message(p_tenant_id, v_message.id, v_message.account_id, v_message.sender_id, p_lease)
+               as admitted;
 end
 $$;
 
-COMMENT ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) IS 'Records a message that a provider delivered, in the current tenant, and returns a verdict. `execute`: the caller executes it under this execution number until the lease ends. `denied`: the sender has no link or not the required role. `duplicate`: nothing to do. `enqueued`: the kept reply is in the outbox now.';
+COMMENT ON FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) IS 'Records a message that a provider delivered and returns a verdict. `execute`: the caller executes it under this execution number until the lease ends. `denied`: the sender has no link or not the required role. `duplicate`: nothing to do. `enqueued`: the kept reply is in the outbox now.';
 
-CREATE FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) RETURNS integer
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select count(*)::integer
-      from (select from channels.channel_messages as message
-             where message.tenant_id = tenancy.required_tenant_id()
-               and message.account_id = p_account_id
-               and message.sender_id = p_sender_id
-               and message.created_at > now() - interval '1 minute'
-             limit 1000) as recent
-$$;
-
-COMMENT ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) IS 'Counts the messages of a sender of the current tenant in the last minute, up to a thousand.';
-
-CREATE FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer DEFAULT 1000) RETURNS TABLE(id uuid, channel_message_id uuid, correlation_id uuid, worker text)
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET enable_sort TO 'off'
-    AS $$
-    -- Materialized: see requeue_replies.
-    with stale as materialized (
-        select stale.id, stale.locked_by
-          from channels.channel_outbox as stale
-         where stale.status = 'sending'
-           and stale.locked_at < now() - p_lock_timeout
-         order by stale.locked_at
-         limit p_limit
-           for update skip locked
-    )
-    update channels.channel_outbox as reply
-       set status = 'pending',
-           in_doubt_since = coalesce(reply.in_doubt_since, now()),
-           last_error = 'the dispatcher that was sending it went away',
-           next_attempt_at = now(),
-           locked_at = null,
-           locked_by = null,
-           updated_at = now()
-      from stale
-     where reply.id = stale.id
-    returning reply.id, reply.channel_message_id, reply.correlation_id, stale.locked_by
-$$;
-
-COMMENT ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) IS 'Releases replies whose lock is older than p_lock_timeout, because their dispatcher is gone. They become in doubt, because the attempt may have arrived.';
-
-CREATE FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) RETURNS integer
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return (select count(*)
+              from (select from channels.channel_messages as message
+                     where message.tenant_id = p_tenant_id
+                       and message.account_id = p_account_id
+                       and message.sender_id = p_sender_id
+                       and message.created_at > now() - interval '1 minute'
+                     limit 1000) as recent);
+end
+$$;
+
+COMMENT ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) IS 'Counts the messages of a sender in the last minute, up to a thousand.';
+
+CREATE FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer DEFAULT 1000) RETURNS TABLE(id uuid, channel_message_id uuid, correlation_id uuid, worker text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+declare
+    v_now   constant timestamptz := now();
+    v_stale record;
+begin
+    for v_stale in
+        select stale.id, stale.locked_by
+          from channels.channel_outbox as stale
+         where stale.tenant_id = p_tenant_id
+           and stale.status = 'sending'
+           and stale.locked_at < v_now - p_lock_timeout
+         order by stale.locked_at
+         limit p_limit
+           for update skip locked
+    loop
+        return query
+            update channels.channel_outbox as reply
+               set status = 'pending',
+                   in_doubt_since = coalesce(reply.in_doubt_since, v_now),
+                   last_error = 'the dispatcher that was sending it went away',
+                   next_attempt_at = v_now,
+                   locked_at = null,
+                   locked_by = null,
+                   updated_at = v_now
+             where reply.tenant_id = p_tenant_id
+               and reply.id = v_stale.id
+            returning reply.id, reply.channel_message_id, reply.correlation_id, v_stale.locked_by;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer) IS 'Releases replies of a tenant whose lock is older than p_lock_timeout, because their dispatcher is gone. They become in doubt, because the attempt may have arrived.';
+
+CREATE FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_at  constant timestamptz := coalesce(p_at, v_now);
+begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_outbox as reply
        set provider_message_id = case when p_proves_action then coalesce(reply.provider_message_id, left(p_provider_message_id, 512))
                                       else reply.provider_message_id end,
            -- Reports can arrive out of order.
-           delivery_status = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_status
+           delivery_status = case when reply.delivery_status_at > v_at then reply.delivery_status
                                   else left(p_status, 64) end,
-           delivery_error = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_error
+           delivery_error = case when reply.delivery_status_at > v_at then reply.delivery_error
                                  else left(p_error, 1000) end,
-           delivery_status_at = greatest(reply.delivery_status_at, coalesce(p_at, now())),
+           delivery_status_at = greatest(reply.delivery_status_at, v_at),
            -- For a dead reply this is the time at which it became dead.
-           updated_at = case when reply.status = 'dead' then reply.updated_at else now() end
-     where reply.tenant_id = tenancy.required_tenant_id()
+           updated_at = case when reply.status = 'dead' then reply.updated_at else v_now end
+     where reply.tenant_id = p_tenant_id
        and reply.account_id = p_account_id
        and reply.id = p_reply_id;
     return found;
 end
 $$;
 
-COMMENT ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) IS 'Records a delivery report of a provider about a reply, in the current tenant. A report that proves the arrival keeps the reply from being sent again. Returns false if the account has no such reply.';
+COMMENT ON FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) IS 'Records a delivery report of a provider about a reply. A report that proves the arrival keeps the reply from being sent again. Returns false if the account has no such reply.';
 
-CREATE FUNCTION channels.remove_executor(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    delete from channels.channel_executors as executor where executor.tenant_id = v_tenant_id and executor.id = p_id;
+    perform tenancy.require_tenant(p_tenant_id);
+    delete from channels.channel_executors as executor where executor.tenant_id = p_tenant_id and executor.id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'executor.removed', 'executor:' || p_id);
+    values (p_tenant_id, p_actor, 'executor.removed', 'executor:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) IS 'Removes an executor. Messages that find no other executor are refused from then on. Returns false if the current tenant has no such executor.';
+COMMENT ON FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes an executor. Messages that find no other executor are refused from then on. Returns false if the tenant has no such executor.';
 
-CREATE FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) RETURNS SETOF uuid
+CREATE FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) RETURNS SETOF uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
+    v_id  uuid;
 begin
-    return query
-        -- Materialized, because a join could run this query again for each row and then find other rows each time.
-        with dead as materialized (
-            select dead.id
-              from channels.channel_outbox as dead
-             where dead.tenant_id = v_tenant_id
-               and dead.status = 'dead'
-               and (p_id is null or dead.id = p_id)
-               and (p_account_id is null or dead.account_id = p_account_id)
-               and (p_provider is null or dead.provider = p_provider)
-               and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
-               and (p_dead_before is null or dead.updated_at < p_dead_before)
-               and (p_dead_since is null or dead.updated_at >= p_dead_since)
-             order by dead.updated_at
-             limit p_limit
-               for update
-        ), requeued as (
-            update channels.channel_outbox as reply
-               set status = 'pending',
-                   attempt_count = 0,
-                   next_attempt_at = now(),
-                   updated_at = now()
-              from dead
-             where reply.id = dead.id
-               and reply.status = 'dead'
-            returning reply.id
-        ), noted as (
-            insert into tenancy.audit_log (tenant_id, actor, action, subject)
-            select v_tenant_id, p_actor, 'reply.requeued', 'reply:' || requeued.id
-              from requeued
-        )
-        select requeued.id from requeued;
+    perform tenancy.require_tenant(p_tenant_id);
+    for v_id in
+        select dead.id
+          from channels.channel_outbox as dead
+         where dead.tenant_id = p_tenant_id
+           and dead.status = 'dead'
+           and (p_id is null or dead.id = p_id)
+           and (p_account_id is null or dead.account_id = p_account_id)
+           and (p_provider is null or dead.provider = p_provider)
+           and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
+           and (p_dead_before is null or dead.updated_at < p_dead_before)
+           and (p_dead_since is null or dead.updated_at >= p_dead_since)
+         order by dead.updated_at
+         limit p_limit
+           for update
+    loop
+        update channels.channel_outbox as reply
+           set status = 'pending',
+               attempt_count = 0,
+               next_attempt_at = v_now,
+               updated_at = v_now
+         where reply.tenant_id = p_tenant_id
+           and reply.id = v_id;
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (p_tenant_id, p_actor, 'reply.requeued', 'reply:' || v_id);
+        return next v_id;
+    end loop;
 end
 $$;
 
-COMMENT ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) IS 'Makes dead replies of the current tenant pending again, with all their attempts: the one with p_id, or up to p_limit that match. A null filter matches everything. Each one is audited.';
+COMMENT ON FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) IS 'Makes dead replies of a tenant pending again, with all their attempts: the one with p_id, or up to p_limit that match. A null filter matches everything. Each one is audited.';
 
 CREATE FUNCTION channels.require_reply() RETURNS trigger
     LANGUAGE plpgsql
@@ -712,34 +766,35 @@ $$;
 
 COMMENT ON FUNCTION channels.require_reply() IS 'Trigger function: refuses the status `executed` for a message whose reply is not in channels.channel_outbox.';
 
-CREATE FUNCTION channels.retry_message(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_messages as message
        set is_executing = false,
-           leased_until = now(),
-           updated_at = now()
-     where message.tenant_id = v_tenant_id
+           leased_until = v_now,
+           updated_at = v_now
+     where message.tenant_id = p_tenant_id
        and message.id = p_id
        and message.status = 'dispatch_failed'
-       and not (message.is_executing and message.leased_until > now());
+       and not (message.is_executing and message.leased_until > v_now);
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'message.retried', 'message:' || p_id);
+    values (p_tenant_id, p_actor, 'message.retried', 'message:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.retry_message(p_id uuid, p_actor text) IS 'Makes a failed message of the current tenant due now, for an operator. Returns false if the tenant has no such failed message or the message is being executed.';
+COMMENT ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Makes a failed message due now, for an operator. Returns false if the tenant has no such failed message or the message is being executed.';
 
-CREATE FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
+CREATE FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -747,6 +802,8 @@ CREATE FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims in
     SET enable_mergejoin TO 'off'
     SET lock_timeout TO '10s'
     AS $$
+declare
+    v_now constant timestamptz := now();
 begin
     return query
         with settled as (
@@ -759,30 +816,31 @@ begin
                                 else 'pending'
                             end,
                    attempt_count = reply.attempt_count + case when given.verdict in ('retry', 'dead') then 1 else 0 end,
-                   next_attempt_at = case when given.verdict in ('retry', 'release') then now() + given.pause
+                   next_attempt_at = case when given.verdict in ('retry', 'release') then v_now + given.pause
                                           else reply.next_attempt_at end,
                    last_error = case when given.verdict = 'sent' then reply.last_error
                                      else coalesce(left(given.error, 1000), reply.last_error) end,
                    in_doubt_since = case when given.verdict = 'sent'
                                            or given.verdict <> 'release' and reply.provider_message_id is not null then null
-                                         when given.in_doubt then coalesce(reply.in_doubt_since, now())
+                                         when given.in_doubt then coalesce(reply.in_doubt_since, v_now)
                                          else reply.in_doubt_since end,
                    provider_message_id = coalesce(left(given.message_id, 512), reply.provider_message_id),
                    sent_at = case when given.verdict = 'sent'
-                                    or given.verdict <> 'release' and reply.provider_message_id is not null then now() end,
+                                    or given.verdict <> 'release' and reply.provider_message_id is not null then v_now end,
                    locked_at = null,
                    locked_by = null,
-                   updated_at = now()
-              from unnest(p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
-                   as given (id, claim, verdict, message_id, error, pause, in_doubt)
+                   updated_at = v_now
+              from unnest(p_tenant_ids, p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
+                   as given (tenant_id, id, claim, verdict, message_id, error, pause, in_doubt)
              -- A lock implies the status `sending`. A condition on the status would make Postgres search the index of
              -- all pending and sending replies.
-             where reply.id = given.id
+             where reply.tenant_id = given.tenant_id
+               and reply.id = given.id
                and reply.locked_by = p_worker
                and reply.claims = given.claim
                and given.verdict in ('sent', 'retry', 'dead', 'release')
             returning reply.id, reply.status, reply.tenant_id, reply.last_error
-        ), noted as (
+        ), audited as (
             insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
             select settled.tenant_id, p_worker, 'reply.dead', 'reply:' || settled.id, settled.last_error
               from settled
@@ -792,28 +850,76 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) IS 'Records results under their claims and returns the new status of each reply; replies that are no longer held under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; `dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent.';
+COMMENT ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) IS 'Records results under their claims and returns the new status of each reply; replies that are no longer held under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; `dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent. One call may combine several tenants: each result names the tenant of its reply.';
 
-CREATE FUNCTION channels.unlink_sender(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    select message.tenant_id
+      from channels.channel_messages as message
+     where message.leased_until < now()
+       and (message.reply is not null) = p_keeps_reply
+     group by message.tenant_id
+     order by min(message.leased_until)
+     limit p_limit
+$$;
+
+COMMENT ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) IS 'Chooses up to p_limit tenants with messages whose lease has expired, the oldest lease first, without locking anything: messages that keep a reply, or messages to execute.';
+
+CREATE FUNCTION channels.tenants_with_old_messages(p_older_than interval) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where (select message.created_at
+              from channels.channel_messages as message
+             where message.tenant_id = tenant.id
+             order by message.created_at
+             limit 1) < now() - p_older_than
+$$;
+
+COMMENT ON FUNCTION channels.tenants_with_old_messages(p_older_than interval) IS 'Chooses the tenants that have messages older than p_older_than, without locking anything.';
+
+CREATE FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    select stale.tenant_id
+      from channels.channel_outbox as stale
+     where stale.status = 'sending'
+       and stale.locked_at < now() - p_lock_timeout
+     group by stale.tenant_id
+     order by min(stale.locked_at)
+     limit p_limit
+$$;
+
+COMMENT ON FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) IS 'Chooses up to p_limit tenants with replies whose lock is older than p_lock_timeout, the oldest lock first, without locking anything.';
+
+CREATE FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    delete from channels.channel_links as link where link.tenant_id = v_tenant_id and link.id = p_id;
+    perform tenancy.require_tenant(p_tenant_id);
+    delete from channels.channel_links as link where link.tenant_id = p_tenant_id and link.id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'sender.unlinked', 'link:' || p_id);
+    values (p_tenant_id, p_actor, 'sender.unlinked', 'link:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) IS 'Removes the link of a sender. Returns false if the current tenant has no such link.';
+COMMENT ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes the link of a sender. Returns false if the tenant has no such link.';
 
-CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(tenant_id uuid, id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
+CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -827,68 +933,23 @@ begin
             using errcode = 'PR004',
                   hint = 'Run `postrider relay sinks` to see the registered ones.';
     end if;
-    -- The function of the contract returns no tenant, so the id alone joins its rows.
     return query
-        select event.tenant_id,
-               claimed.id,
+        select claimed.id,
                claimed.aggregate_type,
                claimed.aggregate_id,
                claimed.event_type,
                claimed.payload,
                claimed.retry_count,
                event.created_at,
-               array(select noted.sink
-                       from events.outbox_deliveries as noted
-                      where noted.tenant_id = event.tenant_id
-                        and noted.event_id = event.id)
+               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = claimed.id)
           from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed
           join m10_recovery.outbox as event on event.id = claimed.id;
 end
 $$;
 
-COMMENT ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) IS 'Claims events of all tenants for a relay that delivers to the sinks of this generation. For each event it also returns its tenant, when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
+COMMENT ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) IS 'Claims events for a relay that delivers to the sinks of this generation. For each event it also returns when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
 
-CREATE FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_now constant timestamptz := now();
-    v_event record;
-begin
-    perform tenancy.require_tenant(p_tenant_id);
-    if coalesce(btrim(p_note), '') = '' then
-        raise exception 'closing an event needs a note that says why' using errcode = 'invalid_parameter_value';
-    end if;
-    select event.processed_at
-      into v_event
-      from m10_recovery.outbox as event
-     where event.tenant_id = p_tenant_id
-       and event.id = p_event_id
-       for update;
-    if not found then
-        return 'unknown';
-    end if;
-    if v_event.processed_at is not null then
-        return 'processed';
-    end if;
-
-    update m10_recovery.outbox as event
-       set processed_at = v_now,
-           claimed_at = null,
-           claimed_by = null,
-           last_error = left('closed by ' || p_actor || ': ' || p_note, 2000)
-     where event.tenant_id = p_tenant_id
-       and event.id = p_event_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (p_tenant_id, p_actor, 'event.closed', 'event:' || p_event_id, p_note);
-    return 'done';
-end
-$$;
-
-COMMENT ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) IS 'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its claim. Returns `done`, `unknown` or `processed`.';
-
-CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) RETURNS boolean
+CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -897,211 +958,24 @@ begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         return false;
     end if;
-    perform events.complete_outbox_events(p_processor_id, p_tenant_ids, p_event_ids, p_errors);
+    perform m10_recovery.complete_outbox_events(p_processor_id, p_event_ids, p_errors);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) IS 'Completes events like events.complete_outbox_events, if the sinks of this generation are the registered ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay releases them.';
+COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes events like m10_recovery.complete_outbox_events, if the sinks of this generation are the registered ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay releases them.';
 
-CREATE FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    AS $$
-declare
-    v_now constant timestamptz := now();
-    v_succeeded constant bigint := (select count(*)
-                                      from unnest(p_event_ids, p_errors) as done (id, error)
-                                     where done.error is null);
-    v_completed bigint;
-begin
-    update m10_recovery.outbox as event
-       set processed_at = v_now
-      from unnest(p_tenant_ids, p_event_ids, p_errors) as done (tenant_id, id, error)
-     where done.error is null
-       and event.tenant_id = done.tenant_id
-       and event.id = done.id
-       and event.claimed_by = p_processor_id
-       and event.processed_at is null;
-    get diagnostics v_completed = row_count;
+CREATE TABLE events.sink_sets (
+    generation bigint NOT NULL,
+    sinks jsonb NOT NULL,
+    registered_at timestamp with time zone DEFAULT now() NOT NULL,
+    registered_by text NOT NULL,
+    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
+);
 
-    -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
-    -- these is an error.
-    if v_completed <> v_succeeded then
-        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
-           from unnest(p_event_ids, p_errors) as done (id, error)
-          where done.error is null;
-    end if;
-    if v_succeeded < cardinality(p_event_ids) then
-        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
-           from unnest(p_event_ids, p_errors) as done (id, error)
-          where done.error is not null;
-    end if;
-end
-$$;
+COMMENT ON TABLE events.sink_sets IS 'Sets of sinks that relays deliver to; the one with the highest generation is registered. A sink has a name, a kind, a target that identifies its destination without its secrets, and the patterns of the events that it receives.';
 
-COMMENT ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) IS 'Completes many events of one processor, of any tenants, under the rules of complete_outbox_event: all of them or none. A null error is a success. One statement per event would cost more than the event.';
-
-CREATE FUNCTION events.contract_violations() RETURNS SETOF text
-    LANGUAGE sql STABLE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    with contract (name, arguments, result) as (
-        values ('publish_outbox',
-                'p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb',
-                'bigint'),
-               ('claim_outbox_events',
-                'p_processor_id text, p_batch_size integer DEFAULT 10',
-                'TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)'),
-               ('complete_outbox_event',
-                'p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text',
-                'void')
-    ), required (name, type) as (
-        values ('id', 'bigint'),
-               ('aggregate_type', 'text'),
-               ('aggregate_id', 'text'),
-               ('event_type', 'text'),
-               ('payload', 'jsonb'),
-               ('created_at', 'timestamp with time zone'),
-               ('processed_at', 'timestamp with time zone'),
-               ('retry_count', 'integer'),
-               ('process_after', 'timestamp with time zone'),
-               ('claimed_at', 'timestamp with time zone'),
-               ('claimed_by', 'text'),
-               -- These two are additions of Postrider.
-               ('last_error', 'text'),
-               ('tenant_id', 'uuid')
-    ), found as (
-        select routine.proname::text as name,
-               pg_get_function_arguments(routine.oid) as arguments,
-               pg_get_function_result(routine.oid) as result
-          from pg_proc as routine
-         where routine.pronamespace = 'm10_recovery'::regnamespace
-    )
-    select format('m10_recovery.%s has %s signatures instead of one', contract.name, count(found.name))
-      from contract
-      left join found using (name)
-     group by contract.name
-    having count(found.name) <> 1
-    union all
-    select format('m10_recovery.%s(%s) returns %s; the contract says (%s) returns %s',
-                  found.name, found.arguments, found.result, contract.arguments, contract.result)
-      from contract
-      join found using (name)
-     where (found.arguments, found.result) is distinct from (contract.arguments, contract.result)
-    union all
-    select format('m10_recovery.%s(%s) is not a function of the contract', found.name, found.arguments)
-      from found
-     where found.name not in (select contract.name from contract)
-    union all
-    select format('m10_recovery.%s is not a relation of the contract', relation.relname)
-      from pg_class as relation
-     where relation.relnamespace = 'm10_recovery'::regnamespace
-       and relation.relkind not in ('i', 'S')
-       and relation.relname <> 'outbox'
-    union all
-    select case
-               when present.name is null
-                   then format('m10_recovery.outbox has no column %s, which the contract requires', required.name)
-               when required.name is null
-                   then format('m10_recovery.outbox has a column %s, which the contract forbids', present.name)
-               else format('m10_recovery.outbox.%s has type %s; the contract says %s', present.name, present.type,
-                           required.type)
-           end
-      from required
-      full join (select attribute.attname::text as name, format_type(attribute.atttypid, attribute.atttypmod) as type
-                   from pg_attribute as attribute
-                  where attribute.attrelid = to_regclass('m10_recovery.outbox')
-                    and attribute.attnum > 0
-                    and not attribute.attisdropped) as present using (name)
-     where required.type is distinct from present.type
-$$;
-
-COMMENT ON FUNCTION events.contract_violations() IS 'Returns one sentence per difference between schema m10_recovery and its contract: the table, its columns and the three functions, as closed lists. No row means that the contract holds.';
-
-CREATE FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    insert into events.outbox_deliveries (tenant_id, event_id, sink)
-    select event.tenant_id, event.id, noted.sink
-      from unnest(p_tenant_ids, p_event_ids, p_sinks) as noted (tenant_id, event_id, sink)
-      join m10_recovery.outbox as event on event.tenant_id = noted.tenant_id and event.id = noted.event_id
-     where event.claimed_by = p_processor_id
-       and event.processed_at is null
-     order by event.tenant_id, event.id, noted.sink
-        on conflict do nothing
-$$;
-
-COMMENT ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) IS 'Records the sinks that have an event which the processor holds.';
-
-CREATE FUNCTION events.outbox_backlog(p_stuck_after integer) RETURNS TABLE(pending bigint, stuck bigint, oldest_ready_seconds double precision)
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select (select count(*)
-              from (select from m10_recovery.outbox as event where event.processed_at is null limit 100000) as counted),
-           (select count(*)
-              from (select
-                      from m10_recovery.outbox as event
-                     where event.processed_at is null
-                       and event.retry_count > 0
-                       and event.retry_count > p_stuck_after
-                     limit 100000) as counted),
-           coalesce((select extract(epoch from now() - coalesce(event.process_after, event.created_at))
-                       from m10_recovery.outbox as event
-                      where event.processed_at is null
-                        and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
-                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
-                      order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
-                      limit 1), 0)::double precision
-$$;
-
-COMMENT ON FUNCTION events.outbox_backlog(p_stuck_after integer) IS 'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the oldest ready event.';
-
-CREATE FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_ids bigint[];
-    v_removed bigint;
-begin
-    perform tenancy.require_tenant(p_tenant_id);
-    if p_window is null or p_window < 1 then
-        raise exception 'the window must hold at least one id' using errcode = 'invalid_parameter_value';
-    end if;
-    v_ids := array(select event.id
-                     from m10_recovery.outbox as event
-                    where event.tenant_id = p_tenant_id
-                      and event.id > p_after_id
-                    order by event.id
-                    limit p_window);
-    -- Ids rise with time: all events after one that was published after the limit were processed after it, too.
-    delete from m10_recovery.outbox as event
-     where event.tenant_id = p_tenant_id
-       and event.id = any (v_ids)
-       and event.processed_at < p_processed_before;
-    get diagnostics v_removed = row_count;
-    return query
-        select v_removed,
-               coalesce(v_ids[cardinality(v_ids)], p_after_id),
-               cardinality(v_ids) < p_window
-               or exists (select
-                            from m10_recovery.outbox as event
-                           where event.tenant_id = p_tenant_id
-                             and event.id = v_ids[cardinality(v_ids)]
-                             and event.created_at >= p_processed_before);
-end
-$$;
-
-COMMENT ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) IS 'Deletes events of one tenant that were processed before the given time, within one window of ids, so that each call is short. Call it again from `last_id` until `done`.';
-
-CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS TABLE(generation bigint, sinks jsonb, registered_at timestamp with time zone, registered_by text)
+CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1114,7 +988,7 @@ begin
          where not exists (select from events.sink_sets);
     end if;
     return query
-        select registered.generation, registered.sinks, registered.registered_at, registered.registered_by
+        select registered.*
           from events.sink_sets as registered
          order by registered.generation desc
          limit 1;
@@ -1123,28 +997,7 @@ $$;
 
 COMMENT ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) IS 'Registers the sinks if none are registered yet, and returns the registered ones.';
 
-CREATE FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_now constant timestamptz := now();
-begin
-    update m10_recovery.outbox as event
-       set process_after = v_now + released.delay_ms * interval '1 millisecond',
-           claimed_at = null,
-           claimed_by = null
-      from unnest(p_tenant_ids, p_event_ids, p_delays_ms) as released (tenant_id, id, delay_ms)
-     where event.tenant_id = released.tenant_id
-       and event.id = released.id
-       and event.claimed_by = p_processor_id
-       and event.processed_at is null;
-end
-$$;
-
-COMMENT ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) IS 'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no failure; each event is ready again after its delay.';
-
-CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS TABLE(generation bigint, sinks jsonb, registered_at timestamp with time zone, registered_by text)
+CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1162,78 +1015,13 @@ begin
         values (coalesce(v_registered.generation, 0) + 1, p_sinks, p_actor)
         returning * into v_registered;
         insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (tenancy.system_tenant_id(), p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
+        values (null, p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
     end if;
-    return query
-        select v_registered.generation, v_registered.sinks, v_registered.registered_at, v_registered.registered_by;
+    return next v_registered;
 end
 $$;
 
 COMMENT ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) IS 'Registers these sinks in place of the registered ones, and returns the registered ones. Completions under way commit first; complete_events refuses later ones under the old sinks.';
-
-CREATE FUNCTION events.require_tenant_of_event() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    perform from tenancy.tenants as tenant where tenant.id = new.tenant_id for key share;
-    if not found then
-        raise exception 'there is no tenant %', new.tenant_id
-            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
-    end if;
-    return new;
-end
-$$;
-
-COMMENT ON FUNCTION events.require_tenant_of_event() IS 'Trigger function: refuses an event of a tenant that does not exist. The tenant cannot be removed before the transaction ends; tenancy.refuse_removal_with_events protects it afterwards.';
-
-CREATE FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_now constant timestamptz := now();
-    v_event record;
-begin
-    perform tenancy.require_tenant(p_tenant_id);
-    select event.processed_at, event.claimed_at
-      into v_event
-      from m10_recovery.outbox as event
-     where event.tenant_id = p_tenant_id
-       and event.id = p_event_id
-       for update;
-    if not found then
-        return 'unknown';
-    end if;
-    if v_event.processed_at is not null then
-        return 'processed';
-    end if;
-    if v_event.claimed_at >= v_now - interval '5 minutes' then
-        return 'claimed';
-    end if;
-
-    update m10_recovery.outbox as event
-       set process_after = v_now
-     where event.tenant_id = p_tenant_id
-       and event.id = p_event_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (p_tenant_id, p_actor, 'event.retried', 'event:' || p_event_id);
-    return 'done';
-end
-$$;
-
-COMMENT ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
-
-CREATE FUNCTION events.tenants_with_events() RETURNS SETOF uuid
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select tenant.id
-      from tenancy.tenants as tenant
-     where exists (select from m10_recovery.outbox as event where event.tenant_id = tenant.id)
-$$;
-
-COMMENT ON FUNCTION events.tenants_with_events() IS 'Returns the tenants that have events, the system tenant included. Retention calls prune_outbox for each of them.';
 
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
     LANGUAGE plpgsql
@@ -6356,6 +6144,43 @@ $_$;
 
 COMMENT ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) IS 'Claims up to p_batch_size ready events that no processor holds, oldest first, for p_processor_id. A claim is valid for five minutes.';
 
+CREATE FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_event record;
+begin
+    if coalesce(btrim(p_note), '') = '' then
+        raise exception 'closing an event needs a note that says why' using errcode = 'invalid_parameter_value';
+    end if;
+    select event.tenant_id, event.processed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.id = p_event_id
+       and tenancy.may_act_for(event.tenant_id)
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set processed_at = now(),
+           claimed_at = null,
+           claimed_by = null,
+           last_error = left('closed by ' || p_actor || ': ' || p_note, 2000)
+     where event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (v_event.tenant_id, p_actor, 'event.closed', 'event:' || p_event_id, p_note);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) IS 'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its claim. Returns `done`, `unknown` or `processed`.';
+
 CREATE FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6409,6 +6234,176 @@ $$;
 
 COMMENT ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) IS 'Ends a claim. Success is final; failure releases the event with an exponential backoff. Only the processor that holds the claim can end it; reporting a success twice is allowed.';
 
+CREATE FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_succeeded constant bigint[] := array(select done.id
+                                             from unnest(p_event_ids, p_errors) as done (id, error)
+                                            where done.error is null);
+    v_completed bigint;
+begin
+    update m10_recovery.outbox as event
+       set processed_at = now()
+     where event.id = any (v_succeeded)
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null;
+    get diagnostics v_completed = row_count;
+
+    -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
+    -- these is an error.
+    if v_completed <> cardinality(v_succeeded) then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
+           from unnest(v_succeeded) as done (id);
+    end if;
+    if cardinality(v_succeeded) < cardinality(p_event_ids) then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
+           from unnest(p_event_ids, p_errors) as done (id, error)
+          where done.error is not null;
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes many events of one processor under the rules of complete_outbox_event: all of them or none. A null error is a success. One statement per event would cost more than the event.';
+
+CREATE FUNCTION m10_recovery.contract_violations() RETURNS SETOF text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with contract (name, arguments, result) as (
+        values ('publish_outbox',
+                'p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb',
+                'bigint'),
+               ('claim_outbox_events',
+                'p_processor_id text, p_batch_size integer DEFAULT 10',
+                'TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)'),
+               ('complete_outbox_event',
+                'p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text',
+                'void')
+    ), found as (
+        select routine.proname::text as name,
+               pg_get_function_arguments(routine.oid) as arguments,
+               pg_get_function_result(routine.oid) as result
+          from pg_proc as routine
+         where routine.pronamespace = 'm10_recovery'::regnamespace
+    )
+    select format('m10_recovery.%s has %s signatures instead of one', contract.name, count(found.name))
+      from contract
+      left join found using (name)
+     group by contract.name
+    having count(found.name) <> 1
+    union all
+    select format('m10_recovery.%s(%s) returns %s; the contract says (%s) returns %s',
+                  found.name, found.arguments, found.result, contract.arguments, contract.result)
+      from contract
+      join found using (name)
+     where (found.arguments, found.result) is distinct from (contract.arguments, contract.result)
+    union all
+    select format('m10_recovery.outbox has a column %s, which the contract forbids', attname)
+      from pg_attribute
+     where attrelid = 'm10_recovery.outbox'::regclass
+       and attname = 'next_retry_at'
+       and not attisdropped
+$$;
+
+COMMENT ON FUNCTION m10_recovery.contract_violations() IS 'Returns one sentence per difference between the three functions and their contract; no row means that the contract holds.';
+
+CREATE FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) RETURNS TABLE(id bigint, created_at timestamp with time zone, delivered_to text[])
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select event.id,
+           event.created_at,
+           case
+               when event.retry_count = 0 then '{}'
+               else array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
+           end
+      from m10_recovery.outbox as event
+     where event.id = any (p_event_ids)
+       and event.claimed_by = p_processor_id
+$$;
+
+COMMENT ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) IS 'Returns the publication time of claimed events and the sinks that have them.';
+
+CREATE FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into m10_recovery.outbox_deliveries (event_id, sink)
+    select noted.event_id, noted.sink
+      from unnest(p_event_ids, p_sinks) as noted (event_id, sink)
+      join m10_recovery.outbox as event on event.id = noted.event_id
+     where event.claimed_by = p_processor_id
+       and event.processed_at is null
+     order by noted.event_id, noted.sink
+        on conflict do nothing
+$$;
+
+COMMENT ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) IS 'Records the sinks that have an event which the processor holds.';
+
+CREATE FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) RETURNS TABLE(pending bigint, stuck bigint, oldest_ready_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*)
+              from (select from m10_recovery.outbox as event where event.processed_at is null limit 100000) as counted),
+           (select count(*)
+              from (select
+                      from m10_recovery.outbox as event
+                     where event.processed_at is null
+                       and event.retry_count > 0
+                       and event.retry_count > p_stuck_after
+                     limit 100000) as counted),
+           coalesce((select extract(epoch from now() - coalesce(event.process_after, event.created_at))
+                       from m10_recovery.outbox as event
+                      where event.processed_at is null
+                        and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
+                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
+                      order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
+                      limit 1), 0)::double precision
+$$;
+
+COMMENT ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) IS 'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the oldest ready event.';
+
+CREATE FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_ids bigint[];
+    v_removed bigint;
+begin
+    if p_window is null or p_window < 1 then
+        raise exception 'the window must hold at least one id' using errcode = 'invalid_parameter_value';
+    end if;
+    v_ids := array(select event.id
+                     from m10_recovery.outbox as event
+                    where event.id > p_after_id
+                    order by event.id
+                    limit p_window);
+    -- Ids rise with time: all events after one that was published after the limit were processed after it, too.
+    delete from m10_recovery.outbox as event
+     where event.id = any (v_ids)
+       and event.processed_at < p_processed_before;
+    get diagnostics v_removed = row_count;
+    return query
+        select v_removed,
+               coalesce(v_ids[cardinality(v_ids)], p_after_id),
+               cardinality(v_ids) < p_window
+               or exists (select
+                            from m10_recovery.outbox as event
+                           where event.id = v_ids[cardinality(v_ids)]
+                             and event.created_at >= p_processed_before);
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) IS 'Deletes events that were processed before the given time, within one window of ids, so that each call is short. Call it again from `last_id` until `done`.';
+
 CREATE FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6457,17 +6452,71 @@ $$;
 
 COMMENT ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) IS 'Publishes an event in the transaction of the caller and returns its id. The event exists if and only if that transaction commits.';
 
-CREATE FUNCTION tenancy.account_of_callback(p_account_id uuid) RETURNS TABLE(tenant_id uuid, provider text, settings jsonb, sealed_secret bytea)
-    LANGUAGE sql STABLE SECURITY DEFINER
+CREATE FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select account.tenant_id, account.provider, account.settings, account.sealed_secret
-      from tenancy.provider_accounts as account
-     where account.id = p_account_id
-       and (account.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
+    update m10_recovery.outbox as event
+       set process_after = now() + released.delay_ms * interval '1 millisecond',
+           claimed_at = null,
+           claimed_by = null
+      from unnest(p_event_ids, p_delays_ms) as released (id, delay_ms)
+     where event.id = released.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null
 $$;
 
-COMMENT ON FUNCTION tenancy.account_of_callback(p_account_id uuid) IS 'Returns tenant, provider, settings and sealed secret of an account, found by its id alone: a provider callback names no tenant. The server sees every account, a tenant sees its own.';
+COMMENT ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) IS 'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no failure; each event is ready again after its delay.';
+
+CREATE FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_event record;
+begin
+    select event.tenant_id, event.processed_at, event.claimed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.id = p_event_id
+       and tenancy.may_act_for(event.tenant_id)
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+    if v_event.claimed_at >= now() - interval '5 minutes' then
+        return 'claimed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set process_after = now()
+     where event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (v_event.tenant_id, p_actor, 'event.retried', 'event:' || p_event_id);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
+
+CREATE FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) RETURNS TABLE(provider text, settings jsonb, sealed_secret bytea)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select account.provider, account.settings, account.sealed_secret
+          from tenancy.provider_accounts as account
+         where account.tenant_id = p_tenant_id
+           and account.id = p_account_id;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) IS 'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider. Their URL names the tenant and the account.';
 
 CREATE FUNCTION tenancy.named_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -6528,182 +6577,74 @@ $$;
 
 COMMENT ON FUNCTION tenancy.add_context_key() IS 'Adds a random context key with its two padded blocks.';
 
-CREATE FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) RETURNS record
+CREATE FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) RETURNS TABLE(key_id uuid, tenant_id uuid, role text, state text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update tenancy.api_keys as key
+       set last_used_at = now()
+     where key.key_hash = p_key_hash
+       and key.revoked_at is null
+       and (key.expires_at is null or key.expires_at > now())
+       and (key.last_used_at is null or key.last_used_at < now() - interval '1 minute');
+
+    return query
+        select key.id,
+               key.tenant_id,
+               key.role,
+               case
+                   when key.revoked_at is not null then 'revoked'
+                   when key.expires_at <= now() then 'expired'
+                   else 'active'
+               end
+          from tenancy.api_keys as key
+         where key.key_hash = p_key_hash;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) IS 'Returns tenant, role and state (`active`, `expired`, `revoked`) of the key with this hash, before any tenant is known. It updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
+
+CREATE TABLE tenancy.epochs (
+    number integer NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    installation_id uuid NOT NULL,
+    cause text NOT NULL,
+    system_identifier text NOT NULL,
+    database_oid bigint NOT NULL,
+    database_name text NOT NULL,
+    table_oid bigint NOT NULL,
+    timeline integer,
+    began_at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    copied_after timestamp with time zone,
+    items_in_doubt bigint DEFAULT 0 NOT NULL,
+    replies_in_doubt bigint DEFAULT 0 NOT NULL,
+    firings_skipped bigint DEFAULT 0 NOT NULL,
+    campaigns_stopped bigint DEFAULT 0 NOT NULL,
+    suspected_at timestamp with time zone,
+    suspicion text,
+    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
+    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
+    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
+);
+
+COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
+
+CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS tenancy.epochs
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     c_note constant text := 'adopted after a restore: it may have been called after the copy was taken';
-    v_now constant timestamptz := now();
-    v_more bigint;
-begin
-    perform tenancy.require_tenant(p_tenant_id);
-    -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
-    -- no attempt.
-    update execution.job_queue as job
-       set status = 'queued',
-           attempts = greatest(job.attempts - 1, 0),
-           locked_by = null,
-           locked_at = null,
-           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else v_now end
-      from execution.campaign_runs as run
-           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-     where job.tenant_id = p_tenant_id
-       and job.status = 'locked'
-       and run.tenant_id = p_tenant_id
-       and run.id = job.run_id;
-
-    with doubted as (
-        update execution.channel_outbox as item
-           set in_doubt_since = v_now,
-               error = coalesce(item.error, c_note)
-         where item.tenant_id = p_tenant_id
-           and item.status = 'queued'
-     returning item.id, item.tenant_id, item.run_id, item.job_id
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
-      from doubted;
-    get diagnostics items = row_count;
-    -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
-    update execution.doubts as doubt
-       set held_by = null,
-           held_until = null,
-           next_look_at = v_now
-     where doubt.tenant_id = p_tenant_id
-       and (doubt.held_by is not null or doubt.next_look_at > v_now);
-
-    with begun as (
-        insert into execution.channel_outbox
-               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
-                reserved_by, attempt, created_at, in_doubt_since)
-        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
-               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
-               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
-               'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
-          from execution.job_queue as job
-               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
-               cross join unnest(job.item_ids) as item (id)
-               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
-         where job.tenant_id = p_tenant_id
-           and job.status in ('queued', 'failed')
-           and (run.scheduled_for is null or run.scheduled_for <= v_now)
-            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
-     returning id, tenant_id, run_id, job_id
-    ), followed as (
-        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select begun.id, begun.tenant_id, account.id, account.provider
-          from begun
-               join execution.campaign_runs as run on run.tenant_id = begun.tenant_id and run.id = begun.run_id
-               join tenancy.provider_accounts as account
-                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
-            on conflict do nothing
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
-      from begun;
-    get diagnostics v_more = row_count;
-    items := items + v_more;
-
-    -- The original may have started the next phase under keys that this database does not have, so an operator starts
-    -- it.
-    with stopped as (
-        update execution.campaigns as campaign
-           set auto_advance = false,
-               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
-         where campaign.tenant_id = p_tenant_id
-           and campaign.auto_advance
-           and exists (select from execution.campaign_phases as phase
-                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
-                          and phase.status <> 'not_started')
-           and exists (select from execution.campaign_phases as phase
-                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
-                          and phase.status = 'not_started')
-     returning campaign.tenant_id, campaign.id
-    )
-    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
-    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
-      from stopped;
-    get diagnostics campaigns = row_count;
-    update execution.campaign_phases as phase
-       set due = null
-     where phase.tenant_id = p_tenant_id
-       and phase.due = 'advance';
-
-    -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
-    update channels.channel_outbox as reply
-       set status = 'pending',
-           in_doubt_since = coalesce(reply.in_doubt_since, v_now),
-           locked_at = null,
-           locked_by = null,
-           next_attempt_at = case reply.status when 'sending' then v_now else reply.next_attempt_at end,
-           last_error = c_note,
-           updated_at = v_now
-     where reply.tenant_id = p_tenant_id
-       and reply.status in ('pending', 'sending');
-    get diagnostics replies = row_count;
-    update jobs.alert_notifications as notification
-       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, p_copied_after)),
-           called_at = v_now,
-           in_doubt_since = coalesce(notification.in_doubt_since, v_now),
-           claims = notification.claims + 1,
-           last_error = c_note,
-           updated_at = v_now
-     where notification.tenant_id = p_tenant_id
-       and notification.status = 'queued';
-
-    update jobs.schedule_firings as firing
-       set outcome = 'skipped',
-           reason = c_note,
-           decided_at = v_now
-     where firing.tenant_id = p_tenant_id
-       and firing.outcome = 'waiting';
-    get diagnostics firings = row_count;
-end
-$$;
-
-COMMENT ON FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) IS 'Makes everything in doubt that the original may have sent for this tenant after the copy was taken, and counts it. begin_epoch calls it for every tenant.';
-
-CREATE FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) RETURNS TABLE(key_id uuid, role text, state text)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_now constant timestamptz := now();
-begin
-    update tenancy.api_keys as key
-       set last_used_at = v_now
-     where key.tenant_id = p_tenant_id
-       and key.key_hash = p_key_hash
-       and key.revoked_at is null
-       and (key.expires_at is null or key.expires_at > v_now)
-       and (key.last_used_at is null or key.last_used_at < v_now - interval '1 minute');
-
-    return query
-        select key.id,
-               key.role,
-               case
-                   when key.revoked_at is not null then 'revoked'
-                   when key.expires_at <= v_now then 'expired'
-                   else 'active'
-               end
-          from tenancy.api_keys as key
-         where key.tenant_id = p_tenant_id
-           and key.key_hash = p_key_hash;
-end
-$$;
-
-COMMENT ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) IS 'Returns id, role and state (`active`, `expired`, `revoked`) of the key with this hash. The key names its tenant; the hash proves the right to act for it, so no context is needed. The function updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
-
-CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS TABLE(installation_id uuid, number integer, cause text, items_in_doubt bigint, replies_in_doubt bigint, campaigns_stopped bigint, firings_skipped bigint)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
     v_before tenancy.epochs;
     v_epoch tenancy.epochs;
-    v_tenant_id uuid;
-    v_adopted record;
+    v_items bigint;
+    v_more bigint;
+    v_replies bigint;
+    v_firings bigint;
+    v_campaigns bigint;
 begin
     lock table tenancy.epochs in share row exclusive mode;
     select epoch.* into v_before from tenancy.epochs as epoch order by epoch.number desc limit 1;
@@ -6720,49 +6661,149 @@ begin
                     v_before.began_at)
       from tenancy.database_identity() as here
     returning * into v_epoch;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (tenancy.system_tenant_id(), p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id,
-            left(p_reason, 2000));
-    if p_cause = 'adopted' then
-        for v_tenant_id in select tenant.id from tenancy.tenants as tenant order by tenant.id loop
-            select adopted.* into v_adopted
-              from tenancy.adopt_tenant(v_tenant_id, v_epoch.id, v_epoch.copied_after, p_actor) as adopted;
-            v_epoch.items_in_doubt := v_epoch.items_in_doubt + v_adopted.items;
-            v_epoch.replies_in_doubt := v_epoch.replies_in_doubt + v_adopted.replies;
-            v_epoch.campaigns_stopped := v_epoch.campaigns_stopped + v_adopted.campaigns;
-            v_epoch.firings_skipped := v_epoch.firings_skipped + v_adopted.firings;
-        end loop;
-        update tenancy.epochs as epoch
-           set items_in_doubt = v_epoch.items_in_doubt,
-               replies_in_doubt = v_epoch.replies_in_doubt,
-               firings_skipped = v_epoch.firings_skipped,
-               campaigns_stopped = v_epoch.campaigns_stopped
-         where epoch.number = v_epoch.number;
+    insert into tenancy.audit_log (actor, action, subject, note)
+    values (p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id, left(p_reason, 2000));
+    if p_cause <> 'adopted' then
+        return v_epoch;
     end if;
-    return query
-        select v_epoch.installation_id, v_epoch.number, v_epoch.cause, v_epoch.items_in_doubt, v_epoch.replies_in_doubt,
-               v_epoch.campaigns_stopped, v_epoch.firings_skipped;
+
+    -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
+    -- no attempt.
+    update execution.job_queue as job
+       set status = 'queued',
+           attempts = greatest(job.attempts - 1, 0),
+           locked_by = null,
+           locked_at = null,
+           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else now() end
+      from execution.campaign_runs as run
+           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+     where job.status = 'locked'
+       and run.id = job.run_id;
+
+    with doubted as (
+        update execution.channel_outbox as item
+           set in_doubt_since = now(),
+               error = coalesce(item.error, c_note)
+         where item.status = 'queued'
+     returning item.id, item.tenant_id, item.run_id, item.job_id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
+      from doubted;
+    get diagnostics v_items = row_count;
+    -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
+    update execution.doubts as doubt
+       set held_by = null,
+           held_until = null,
+           next_look_at = now()
+     where doubt.held_by is not null or doubt.next_look_at > now();
+
+    with begun as (
+        insert into execution.channel_outbox
+               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
+                reserved_by, attempt, created_at, in_doubt_since)
+        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
+               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
+               'adoption-' || v_epoch.id, job.attempts, greatest(run.created_at, v_epoch.copied_after), now()
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.id = job.run_id
+               cross join unnest(job.item_ids) as item (id)
+               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
+         where job.status in ('queued', 'failed')
+           and (run.scheduled_for is null or run.scheduled_for <= now())
+            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+     returning id, tenant_id, run_id, job_id
+    ), followed as (
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
+        select begun.id, begun.tenant_id, account.id, account.provider
+          from begun
+               join execution.campaign_runs as run on run.id = begun.run_id
+               join tenancy.provider_accounts as account
+                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
+            on conflict do nothing
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
+      from begun;
+    get diagnostics v_more = row_count;
+
+    -- The original may have started the next phase under keys that this database does not have, so an operator starts
+    -- it.
+    with stopped as (
+        update execution.campaigns as campaign
+           set auto_advance = false,
+               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
+         where campaign.auto_advance
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status <> 'not_started')
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status = 'not_started')
+     returning campaign.tenant_id, campaign.id
+    )
+    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
+    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
+      from stopped;
+    get diagnostics v_campaigns = row_count;
+    update execution.campaign_phases set due = null where due = 'advance';
+
+    -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
+    update channels.channel_outbox as reply
+       set status = 'pending',
+           in_doubt_since = coalesce(reply.in_doubt_since, now()),
+           locked_at = null,
+           locked_by = null,
+           next_attempt_at = case reply.status when 'sending' then now() else reply.next_attempt_at end,
+           last_error = c_note,
+           updated_at = now()
+     where reply.status in ('pending', 'sending');
+    get diagnostics v_replies = row_count;
+    update jobs.alert_notifications as notification
+       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, v_epoch.copied_after)),
+           called_at = now(),
+           in_doubt_since = coalesce(notification.in_doubt_since, now()),
+           claims = notification.claims + 1,
+           last_error = c_note,
+           updated_at = now()
+     where notification.status = 'queued';
+
+    update jobs.schedule_firings as firing
+       set outcome = 'skipped',
+           reason = c_note,
+           decided_at = now()
+     where firing.outcome = 'waiting';
+    get diagnostics v_firings = row_count;
+
+    update tenancy.epochs as epoch
+       set items_in_doubt = v_items + v_more,
+           replies_in_doubt = v_replies,
+           firings_skipped = v_firings,
+           campaigns_stopped = v_campaigns
+     where epoch.number = v_epoch.number
+    returning epoch.* into v_epoch;
+    return v_epoch;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt, tenant by tenant in one transaction; with cause `moved` nothing does. Only members of the owner role may call it.';
+COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt; with cause `moved` nothing does. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
+CREATE FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '100ms'
     AS $$
 declare
-    v_now constant timestamptz := now();
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_request tenancy.requests;
 begin
-    perform tenancy.require_tenant(p_tenant_id);
     delete from tenancy.requests as request
-     where request.tenant_id = p_tenant_id
+     where request.tenant_id = v_tenant_id
        and request.idempotency_key = p_key
-       and request.created_at < v_now - interval '24 hours';
+       and request.created_at < now() - interval '24 hours';
     insert into tenancy.requests (tenant_id, idempotency_key, fingerprint)
-    values (p_tenant_id, p_key, p_fingerprint)
+    values (v_tenant_id, p_key, p_fingerprint)
         on conflict do nothing;
     if found then
         return query select 'fresh', null::smallint, null::text, null::text;
@@ -6772,7 +6813,7 @@ begin
     select request.*
       into v_request
       from tenancy.requests as request
-     where request.tenant_id = p_tenant_id
+     where request.tenant_id = v_tenant_id
        and request.idempotency_key = p_key;
     return query
         select case
@@ -6789,7 +6830,7 @@ exception
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) IS 'Takes an idempotency key of the tenant for this transaction. State `fresh`: do the work, then call finish_request. `answered`: the recorded response follows. `in_progress`: another transaction holds the key. `another`: a different request used the key.';
+COMMENT ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) IS 'Takes an idempotency key of the current tenant for this transaction. State `fresh`: do the work, then call finish_request. `answered`: the recorded response follows. `in_progress`: another transaction holds the key. `another`: a different request used the key.';
 
 CREATE FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) RETURNS void
     LANGUAGE sql SECURITY DEFINER
@@ -6818,12 +6859,9 @@ CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_it
     AS $$
     select (select count(*) from execution.channel_outbox as item where item.status = 'queued'),
            (select coalesce(sum(cardinality(job.item_ids)
-                                - (select count(*)
-                                     from execution.channel_outbox as item
-                                    where item.tenant_id = job.tenant_id
-                                      and item.job_id = job.id)), 0)::bigint
+                                - (select count(*) from execution.channel_outbox as item where item.job_id = job.id)), 0)::bigint
               from execution.job_queue as job
-                   join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+                   join execution.campaign_runs as run on run.id = job.run_id
              where job.status in ('queued', 'locked', 'failed')
                and (run.scheduled_for is null or run.scheduled_for <= now())),
            (select count(*) from channels.channel_outbox as reply where reply.status in ('pending', 'sending')),
@@ -6843,54 +6881,56 @@ CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_it
            (select count(*) from jobs.job_runs as run where run.status = 'running' or run.retry_at is not null)
 $$;
 
-COMMENT ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) IS 'Counts the rows of all tenants that an adoption would change, and the unfinished events and job runs.';
+COMMENT ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) IS 'Counts the rows that an adoption would change, and the unfinished events and job runs.';
 
-CREATE FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    perform tenancy.require_tenant(p_tenant_id);
     if p_expires_at <= now() then
         raise exception 'the expiry lies in the past: %', p_expires_at using errcode = 'invalid_parameter_value';
     end if;
     insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash, expires_at)
-    values (p_id, p_tenant_id, p_name, p_role, p_hint, p_key_hash, p_expires_at);
+    values (p_id, v_tenant_id, p_name, p_role, p_hint, p_key_hash, p_expires_at);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (p_tenant_id, p_actor, 'key.created', 'key:' || p_id, p_role);
+    values (v_tenant_id, p_actor, 'key.created', 'key:' || p_id, p_role);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) IS 'Stores the hash of a new API key of the tenant. Raises an error if the expiry is in the past.';
+COMMENT ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) IS 'Stores the hash of a new API key for the current tenant. Raises an error if the expiry is in the past.';
 
-CREATE FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    perform tenancy.require_tenant(p_tenant_id);
     insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, settings, sealed_secret)
-    values (p_id, p_tenant_id, p_workspace_id, p_name, p_provider, p_settings, p_sealed_secret);
+    values (p_id, v_tenant_id, p_workspace_id, p_name, p_provider, p_settings, p_sealed_secret);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (p_tenant_id, p_actor, 'account.created', 'account:' || p_id, p_provider);
+    values (v_tenant_id, p_actor, 'account.created', 'account:' || p_id, p_provider);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Creates a provider account of the tenant, with a sealed secret.';
+COMMENT ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Creates a provider account with a sealed secret in the current tenant.';
 
-CREATE FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    insert into tenancy.tenants (id, name) values (p_tenant_id, p_name);
-    insert into tenancy.workspaces (id, tenant_id, name) values (p_workspace_id, p_tenant_id, 'default');
+    insert into tenancy.tenants (id, name) values (p_id, p_name);
+    insert into tenancy.workspaces (id, tenant_id, name) values (p_workspace_id, p_id, 'default');
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (p_tenant_id, p_actor, 'tenant.created', 'tenant:' || p_tenant_id);
+    values (p_id, p_actor, 'tenant.created', 'tenant:' || p_id);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) IS 'Creates a tenant with its workspace `default`. Only members of the owner role may call it, because a caller that can create tenants can act for all of them.';
+COMMENT ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) IS 'Creates a tenant with its workspace `default`. Only members of the owner role may call it, because a caller that can create tenants can act for all of them.';
 
 CREATE FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -6937,17 +6977,16 @@ $$;
 
 COMMENT ON FUNCTION tenancy.enrol(p_actor text) IS 'Begins the first epoch, if there is none. If several processes start at once, one of them does it.';
 
-CREATE FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) RETURNS void
+CREATE FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.requests as request
        set status = p_status,
            location = p_location,
            body = p_body
-     where request.tenant_id = p_tenant_id
+     where request.tenant_id = tenancy.required_tenant_id()
        and request.idempotency_key = p_key
        and request.status is null;
     if not found then
@@ -6956,7 +6995,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) IS 'Records the response of the request that this transaction began.';
+COMMENT ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) IS 'Records the response of the request that this transaction began.';
 
 CREATE FUNCTION tenancy.key_id_of(p_sealed bytea) RETURNS bytea
     LANGUAGE sql IMMUTABLE
@@ -6980,44 +7019,43 @@ $$;
 
 COMMENT ON FUNCTION tenancy.limit_idle_time(p_limit text) IS 'Limits idle time inside the current transaction, unless the login has its own limit. Functions that lock rows call it, so that the server ends the transaction of a client that hangs and blocks others.';
 
-CREATE FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_now constant timestamptz := now();
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_zone constant text := coalesce(p_limits #>> '{hours,time_zone}', p_limits ->> 'time_zone');
 begin
-    perform tenancy.require_tenant(p_tenant_id);
     if not exists (select from pg_timezone_names where name = v_zone) and v_zone is not null then
         raise exception 'the database knows no time zone `%`', v_zone
             using errcode = 'invalid_parameter_value', hint = 'Write it like `Europe/Berlin`.';
     end if;
     update tenancy.provider_accounts
        set limits = p_limits
-     where tenant_id = p_tenant_id
+     where tenant_id = v_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (p_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
+    values (v_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
     update execution.job_queue as job
-       set run_after = v_now,
+       set run_after = now(),
            waits_for = null
-     where job.tenant_id = p_tenant_id
+     where job.tenant_id = v_tenant_id
        and job.status = 'queued'
        and job.waits_for in ('rate', 'daily', 'hours')
-       and job.run_after > v_now
+       and job.run_after > now()
        and job.run_id in (select run.id
                             from execution.campaign_runs as run
-                           where run.tenant_id = p_tenant_id
+                           where run.tenant_id = v_tenant_id
                              and p_id in (run.provider_account_id, run.failover_account_id));
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7098,48 +7136,39 @@ $$;
 
 COMMENT ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) IS 'Enables and forces row-level security on a table and creates its two policies: definer functions of the owner role pass, and other roles see rows of the current tenant. It fails on a table that has these policies.';
 
-CREATE FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION tenancy.prune_requests(p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_now constant timestamptz := now();
     v_removed bigint;
 begin
-    perform tenancy.require_tenant(p_tenant_id);
     if p_limit is null or p_limit < 1 then
         raise exception 'the limit must be at least one' using errcode = 'invalid_parameter_value';
     end if;
     delete from tenancy.requests as request
-     using (select old.idempotency_key
+     using (select old.tenant_id, old.idempotency_key
               from tenancy.requests as old
-             where old.tenant_id = p_tenant_id
-               and old.created_at < v_now - interval '24 hours'
+             where old.created_at < now() - interval '24 hours'
              order by old.created_at
              limit p_limit
                for update skip locked) as old
-     where request.tenant_id = p_tenant_id
+     where request.tenant_id = old.tenant_id
        and request.idempotency_key = old.idempotency_key;
     get diagnostics v_removed = row_count;
     return v_removed;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) IS 'Deletes up to p_limit requests of the tenant that are older than a day. It skips locked rows; the next call deletes those.';
-
-CREATE FUNCTION tenancy.system_tenant_id() RETURNS uuid
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN '00000000-0000-0000-0000-000000000001'::uuid;
-
-COMMENT ON FUNCTION tenancy.system_tenant_id() IS 'Returns the id of tenant `system`, which owns the rows that belong to no customer. It has no API keys, is not listed, and cannot be removed.';
+COMMENT ON FUNCTION tenancy.prune_requests(p_limit integer) IS 'Deletes up to p_limit requests that are older than a day. It skips locked rows; the next call deletes those.';
 
 CREATE FUNCTION tenancy.publishing_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN COALESCE(CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END, tenancy.system_tenant_id());
+    RETURN CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END;
 
-COMMENT ON FUNCTION tenancy.publishing_tenant_id() IS 'Returns the tenant of an event that this session publishes: the system tenant, if the session names none. A login with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
+COMMENT ON FUNCTION tenancy.publishing_tenant_id() IS 'Returns the tenant of an event that this session publishes. A login with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
 
-CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
+CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -7151,11 +7180,8 @@ begin
                (select own.mark from tenancy.process_marks as own where own.witness_id = p_witness_id),
                p_epoch_id is null or exists (select from tenancy.epochs as known where known.id = p_epoch_id),
                not exists (select
-                             from unnest(p_reservation_tenant_ids, p_reservation_ids) as wanted (tenant_id, id)
-                            where not exists (select
-                                                from execution.channel_outbox as item
-                                               where item.tenant_id = wanted.tenant_id
-                                                 and item.id = wanted.id)),
+                             from unnest(p_reservation_ids) as wanted (id)
+                            where not exists (select from execution.channel_outbox as item where item.id = wanted.id)),
                array(select other.process
                        from tenancy.process_marks as other
                       where other.epoch_id = epoch.id
@@ -7174,7 +7200,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
+COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
 
 CREATE FUNCTION tenancy.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -7204,21 +7230,6 @@ $$;
 
 COMMENT ON FUNCTION tenancy.refuse_other_master_key() IS 'Trigger function: refuses a secret that is sealed under another key than the registered one, so that a process still running with the old key cannot store a secret that other processes cannot open.';
 
-CREATE FUNCTION tenancy.refuse_removal_with_events() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    if exists (select from m10_recovery.outbox as event where event.tenant_id = old.id) then
-        raise exception 'tenant % has events', old.id
-            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
-    end if;
-    return old;
-end
-$$;
-
-COMMENT ON FUNCTION tenancy.refuse_removal_with_events() IS 'Trigger function: refuses to remove a tenant that has events. It stands in for a foreign key of the outbox.';
-
 CREATE FUNCTION tenancy.register_master_key(p_sealed_check bytea) RETURNS bytea
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7238,25 +7249,26 @@ $$;
 
 COMMENT ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) IS 'Registers a master key if none is registered, and returns the check value of the registered key.';
 
-CREATE FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    perform tenancy.require_tenant(p_tenant_id);
     delete from tenancy.provider_accounts
-     where tenant_id = p_tenant_id
+     where tenant_id = v_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (p_tenant_id, p_actor, 'account.removed', 'account:' || p_id);
+    values (v_tenant_id, p_actor, 'account.removed', 'account:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes an account of the tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) IS 'Removes an account of the current tenant. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7270,8 +7282,8 @@ begin
     insert into tenancy.master_key (sealed_check)
     values (p_sealed_check)
     on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
-    insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (tenancy.system_tenant_id(), p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
+    insert into tenancy.audit_log (actor, action, subject)
+    values (p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
 end
 $$;
 
@@ -7324,19 +7336,19 @@ declare
 begin
     if p_tenant_id is null then
         raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
-    elsif v_tenant_id = p_tenant_id then
-        return;
-    elsif v_tenant_id is not null then
+    end if;
+    if v_tenant_id is null then
+        if not (pg_has_role(session_user, 'postrider_worker', 'member')
+                or pg_has_role(session_user, 'postrider_owner', 'member')) then
+            perform tenancy.required_tenant_id();
+        end if;
+    elsif v_tenant_id <> p_tenant_id then
         raise exception 'p_tenant_id is not the tenant of this transaction' using errcode = 'insufficient_privilege';
-    elsif not (pg_has_role(session_user, 'postrider_worker', 'member')
-               or pg_has_role(session_user, 'postrider_owner', 'member')) then
-        -- Raises the error that explains how to set a tenant.
-        perform tenancy.required_tenant_id();
     end if;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) IS 'Refuses a tenant other than that of the transaction. Without a tenant in the transaction, members of postrider_worker and postrider_owner may act for any. Entry functions call it with their first argument.';
+COMMENT ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) IS 'Raises an error unless the caller may act for this tenant. In a tenant''s context only that tenant is allowed. Without a context, only members of postrider_worker and postrider_owner may act.';
 
 CREATE FUNCTION tenancy.required_tenant_id() RETURNS uuid
     LANGUAGE plpgsql STABLE
@@ -7399,28 +7411,27 @@ $$;
 
 COMMENT ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) IS 'Replaces sealed values by newly sealed ones, where the old ones are still present, and returns their number. The plain secrets are the same, so `secret_set_at` stays. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_now constant timestamptz := now();
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.api_keys
-       set revoked_at = v_now
-     where tenant_id = p_tenant_id
+       set revoked_at = now()
+     where tenant_id = v_tenant_id
        and id = p_id
        and revoked_at is null;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (p_tenant_id, p_actor, 'key.revoked', 'key:' || p_id);
+        values (v_tenant_id, p_actor, 'key.revoked', 'key:' || p_id);
     end if;
-    return exists (select from tenancy.api_keys where tenant_id = p_tenant_id and id = p_id);
+    return exists (select from tenancy.api_keys where tenant_id = v_tenant_id and id = p_id);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Revokes an API key of the tenant. Returns whether the key exists; revoking it again changes nothing.';
+COMMENT ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) IS 'Revokes an API key of the current tenant. Returns whether the key exists; revoking it again changes nothing.';
 
 CREATE FUNCTION tenancy.rotate_context_key(p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7430,36 +7441,34 @@ begin
     perform tenancy.add_context_key();
     delete from tenancy.context_keys
      where id not in (select newest.id from tenancy.context_keys as newest order by newest.id desc limit 2);
-    insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (tenancy.system_tenant_id(), p_actor, 'context_key.rotated', 'installation');
+    insert into tenancy.audit_log (actor, action, subject) values (p_actor, 'context_key.rotated', 'installation');
 end
 $$;
 
 COMMENT ON FUNCTION tenancy.rotate_context_key(p_actor text) IS 'Adds a context key and removes all but the newest two, so signatures under the previous key stay valid until the next rotation. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_now constant timestamptz := now();
+    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.provider_accounts
        set sealed_secret = p_sealed_secret,
-           updated_at = v_now
-     where tenant_id = p_tenant_id
+           updated_at = now()
+     where tenant_id = v_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (p_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
+    values (v_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the current tenant. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.sealed_keys() RETURNS TABLE(key_id bytea, number bigint, tenant_id uuid, id uuid, sealed_secret bytea)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -7575,20 +7584,6 @@ $$;
 
 COMMENT ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) IS 'Records that the database lacks something that a process saw committed. From then on no process sends before the database is adopted.';
 
-CREATE FUNCTION tenancy.tenants_with_old_requests() RETURNS SETOF uuid
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select tenant.id
-      from tenancy.tenants as tenant
-     where exists (select
-                     from tenancy.requests as request
-                    where request.tenant_id = tenant.id
-                      and request.created_at < now() - interval '24 hours')
-$$;
-
-COMMENT ON FUNCTION tenancy.tenants_with_old_requests() IS 'Returns the tenants that have requests older than a day. Retention calls prune_requests for each of them.';
-
 CREATE TABLE channels.channel_executors (
     id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -7629,6 +7624,42 @@ ALTER TABLE ONLY channels.channel_links FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE channels.channel_links IS 'The user and role of a sender at one account. The same sender id at another account may be a different person.';
 
+CREATE TABLE channels.channel_messages (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    provider text NOT NULL,
+    provider_message_id text NOT NULL,
+    sender_id text NOT NULL,
+    recipient_id text NOT NULL,
+    thread text,
+    text text NOT NULL,
+    status text DEFAULT 'accepted'::text NOT NULL,
+    user_id text,
+    role text,
+    reply jsonb,
+    last_error text,
+    correlation_id uuid NOT NULL,
+    deliveries integer DEFAULT 1 NOT NULL,
+    executions integer DEFAULT 0 NOT NULL,
+    is_executing boolean DEFAULT false NOT NULL,
+    leased_until timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_messages_executions_are_leased CHECK (((NOT is_executing) OR (leased_until IS NOT NULL))),
+    CONSTRAINT channel_messages_names_are_given CHECK (((btrim(provider_message_id) <> ''::text) AND (octet_length(provider_message_id) <= 512) AND (btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(recipient_id) <> ''::text) AND (octet_length(recipient_id) <= 255) AND (octet_length(thread) <= 512))),
+    CONSTRAINT channel_messages_only_failures_keep_a_reply CHECK (((reply IS NULL) OR (status = 'dispatch_failed'::text))),
+    CONSTRAINT channel_messages_only_open_ones_are_leased CHECK (((leased_until IS NULL) OR (status = ANY (ARRAY['accepted'::text, 'dispatch_failed'::text])))),
+    CONSTRAINT channel_messages_status_check CHECK ((status = ANY (ARRAY['accepted'::text, 'executed'::text, 'denied_unlinked'::text, 'denied_rbac'::text, 'denied_sentinel'::text, 'dispatch_failed'::text]))),
+    CONSTRAINT channel_messages_text_is_bounded CHECK ((octet_length(text) <= 65536))
+)
+WITH (fillfactor='70');
+ALTER TABLE ONLY channels.channel_messages ALTER COLUMN tenant_id SET STATISTICS 0;
+
+ALTER TABLE ONLY channels.channel_messages FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE channels.channel_messages IS 'Messages that providers delivered, one row per provider message id. A message is executed if and only if its reply is in channels.channel_outbox. A reply that could not be enqueued is kept in `reply`.';
+
 CREATE TABLE channels.channel_outbox (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     tenant_id uuid NOT NULL,
@@ -7661,31 +7692,11 @@ CREATE TABLE channels.channel_outbox (
     CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'sending'::text, 'sent'::text, 'dead'::text])))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+ALTER TABLE ONLY channels.channel_outbox ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY channels.channel_outbox FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE channels.channel_outbox IS 'Replies to messages, at most one per message, delivered at least once. `next_attempt_at` alone decides when a reply may be tried.';
-
-CREATE TABLE events.outbox_deliveries (
-    tenant_id uuid NOT NULL,
-    event_id bigint NOT NULL,
-    sink text NOT NULL,
-    delivered_at timestamp with time zone DEFAULT now() NOT NULL
-);
-
-ALTER TABLE ONLY events.outbox_deliveries FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE events.outbox_deliveries IS 'Sinks that already have an event, written only when another sink of the same event failed, so that the retry skips them. Losing a row costs a repeated delivery, nothing more.';
-
-CREATE TABLE events.sink_sets (
-    generation bigint NOT NULL,
-    sinks jsonb NOT NULL,
-    registered_at timestamp with time zone DEFAULT now() NOT NULL,
-    registered_by text NOT NULL,
-    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
-);
-
-COMMENT ON TABLE events.sink_sets IS 'Sets of sinks that relays deliver to; the one with the highest generation is registered. A sink has a name, a kind, a target that identifies its destination without its secrets, and the patterns of the events that it receives.';
 
 CREATE TABLE execution.account_states (
     tenant_id uuid NOT NULL,
@@ -8207,13 +8218,21 @@ CREATE TABLE m10_recovery.outbox (
     claimed_at timestamp with time zone,
     claimed_by text,
     last_error text,
-    tenant_id uuid DEFAULT '00000000-0000-0000-0000-000000000001'::uuid NOT NULL
+    tenant_id uuid
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
 
 ALTER TABLE ONLY m10_recovery.outbox FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE m10_recovery.outbox IS 'Published domain events. An event is pending, claimed (for five minutes, by `claimed_by`) or processed. A processed event never changes, and an event that is not processed cannot be removed.';
+
+CREATE TABLE m10_recovery.outbox_deliveries (
+    event_id bigint NOT NULL,
+    sink text NOT NULL,
+    delivered_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE m10_recovery.outbox_deliveries IS 'Sinks that already have an event, written only when another sink of the same event failed, so that the retry skips them. Losing a row costs a repeated delivery, nothing more.';
 
 ALTER TABLE m10_recovery.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME m10_recovery.outbox_id_seq
@@ -8254,7 +8273,6 @@ CREATE TABLE tenancy.api_keys (
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
     last_used_at timestamp with time zone,
-    CONSTRAINT api_keys_are_not_the_systems CHECK ((tenant_id <> '00000000-0000-0000-0000-000000000001'::uuid)),
     CONSTRAINT api_keys_hash_is_sha256 CHECK ((octet_length(key_hash) = 32)),
     CONSTRAINT api_keys_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
@@ -8266,7 +8284,7 @@ COMMENT ON TABLE tenancy.api_keys IS 'API keys of tenants. Only the SHA-256 of a
 
 CREATE TABLE tenancy.audit_log (
     id bigint NOT NULL,
-    tenant_id uuid NOT NULL,
+    tenant_id uuid,
     at timestamp with time zone DEFAULT now() NOT NULL,
     actor text NOT NULL,
     action text NOT NULL,
@@ -8307,33 +8325,6 @@ ALTER TABLE tenancy.context_keys ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE TABLE tenancy.epochs (
-    number integer NOT NULL,
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    installation_id uuid NOT NULL,
-    cause text NOT NULL,
-    system_identifier text NOT NULL,
-    database_oid bigint NOT NULL,
-    database_name text NOT NULL,
-    table_oid bigint NOT NULL,
-    timeline integer,
-    began_at timestamp with time zone DEFAULT now() NOT NULL,
-    actor text NOT NULL,
-    reason text,
-    copied_after timestamp with time zone,
-    items_in_doubt bigint DEFAULT 0 NOT NULL,
-    replies_in_doubt bigint DEFAULT 0 NOT NULL,
-    firings_skipped bigint DEFAULT 0 NOT NULL,
-    campaigns_stopped bigint DEFAULT 0 NOT NULL,
-    suspected_at timestamp with time zone,
-    suspicion text,
-    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
-    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
-    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
-);
-
-COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
 
 CREATE TABLE tenancy.master_key (
     is_the_only_row boolean DEFAULT true NOT NULL,
@@ -8406,7 +8397,7 @@ CREATE TABLE tenancy.tenants (
 
 ALTER TABLE ONLY tenancy.tenants FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE tenancy.tenants IS 'The tenants of this installation. Every row of a tenant table belongs to one of them. Tenant `system` owns the rows that belong to no customer, such as events that were published without a tenant.';
+COMMENT ON TABLE tenancy.tenants IS 'The tenants of this installation. Every row of a tenant table belongs to one of them.';
 
 CREATE TABLE tenancy.workspaces (
     id uuid NOT NULL,
@@ -8433,22 +8424,16 @@ ALTER TABLE ONLY channels.channel_links
     ADD CONSTRAINT channel_links_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY channels.channel_messages
-    ADD CONSTRAINT channel_messages_by_tenant UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY channels.channel_messages
     ADD CONSTRAINT channel_messages_one_per_delivery UNIQUE (tenant_id, account_id, provider_message_id);
 
 ALTER TABLE ONLY channels.channel_messages
-    ADD CONSTRAINT channel_messages_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT channel_messages_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_one_reply_per_message UNIQUE (channel_message_id, tenant_id);
 
 ALTER TABLE ONLY channels.channel_outbox
-    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
-
-ALTER TABLE ONLY events.outbox_deliveries
-    ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (tenant_id, event_id, sink);
+    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY events.sink_sets
     ADD CONSTRAINT sink_sets_pkey PRIMARY KEY (generation);
@@ -8570,8 +8555,8 @@ ALTER TABLE ONLY jobs.sync_errors
 ALTER TABLE ONLY jobs.sync_errors
     ADD CONSTRAINT sync_errors_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY m10_recovery.outbox
-    ADD CONSTRAINT outbox_one_row_per_tenant_and_id UNIQUE (tenant_id, id);
+ALTER TABLE ONLY m10_recovery.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (event_id, sink);
 
 ALTER TABLE ONLY m10_recovery.outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (id);
@@ -8580,13 +8565,13 @@ ALTER TABLE ONLY postrider.sources
     ADD CONSTRAINT sources_pkey PRIMARY KEY (path);
 
 ALTER TABLE ONLY tenancy.api_keys
-    ADD CONSTRAINT api_keys_one_row_per_key UNIQUE (tenant_id, key_hash);
+    ADD CONSTRAINT api_keys_one_row_per_key UNIQUE (key_hash, tenant_id);
 
 ALTER TABLE ONLY tenancy.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY tenancy.audit_log
-    ADD CONSTRAINT audit_log_pkey PRIMARY KEY (tenant_id, id);
+    ADD CONSTRAINT audit_log_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY tenancy.context_keys
     ADD CONSTRAINT context_keys_pkey PRIMARY KEY (id);
@@ -8624,23 +8609,21 @@ ALTER TABLE ONLY tenancy.workspaces
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_pkey PRIMARY KEY (tenant_id, id);
 
-CREATE INDEX channel_messages_by_age ON channels.channel_messages USING btree (created_at);
+CREATE INDEX channel_messages_by_age ON channels.channel_messages USING btree (tenant_id, created_at);
 
 CREATE INDEX channel_messages_by_sender ON channels.channel_messages USING btree (tenant_id, account_id, sender_id, created_at);
 
 CREATE INDEX channel_messages_by_status ON channels.channel_messages USING btree (tenant_id, status, id);
 
-CREATE INDEX channel_messages_leases ON channels.channel_messages USING btree (leased_until) WHERE (leased_until IS NOT NULL);
+CREATE INDEX channel_messages_leases ON channels.channel_messages USING btree (tenant_id, leased_until) WHERE (leased_until IS NOT NULL);
 
 CREATE INDEX channel_outbox_active ON channels.channel_outbox USING btree (tenant_id, account_id, next_attempt_at, id) WHERE (status = ANY (ARRAY['pending'::text, 'sending'::text]));
 
 CREATE INDEX channel_outbox_by_status ON channels.channel_outbox USING btree (tenant_id, status, next_attempt_at);
 
-CREATE INDEX channel_outbox_by_tenant ON channels.channel_outbox USING btree (tenant_id, id);
-
 CREATE INDEX channel_outbox_dead ON channels.channel_outbox USING btree (tenant_id, updated_at) WHERE (status = 'dead'::text);
 
-CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (locked_at) WHERE (status = 'sending'::text);
+CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (tenant_id, locked_at) WHERE (status = 'sending'::text);
 
 CREATE INDEX account_states_circuits ON execution.account_states USING btree (circuit_open_until) WHERE (circuit_open_until IS NOT NULL);
 
@@ -8742,15 +8725,17 @@ CREATE UNIQUE INDEX unique_alert_instance ON jobs.alert_instances USING btree (t
 
 CREATE UNIQUE INDEX unique_decision_card ON jobs.decision_cards USING btree (tenant_id, alert_instance_id, metric_code, period_start) NULLS NOT DISTINCT WHERE (status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text]));
 
+CREATE INDEX outbox_by_tenant ON m10_recovery.outbox USING btree (tenant_id, id) WHERE (tenant_id IS NOT NULL);
+
 CREATE INDEX outbox_failed_before ON m10_recovery.outbox USING btree (retry_count, id) WHERE ((processed_at IS NULL) AND (retry_count > 0));
 
 CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(process_after, '-infinity'::timestamp with time zone), id) WHERE (processed_at IS NULL);
 
-CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (tenant_id, subject, id);
+CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (subject, id);
 
-CREATE INDEX provider_accounts_by_id ON tenancy.provider_accounts USING btree (id);
+CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id);
 
-CREATE INDEX requests_by_age ON tenancy.requests USING btree (tenant_id, created_at);
+CREATE INDEX requests_by_age ON tenancy.requests USING btree (created_at);
 
 CREATE TRIGGER channel_executors_are_sealed_under_one_key BEFORE INSERT ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
@@ -8872,8 +8857,6 @@ CREATE TRIGGER outbox_events_are_facts BEFORE UPDATE OF id, aggregate_type, aggr
 
 CREATE TRIGGER outbox_events_begin_well BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN (((new.aggregate_type = ''::text) OR (new.aggregate_id = ''::text) OR (new.event_type = ''::text) OR (new.retry_count < 0) OR ((new.claimed_at IS NULL) <> (new.claimed_by IS NULL)))) EXECUTE FUNCTION tenancy.refuse_change('an event has its three names, counts from zero, and a claim has a holder');
 
-CREATE TRIGGER outbox_events_belong_to_a_tenant BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN ((new.tenant_id <> '00000000-0000-0000-0000-000000000001'::uuid)) EXECUTE FUNCTION events.require_tenant_of_event();
-
 CREATE TRIGGER outbox_is_never_emptied BEFORE TRUNCATE ON m10_recovery.outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('events are removed by prune_outbox, once processed');
 
 CREATE TRIGGER outbox_nothing_accepted_is_lost BEFORE DELETE ON m10_recovery.outbox FOR EACH ROW WHEN ((old.processed_at IS NULL)) EXECUTE FUNCTION tenancy.refuse_change('an event that is not processed cannot be removed');
@@ -8904,12 +8887,6 @@ CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant
 
 CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('what was answered stays as it was said');
 
-CREATE TRIGGER tenants_are_never_emptied BEFORE TRUNCATE ON tenancy.tenants FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
-
-CREATE TRIGGER tenants_keep_the_system_tenant BEFORE DELETE OR UPDATE ON tenancy.tenants FOR EACH ROW WHEN ((old.id = '00000000-0000-0000-0000-000000000001'::uuid)) EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
-
-CREATE TRIGGER tenants_with_events_stay BEFORE DELETE ON tenancy.tenants FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_removal_with_events();
-
 ALTER TABLE ONLY channels.channel_executors
     ADD CONSTRAINT channel_executors_are_of_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
 
@@ -8930,9 +8907,6 @@ ALTER TABLE ONLY channels.channel_outbox
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id) ON DELETE CASCADE;
-
-ALTER TABLE ONLY events.outbox_deliveries
-    ADD CONSTRAINT outbox_deliveries_belong_to_an_event FOREIGN KEY (tenant_id, event_id) REFERENCES m10_recovery.outbox(tenant_id, id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY execution.account_states
     ADD CONSTRAINT account_states_belong_to_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
@@ -9021,6 +8995,12 @@ ALTER TABLE ONLY jobs.schedules
 ALTER TABLE ONLY jobs.sync_errors
     ADD CONSTRAINT sync_errors_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
+ALTER TABLE ONLY m10_recovery.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_event_id_fkey FOREIGN KEY (event_id) REFERENCES m10_recovery.outbox(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY m10_recovery.outbox
+    ADD CONSTRAINT outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
 ALTER TABLE ONLY tenancy.api_keys
     ADD CONSTRAINT api_keys_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
@@ -9062,12 +9042,6 @@ CREATE POLICY tenant_sees_its_own ON channels.channel_links FOR SELECT TO postri
 CREATE POLICY tenant_sees_its_own ON channels.channel_messages FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON channels.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
-
-ALTER TABLE events.outbox_deliveries ENABLE ROW LEVEL SECURITY;
-
-CREATE POLICY owner_passes ON events.outbox_deliveries TO postrider_owner USING (true) WITH CHECK (true);
-
-CREATE POLICY tenant_sees_its_own ON events.outbox_deliveries FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 ALTER TABLE execution.account_states ENABLE ROW LEVEL SECURITY;
 
@@ -9278,124 +9252,102 @@ GRANT USAGE ON SCHEMA tenancy TO postrider_app;
 GRANT USAGE ON SCHEMA tenancy TO postrider_worker;
 GRANT USAGE ON SCHEMA tenancy TO postrider_read;
 
-GRANT SELECT ON TABLE channels.channel_messages TO postrider_app;
-GRANT SELECT ON TABLE channels.channel_messages TO postrider_worker;
-GRANT SELECT ON TABLE channels.channel_messages TO postrider_read;
+REVOKE ALL ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_app;
-GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION channels.enqueue_reply(p_tenant_id uuid, p_message_id uuid, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION channels.executor_of(p_account_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_app;
-GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_app;
-GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_app;
-GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_app;
+GRANT ALL ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.held_message(p_message_id uuid, p_execution integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION channels.measure_replies() FROM PUBLIC;
 GRANT ALL ON FUNCTION channels.measure_replies() TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_app;
-GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION channels.require_reply() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.tenants_with_old_messages(p_older_than interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.tenants_with_old_messages(p_older_than interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) TO postrider_app;
+REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION events.contract_violations() FROM PUBLIC;
-GRANT ALL ON FUNCTION events.contract_violations() TO postrider_app;
-GRANT ALL ON FUNCTION events.contract_violations() TO postrider_worker;
-GRANT ALL ON FUNCTION events.contract_violations() TO postrider_read;
-
-REVOKE ALL ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION events.outbox_backlog(p_stuck_after integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.outbox_backlog(p_stuck_after integer) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) TO postrider_worker;
+GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
+GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
 
 REVOKE ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
-
 REVOKE ALL ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION events.require_tenant_of_event() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) TO postrider_app;
-
-REVOKE ALL ON FUNCTION events.tenants_with_events() FROM PUBLIC;
-GRANT ALL ON FUNCTION events.tenants_with_events() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
 
@@ -9781,16 +9733,45 @@ GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp w
 REVOKE ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) TO postrider_app;
+
 REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.contract_violations() FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_app;
+GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_worker;
+GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_read;
+
+REVOKE ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_app;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_worker;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_publish;
 
-REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) TO postrider_app;
+REVOKE ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.named_tenant_id() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.named_tenant_id() TO postrider_app;
@@ -9811,15 +9792,13 @@ REVOKE ALL ON FUNCTION tenancy.acts_for_server() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.add_context_key() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) TO postrider_worker;
@@ -9829,28 +9808,28 @@ GRANT ALL ON FUNCTION tenancy.context_key() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.enrol(p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.enrol(p_actor text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.key_id_of(p_sealed bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.limit_idle_time(p_limit text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) TO postrider_worker;
@@ -9868,30 +9847,23 @@ REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION tenancy.system_tenant_id() FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_app;
-GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_worker;
-GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_read;
+REVOKE ALL ON FUNCTION tenancy.prune_requests(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.prune_requests(p_limit integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.publishing_tenant_id() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_other_master_key() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.refuse_removal_with_events() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) FROM PUBLIC;
 
@@ -9908,13 +9880,13 @@ GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_read;
 
 REVOKE ALL ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.rotate_context_key(p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.sealed_keys() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.sealed_keys() TO postrider_worker;
@@ -9930,9 +9902,6 @@ REVOKE ALL ON FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid
 
 REVOKE ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION tenancy.tenants_with_old_requests() FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.tenants_with_old_requests() TO postrider_worker;
 
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_app;
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_worker;
@@ -9974,12 +9943,13 @@ GRANT SELECT ON TABLE channels.channel_links TO postrider_app;
 GRANT SELECT ON TABLE channels.channel_links TO postrider_worker;
 GRANT SELECT ON TABLE channels.channel_links TO postrider_read;
 
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_app;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_worker;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_read;
+
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_app;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_worker;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_read;
-
-GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
-GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
 
 GRANT SELECT ON TABLE execution.account_states TO postrider_app;
 GRANT SELECT ON TABLE execution.account_states TO postrider_worker;

@@ -90,8 +90,6 @@ create table tenancy.provider_accounts (
     constraint provider_accounts_limits_are_an_object check (jsonb_typeof(limits) = 'object'),
     constraint provider_accounts_one_per_name unique (tenant_id, workspace_id, name)
 );
--- For account_of_callback, which knows no tenant.
-create index provider_accounts_by_id on tenancy.provider_accounts (id);
 comment on table tenancy.provider_accounts is
     'Accounts of tenants at providers. The server seals the secret before it stores it; a sealed secret is bound to '
     'its tenant and row.';

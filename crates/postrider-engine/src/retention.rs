@@ -66,7 +66,17 @@ impl Retention {
     /// One pass over the chat messages that are over. Returns how many were removed.
     pub async fn sweep_messages(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(older_than) = self.messages else { return Ok(0) };
-        Old::Messages { older_than }.sweep(pool, shutdown).await
+        let mut transaction = pool::begin(pool).await?;
+        let tenants = replies::tenants_with_old(&mut transaction, older_than).await?;
+        pool::commit(transaction).await?;
+        let mut removed = 0;
+        for tenant in tenants {
+            removed += Old::Messages { tenant, older_than }.sweep(pool, shutdown).await?;
+            if shutdown.is_cancelled() {
+                break;
+            }
+        }
+        Ok(removed)
     }
 
     /// One pass over the runs of functions that are over. Returns how many were removed.
@@ -92,7 +102,7 @@ pub async fn sweep_requests(pool: &Pool, shutdown: &CancellationToken) -> Result
 enum Old {
     Events { tenant: TenantId, before: Timestamp, after_id: i64 },
     History { before: Timestamp },
-    Messages { older_than: Duration },
+    Messages { tenant: TenantId, older_than: Duration },
     Runs { older_than: Duration },
     Requests { tenant: TenantId },
 }
@@ -122,7 +132,9 @@ impl Old {
                 return Ok((step.removed, step.done));
             }
             Self::History { before } => history::prune(connection, *before, WINDOW).await?,
-            Self::Messages { older_than } => replies::prune(connection, *older_than, WINDOW).await?,
+            Self::Messages { tenant, older_than } => {
+                replies::prune(connection, *tenant, *older_than, WINDOW).await?
+            }
             Self::Runs { older_than } => job_runs::prune(connection, *older_than, WINDOW).await?,
             Self::Requests { tenant } => requests::prune(connection, *tenant, WINDOW).await?,
         };

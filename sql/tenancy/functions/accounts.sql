@@ -117,23 +117,27 @@ comment on function tenancy.limit_provider_account(uuid, uuid, jsonb, text) is
     'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at '
     'once. Returns false if there is no such account.';
 
-create or replace function tenancy.account_of_callback(p_account_id uuid)
-returns table (tenant_id uuid, provider text, settings jsonb, sealed_secret bytea)
-language sql
+create or replace function tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid)
+returns table (provider text, settings jsonb, sealed_secret bytea)
+language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select account.tenant_id, account.provider, account.settings, account.sealed_secret
-      from tenancy.provider_accounts as account
-     where account.id = p_account_id
-       and (account.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select account.provider, account.settings, account.sealed_secret
+          from tenancy.provider_accounts as account
+         where account.tenant_id = p_tenant_id
+           and account.id = p_account_id;
+end
 $$;
-revoke all on function tenancy.account_of_callback(uuid) from public;
-grant execute on function tenancy.account_of_callback(uuid) to postrider_app;
-comment on function tenancy.account_of_callback(uuid) is
-    'Returns tenant, provider, settings and sealed secret of an account, found by its id alone: a provider callback '
-    'names no tenant. The server sees every account, a tenant sees its own.';
+revoke all on function tenancy.account_of_callback(uuid, uuid) from public;
+grant execute on function tenancy.account_of_callback(uuid, uuid) to postrider_app;
+comment on function tenancy.account_of_callback(uuid, uuid) is
+    'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider. Their URL '
+    'names the tenant and the account.';
 
 create or replace function tenancy.note_new_secret()
 returns trigger

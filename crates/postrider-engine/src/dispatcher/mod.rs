@@ -1,8 +1,8 @@
 //! The dispatcher: claims replies, sends them, and records what became of each. At least once.
 //!
 //! ```text
-//! claim ──▶ attempt (proven? asked? called) ──▶ decide ──▶ settle
-//!   ▲ account by account in turns; each has a lane
+//! choose ──▶ claim ──▶ attempt (proven? asked? called) ──▶ decide ──▶ settle
+//!   ▲ accounts of all tenants in turns; each has a lane. The claim takes one tenant at a time.
 //! sweep: locks that are too old, messages whose process died, replies that were kept
 //! ```
 
@@ -22,7 +22,7 @@ use postrider_model::{
 };
 use postrider_providers::Adapters;
 use postrider_store::{
-    Pool,
+    Pool, StoreError,
     replies::{self, ClaimedReply, Room},
     wakeups::Wakeups,
 };
@@ -115,12 +115,9 @@ impl Dispatcher {
                     shared.health.passed();
                     false
                 }
-                limit => match within(replies::claim(&shared.pool, &shared.name, &room)).await {
-                    Ok(claimed) => {
+                _ => match work.claim(&room).await {
+                    Ok(is_full) => {
                         shared.health.passed();
-                        let is_full = claimed.len() >= limit;
-                        work.note_turns(&claimed);
-                        claimed.into_iter().for_each(|reply| work.begin(reply));
                         is_full
                     }
                     Err(error) => {
@@ -153,12 +150,14 @@ impl Dispatcher {
     }
 }
 
+type AccountKey = (TenantId, ProviderAccountId);
+
 /// What is under way.
 struct Work {
     shared: Arc<Shared>,
-    attempts: JoinSet<(ProviderAccountId, Went)>,
-    lanes: HashMap<ProviderAccountId, Lane>,
-    served_last: Option<(TenantId, ProviderAccountId)>,
+    attempts: JoinSet<(AccountKey, Went)>,
+    lanes: HashMap<AccountKey, Lane>,
+    served_last: Option<AccountKey>,
     results: mpsc::Sender<Settled>,
 }
 
@@ -183,25 +182,41 @@ impl Work {
         }
     }
 
+    /// Claims replies tenant by tenant and begins their attempts. Returns whether the claims used all the room.
+    async fn claim(&mut self, room: &Room) -> Result<bool, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let mut left = room.limit;
+        for share in within(replies::choose(&shared.pool, room)).await? {
+            if left == 0 {
+                break;
+            }
+            let claimed = within(replies::claim(&shared.pool, &shared.name, &share, left)).await?;
+            left = left.saturating_sub(claimed.len());
+            self.note_turns(&claimed);
+            claimed.into_iter().for_each(|reply| self.begin(reply));
+        }
+        Ok(left == 0)
+    }
+
     fn note_turns(&mut self, claimed: &[ClaimedReply]) {
         let accounts = claimed.iter().map(|reply| (reply.account.tenant, reply.account.id));
         self.served_last = served_last(self.served_last, accounts);
     }
 
     fn begin(&mut self, reply: ClaimedReply) {
-        let account = reply.account;
-        self.lanes.entry(account.id).or_default().begin();
+        let account = (reply.account.tenant, reply.account.id);
+        self.lanes.entry(account).or_default().begin();
         let (shared, results) = (Arc::clone(&self.shared), self.results.clone());
         self.attempts.spawn(async move {
             match AssertUnwindSafe(attempt::attempt(&shared, reply)).catch_unwind().await {
                 Ok((settled, went)) => {
                     // The settler outlives every attempt.
                     let _ = results.send(settled).await;
-                    (account.id, went)
+                    (account, went)
                 }
                 Err(_) => {
                     tracing::error!("an attempt panicked; its reply comes again when its lock is too old");
-                    (account.id, Went::Badly)
+                    (account, Went::Badly)
                 }
             }
         });
@@ -224,7 +239,7 @@ impl Work {
         self.lanes.retain(|_, lane| !lane.is_idle(now));
     }
 
-    fn end(&mut self, (account, went): (ProviderAccountId, Went)) {
+    fn end(&mut self, (account, went): (AccountKey, Went)) {
         if let Some(lane) = self.lanes.get_mut(&account) {
             lane.end(went, self.shared.settings.account_concurrency, Instant::now());
         }

@@ -3,7 +3,11 @@
 
 use std::time::Duration;
 
-use postrider_store::{Pool, StoreError, messages, pool, replies};
+use postrider_store::{
+    Pool, StoreError,
+    messages::{self, Expired},
+    pool, replies,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{Health, Hints, executor::Executing, step::within, vital::vital};
@@ -58,13 +62,21 @@ impl Sweep {
         let limit = i32::try_from(BATCH).unwrap_or(i32::MAX);
         let mut count = 0;
         loop {
-            let reclaimed = within(replies::reclaim(&self.pool, self.lock_timeout, limit)).await?;
-            for reply in &reclaimed {
-                tracing::warn!(correlation_id = %reply.correlation_id, channel_message_id = %reply.message_id.0, outbox_id = %reply.id.0, worker = reply.worker, "a reply was taken from a dispatcher that held it for too long");
+            let tenants = within(replies::tenants_with_stale(&self.pool, self.lock_timeout, limit)).await?;
+            let mut may_have_more = tenants.len() >= BATCH;
+            let before = count;
+            for tenant in tenants {
+                let reclaimed =
+                    within(replies::reclaim(&self.pool, tenant, self.lock_timeout, limit)).await?;
+                for reply in &reclaimed {
+                    tracing::warn!(correlation_id = %reply.correlation_id, channel_message_id = %reply.message_id.0, outbox_id = %reply.id.0, worker = reply.worker, "a reply was taken from a dispatcher that held it for too long");
+                }
+                metrics::counter!("postrider_replies_reclaimed_total").increment(reclaimed.len() as u64);
+                count += reclaimed.len();
+                may_have_more |= reclaimed.len() >= BATCH;
             }
-            metrics::counter!("postrider_replies_reclaimed_total").increment(reclaimed.len() as u64);
-            count += reclaimed.len();
-            if reclaimed.len() < BATCH {
+            // Without any progress, other processes hold what is left.
+            if !may_have_more || count == before {
                 break;
             }
         }
@@ -75,11 +87,18 @@ impl Sweep {
     }
 
     async fn enqueue_kept(&self) -> Result<usize, StoreError> {
-        let count = within(messages::enqueue_kept(&self.pool, BATCH, self.max_attempts)).await?;
+        let tenants = messages::tenants_with_expired_leases(&self.pool, Expired::KeptReply, BATCH);
+        let tenants = within(tenants).await?;
+        let share = BATCH.div_ceil(tenants.len().max(1));
+        let mut count = 0;
+        for tenant in tenants {
+            let enqueued = messages::enqueue_kept(&self.pool, tenant, share, self.max_attempts);
+            count += usize::try_from(within(enqueued).await?).unwrap_or_default();
+        }
         if count > 0 {
             self.hints.send();
         }
-        Ok(usize::try_from(count).unwrap_or_default())
+        Ok(count)
     }
 
     async fn take_up(&self, executions: &TaskTracker) -> Result<usize, StoreError> {
@@ -88,15 +107,20 @@ impl Sweep {
         if free == 0 {
             return Ok(0);
         }
-        let taken =
-            messages::claim_unfinished(&self.pool, i32::try_from(free).unwrap_or(i32::MAX), self.lease);
-        let taken = within(taken).await?;
-        let count = taken.len();
-        for execution in taken {
-            let executing = self.executing.clone();
-            executions.spawn(async move {
-                executing.run(execution).await;
-            });
+        let tenants = messages::tenants_with_expired_leases(&self.pool, Expired::Execution, free);
+        let tenants = within(tenants).await?;
+        // The tenants share the capacity, so that one tenant's failures do not delay the messages of the others.
+        let share = i32::try_from(free.div_ceil(tenants.len().max(1))).unwrap_or(i32::MAX);
+        let mut count = 0;
+        for tenant in tenants {
+            let taken = within(messages::claim_unfinished(&self.pool, tenant, share, self.lease)).await?;
+            count += taken.len();
+            for execution in taken {
+                let executing = self.executing.clone();
+                executions.spawn(async move {
+                    executing.run(execution).await;
+                });
+            }
         }
         Ok(count)
     }

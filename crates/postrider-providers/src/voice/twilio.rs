@@ -9,7 +9,7 @@
 //! | 429: too many requests | not sent |
 //!
 //! Twilio takes no key, so a call is never repeated. It tells how a call goes at an address that holds the key:
-//! `{callback_url}/api/v2/providers/twilio/{account}/callback/{key}`. A callback with a valid signature proves that there is a call.
+//! `{callback_url}/api/v2/tenants/{tenant}/providers/twilio/{account}/callback/{key}`. A callback with a valid signature proves that there is a call.
 //!
 //! The list of calls proves nothing. It knows numbers and times and no keys: the one call to a number may belong to another
 //! item, and a call that waits in a queue has no time yet. So a look-up names the calls that may be it, for the person who decides.
@@ -21,7 +21,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::{Timestamp, fmt::rfc2822, tz::TimeZone};
 use postrider_model::{
-    Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate, ids::ProviderAccountId,
+    Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate,
+    ids::{ProviderAccountId, TenantId},
 };
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::{
@@ -109,8 +110,7 @@ struct Twilio {
     from: String,
     /// Where this installation is, as Twilio sees it, without a slash at the end.
     installation: Url,
-    /// Where callbacks go, but for the key.
-    callbacks: Url,
+    account: ProviderAccountId,
 }
 
 impl Twilio {
@@ -141,12 +141,12 @@ impl Twilio {
             login: http::authorization(&format!("Basic {}", STANDARD.encode(format!("{sid}:{token}"))))?,
             signature,
             from: settings.from,
-            callbacks: callbacks(&installation, account.id),
+            account: account.id,
             installation,
         })
     }
 
-    fn request(&self, key: &IdempotencyKey, message: &Message) -> Result<Request, Outcome> {
+    fn request(&self, tenant: TenantId, key: &IdempotencyKey, message: &Message) -> Result<Request, Outcome> {
         let Message::Voice { to, script } = message else {
             return Err(http::wrong_channel("twilio", "calls", message));
         };
@@ -156,7 +156,7 @@ impl Twilio {
                 format!("the script is longer than the {TWIML_CHARS_MAX} characters that Twilio takes");
             return Err(Outcome::Rejected { reason });
         }
-        let callback = http::below(&self.callbacks, &[key.as_str()]);
+        let callback = self.callback(tenant, key);
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("To", to)
             .append_pair("From", &self.from)
@@ -172,6 +172,14 @@ impl Twilio {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         *request.body_mut() = Some(form.finish().into());
         Ok(request)
+    }
+
+    /// The address at which Twilio reports on the call with this key.
+    fn callback(&self, tenant: TenantId, key: &IdempotencyKey) -> Url {
+        let (tenant, account) = (tenant.0.to_string(), self.account.0.to_string());
+        let below =
+            ["api", "v2", "tenants", &tenant, "providers", "twilio", &account, "callback", key.as_str()];
+        http::below(&self.installation, &below)
     }
 
     /// Names the calls that may be the one.
@@ -242,7 +250,10 @@ impl Twilio {
 #[async_trait]
 impl Provider for Twilio {
     async fn call(&self, reservation: &Reservation, message: &Message) -> Outcome {
-        http::outcome(http::send(&self.client, self.request(reservation.key(), message)).await, judge)
+        http::outcome(
+            http::send(&self.client, self.request(reservation.tenant_id(), reservation.key(), message)).await,
+            judge,
+        )
     }
 
     async fn look_up(&self, doubt: &HeldDoubt, _message: Option<&Message>) -> Finding {
@@ -255,11 +266,6 @@ impl Provider for Twilio {
 
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     http::judge(answer, now, |answer| http::named(answer, "sid"))
-}
-
-/// The address of this account's callbacks.
-fn callbacks(installation: &Url, account: ProviderAccountId) -> Url {
-    http::below(installation, &["api", "v2", "providers", "twilio", &account.0.to_string(), "callback"])
 }
 
 /// The script as Twilio reads it. What XML cannot hold is left out: nobody could say it.

@@ -188,6 +188,8 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
     let before = texts(&admin, &everything).await?;
 
     let calls = |target: &Tenant| {
+        // The own tenant, because another one is refused: see below.
+        let own = own.id;
         let Tenant { workspace, lead, campaign, run, item, account, message, reply, .. } = target;
         let Tenant { function, job, letter, schedule, card, .. } = target;
         [
@@ -221,33 +223,33 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
                 "select coalesce(max(run_id::text), 'none') from execution.run_progress(array['{run}']::uuid[])"
             ),
             format!(
-                "select verdict from channels.receive_message('{account}', gen_random_uuid(), gen_random_uuid(), 'theirs', 'ann',
+                "select verdict from channels.receive_message('{own}', '{account}', gen_random_uuid(), gen_random_uuid(), 'theirs', 'ann',
                                                               'room', null, 'hi', gen_random_uuid(), '1 minute', 5)"
             ),
-            format!("select channels.recent_messages('{account}', 'ann')::text"),
-            format!("select channels.finish_message('{message}', 1, gen_random_uuid(), '{{}}', 5)::text"),
-            format!("select channels.deny_message('{message}', 1, 'why')::text"),
-            format!("select channels.fail_message('{message}', 1, null, 'why')::text"),
-            format!("select channels.fail_message('{message}', 1, '{{}}', 'why')::text"),
-            format!("select channels.retry_message('{message}', 'me')::text"),
+            format!("select channels.recent_messages('{own}', '{account}', 'ann')::text"),
+            format!("select channels.finish_message('{own}', '{message}', 1, gen_random_uuid(), '{{}}', 5)::text"),
+            format!("select channels.deny_message('{own}', '{message}', 1, 'why')::text"),
+            format!("select channels.fail_message('{own}', '{message}', 1, null, 'why')::text"),
+            format!("select channels.fail_message('{own}', '{message}', 1, '{{}}', 'why')::text"),
+            format!("select channels.retry_message('{own}', '{message}', 'me')::text"),
             format!(
-                "select channels.record_delivery('{account}', '{reply}', 'mine', 'read', true, null, null)::text"
+                "select channels.record_delivery('{own}', '{account}', '{reply}', 'mine', 'read', true, null, null)::text"
             ),
             format!(
-                "select channels.link_sender(gen_random_uuid(), '{account}', 'ann', 'me', 'admin', 'me')::text"
+                "select channels.link_sender('{own}', gen_random_uuid(), '{account}', 'ann', 'me', 'admin', 'me')::text"
             ),
-            format!("select channels.unlink_sender('{}', 'me')::text", target.link),
+            format!("select channels.unlink_sender('{own}', '{}', 'me')::text", target.link),
             format!(
-                "select channels.put_executor(gen_random_uuid(), '{account}', 'echo', null, 1, null, 'viewer', '{{}}', 'me')::text"
+                "select channels.put_executor('{own}', gen_random_uuid(), '{account}', 'echo', null, 1, null, 'viewer', '{{}}', 'me')::text"
             ),
-            format!("select channels.remove_executor('{}', 'me')::text", target.executor),
+            format!("select channels.remove_executor('{own}', '{}', 'me')::text", target.executor),
             // What the tenant has for all accounts, whoever's this one is.
-            format!("select count(*)::text || min(id::text) from channels.executor_of('{account}')"),
+            format!("select count(*)::text || min(id::text) from channels.executor_of('{own}', '{account}')"),
             format!(
-                "select count(*)::text from channels.requeue_replies('{reply}', null, null, null, null, null, 10, 'me')"
+                "select count(*)::text from channels.requeue_replies('{own}', '{reply}', null, null, null, null, null, 10, 'me')"
             ),
             format!(
-                "select count(*)::text from channels.requeue_replies(null, '{account}', null, null, null, null, 10, 'me')"
+                "select count(*)::text from channels.requeue_replies('{own}', null, '{account}', null, null, null, null, 10, 'me')"
             ),
             format!("select jobs.remove_function('{function}', 'me')::text"),
             format!("select outcome from jobs.acquire_run(gen_random_uuid(), '{function}', null, null, true, 'me')"),
