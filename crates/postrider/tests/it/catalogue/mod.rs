@@ -5,6 +5,7 @@ mod attacks;
 mod context;
 mod lint;
 mod rights;
+mod tenants;
 mod visibility;
 
 use postrider_store::doctor::{self, Finding, Verdict};
