@@ -111,7 +111,8 @@ impl Stage {
         let (tenant, _) = tenants::create(&mut admin, ACTOR, ACTOR).await?;
         drop(admin);
         let mut transaction = pool::begin_as(&app, tenant).await?;
-        functions::put_builtin(&mut transaction, Subject::Rust.function(), Grain::FiveMinutes).await?;
+        functions::put_builtin(&mut transaction, tenant, Subject::Rust.function(), Grain::FiveMinutes)
+            .await?;
         let function = NewFunction {
             name: Subject::Http.function(),
             target: &Target::Http(url.clone()),
@@ -179,7 +180,8 @@ impl Stage {
             force: false,
         };
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
-        let Acquired::Run(id) = job_runs::acquire(&mut transaction, invocation, ACTOR).await? else {
+        let Acquired::Run(id) = job_runs::acquire(&mut transaction, self.tenant, invocation, ACTOR).await?
+        else {
             anyhow::bail!("invocation {number} is none of its own");
         };
         let waiter = self.ends.wait_for(self.tenant, id).context("too many wait")?;

@@ -1,5 +1,5 @@
-//! Removes what is old, in small steps, so that nobody waits for it: processed events, the history of campaigns, chat messages and runs of
-//! functions that are over, and what was answered to requests a day ago.
+//! Removes old rows in small steps, so that other transactions never wait long: processed events, the history of campaigns, ended chat
+//! messages and runs of functions, and the stored answers of requests that are a day old.
 
 use std::time::Duration;
 
@@ -25,18 +25,28 @@ pub struct Retention {
 
 /// Rows looked at in one transaction.
 const WINDOW: i32 = 1000;
-/// Room for others between two of them.
-const BREATH: Duration = Duration::from_millis(20);
+/// The time between two of them, which lets other transactions proceed.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Reads, in a transaction of its own, the tenants that may have old rows. The rows are then removed tenant by tenant.
+macro_rules! choose {
+    ($pool:expr, $module:ident :: $tenants:ident ( $($argument:expr),* )) => {{
+        let mut transaction = pool::begin($pool).await?;
+        let tenants = $module::$tenants(&mut transaction $(, $argument)*).await?;
+        pool::commit(transaction).await?;
+        tenants
+    }};
+}
 
 impl Retention {
-    /// Removes what is too old, now and then, until shutdown.
+    /// Removes old rows at every interval, until shutdown.
     pub async fn run(self, pool: Pool, shutdown: CancellationToken) {
         loop {
-            tell("processed events", self.sweep_events(&pool, &shutdown).await);
-            tell("events of campaigns", self.sweep_history(&pool, &shutdown).await);
-            tell("messages with their replies", self.sweep_messages(&pool, &shutdown).await);
-            tell("runs of functions", self.sweep_runs(&pool, &shutdown).await);
-            tell("answered requests", sweep_requests(&pool, &shutdown).await);
+            report("processed events", self.sweep_events(&pool, &shutdown).await);
+            report("events of campaigns", self.sweep_history(&pool, &shutdown).await);
+            report("messages with their replies", self.sweep_messages(&pool, &shutdown).await);
+            report("runs of functions", self.sweep_runs(&pool, &shutdown).await);
+            report("answered requests", sweep_requests(&pool, &shutdown).await);
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(self.every) => {}
@@ -47,63 +57,61 @@ impl Retention {
     /// One pass over the domain events that may be too old. Returns how many were removed.
     pub async fn sweep_events(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(before) = before(self.events) else { return Ok(0) };
-        let mut transaction = pool::begin(pool).await?;
-        let tenants = events::tenants(&mut transaction).await?;
-        pool::commit(transaction).await?;
-        let mut removed = 0;
-        for tenant in tenants {
-            removed += Old::Events { tenant, before, after_id: 0 }.sweep(pool, shutdown).await?;
-        }
-        Ok(removed)
+        let tenants = choose!(pool, events::tenants());
+        sweep(pool, shutdown, tenants, |tenant| Old::Events { tenant, before, after_id: 0 }).await
     }
 
     /// One pass over the history of campaigns. Returns how many events were removed.
     pub async fn sweep_history(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(before) = before(self.history) else { return Ok(0) };
-        Old::History { before }.sweep(pool, shutdown).await
+        let tenants = choose!(pool, history::tenants_with_old(before));
+        sweep(pool, shutdown, tenants, |tenant| Old::History { tenant, before }).await
     }
 
     /// One pass over the chat messages that are over. Returns how many were removed.
     pub async fn sweep_messages(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(older_than) = self.messages else { return Ok(0) };
-        let mut transaction = pool::begin(pool).await?;
-        let tenants = replies::tenants_with_old(&mut transaction, older_than).await?;
-        pool::commit(transaction).await?;
-        let mut removed = 0;
-        for tenant in tenants {
-            removed += Old::Messages { tenant, older_than }.sweep(pool, shutdown).await?;
-            if shutdown.is_cancelled() {
-                break;
-            }
-        }
-        Ok(removed)
+        let tenants = choose!(pool, replies::tenants_with_old(older_than));
+        sweep(pool, shutdown, tenants, |tenant| Old::Messages { tenant, older_than }).await
     }
 
     /// One pass over the runs of functions that are over. Returns how many were removed.
     pub async fn sweep_runs(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(older_than) = self.runs else { return Ok(0) };
-        Old::Runs { older_than }.sweep(pool, shutdown).await
+        let tenants = choose!(pool, job_runs::tenants_with_old(older_than));
+        sweep(pool, shutdown, tenants, |tenant| Old::Runs { tenant, older_than }).await
     }
 }
 
-/// One pass over the answers to requests that are a day old. Returns how many were forgotten.
+/// One pass over the answers to requests that are a day old. Returns how many were removed.
 pub async fn sweep_requests(pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
-    let mut transaction = pool::begin(pool).await?;
-    let tenants = requests::tenants(&mut transaction).await?;
-    pool::commit(transaction).await?;
+    let tenants = choose!(pool, requests::tenants());
+    sweep(pool, shutdown, tenants, |tenant| Old::Requests { tenant }).await
+}
+
+/// Removes the old rows of each tenant in turn. Returns how many were removed.
+async fn sweep(
+    pool: &Pool,
+    shutdown: &CancellationToken,
+    tenants: Vec<TenantId>,
+    old: impl Fn(TenantId) -> Old,
+) -> Result<i64, StoreError> {
     let mut removed = 0;
     for tenant in tenants {
-        removed += Old::Requests { tenant }.sweep(pool, shutdown).await?;
+        removed += old(tenant).sweep(pool, shutdown).await?;
+        if shutdown.is_cancelled() {
+            break;
+        }
     }
     Ok(removed)
 }
 
-/// What grows old.
+/// The old rows of one tenant.
 enum Old {
     Events { tenant: TenantId, before: Timestamp, after_id: i64 },
-    History { before: Timestamp },
+    History { tenant: TenantId, before: Timestamp },
     Messages { tenant: TenantId, older_than: Duration },
-    Runs { older_than: Duration },
+    Runs { tenant: TenantId, older_than: Duration },
     Requests { tenant: TenantId },
 }
 
@@ -119,24 +127,22 @@ impl Old {
             if done || shutdown.is_cancelled() {
                 return Ok(removed);
             }
-            tokio::time::sleep(BREATH).await;
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
     /// How many rows a step removed, and whether it was the last one.
     async fn step(&mut self, connection: &mut PgConnection) -> Result<(i64, bool), StoreError> {
-        let removed = match self {
-            Self::Events { tenant, before, after_id } => {
-                let step = events::prune(connection, *tenant, *before, *after_id, WINDOW).await?;
+        let removed = match *self {
+            Self::Events { tenant, before, ref mut after_id } => {
+                let step = events::prune(connection, tenant, before, *after_id, WINDOW).await?;
                 *after_id = step.last_id;
                 return Ok((step.removed, step.done));
             }
-            Self::History { before } => history::prune(connection, *before, WINDOW).await?,
-            Self::Messages { tenant, older_than } => {
-                replies::prune(connection, *tenant, *older_than, WINDOW).await?
-            }
-            Self::Runs { older_than } => job_runs::prune(connection, *older_than, WINDOW).await?,
-            Self::Requests { tenant } => requests::prune(connection, *tenant, WINDOW).await?,
+            Self::History { tenant, before } => history::prune(connection, tenant, before, WINDOW).await?,
+            Self::Messages { tenant, older_than } => replies::prune(connection, tenant, older_than, WINDOW).await?,
+            Self::Runs { tenant, older_than } => job_runs::prune(connection, tenant, older_than, WINDOW).await?,
+            Self::Requests { tenant } => requests::prune(connection, tenant, WINDOW).await?,
         };
         Ok((removed, removed < i64::from(WINDOW)))
     }
@@ -147,7 +153,7 @@ fn before(keep: Option<Duration>) -> Option<Timestamp> {
     Some(Timestamp::now().checked_sub(keep).unwrap_or(Timestamp::MIN))
 }
 
-fn tell(what: &str, swept: Result<i64, StoreError>) {
+fn report(what: &str, swept: Result<i64, StoreError>) {
     match swept {
         Ok(0) => {}
         Ok(removed) => tracing::info!(removed, "removed {removed} {what} past their retention"),

@@ -77,8 +77,7 @@ impl Scheduler {
                     Fired::default()
                 }
             };
-            let went_on = schedules::fire_waiting(&self.pool, BATCH, self.settings.dependency_patience);
-            let went_on = within(went_on).await.unwrap_or_else(|error| {
+            let went_on = self.fire_waiting().await.unwrap_or_else(|error| {
                 tracing::error!(?error, "firings that waited wait for the next round: {error}");
                 0
             });
@@ -98,10 +97,29 @@ impl Scheduler {
         tracing::info!("the scheduler has stopped");
     }
 
+    /// Checks a batch of waiting firings, tenant by tenant. Returns the number of new runs.
+    async fn fire_waiting(&self) -> Result<i32, StoreError> {
+        let mut started = 0;
+        for (tenant, firings) in within(schedules::waiting_tenants(&self.pool, BATCH)).await? {
+            let patience = self.settings.dependency_patience;
+            match within(schedules::fire_waiting(&self.pool, tenant, firings, patience)).await {
+                Ok(runs) => started += runs,
+                // The other tenants go on, and runs that were started are announced.
+                Err(error) => {
+                    tracing::error!(tenant_id = %tenant.0, ?error, "the firings of a tenant wait for the next round: {error}");
+                }
+            }
+        }
+        Ok(started)
+    }
+
     /// Fires every schedule of a batch that is due.
-    async fn fire_due(&self, unfit: &mut HashMap<ScheduleId, Instant>) -> Result<Fired, StoreError> {
+    async fn fire_due(
+        &self,
+        unfit: &mut HashMap<(TenantId, ScheduleId), Instant>,
+    ) -> Result<Fired, StoreError> {
         unfit.retain(|_, since| since.elapsed() < LEAVE_ALONE);
-        let except: Vec<ScheduleId> = unfit.keys().copied().collect();
+        let except: Vec<(TenantId, ScheduleId)> = unfit.keys().copied().collect();
         let due = within(schedules::due(&self.pool, BATCH, PER_TENANT, &except)).await?;
         let mut fired = Fired { runs: 0, is_full: leaves_some(&due) };
         let mut is_moving = false;
@@ -116,7 +134,7 @@ impl Scheduler {
                 Ok(None) => is_moving = true,
                 Err(error) => {
                     tracing::error!(schedule_id = %schedule.id.0, ?error, "a schedule was not fired: {error}");
-                    unfit.insert(schedule.id, Instant::now());
+                    unfit.insert((schedule.tenant, schedule.id), Instant::now());
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use postrider_model::ids::TenantId;
 use postrider_store::{Pool, StoreError, job_runs, pool, wakeups::Wakeups};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -63,21 +64,30 @@ impl Keeper {
             return Ok(());
         }
         let kept = within(job_runs::heartbeat(&self.shared.pool, &self.shared.name, &held)).await?;
-        for (id, claim) in held {
+        for (run, claim) in held {
             // What has just ended is not held either: then nobody waits for the token.
-            if !kept.contains(&id) && self.shared.held.lose(id, claim) {
-                tracing::debug!(job_id = %id.0, "a run is not this runner's any more");
+            if !kept.contains(&run) && self.shared.held.lose(run, claim) {
+                tracing::debug!(job_id = %run.id.0, "a run is not this runner's any more");
             }
         }
         Ok(())
     }
 
     async fn recover(&self) -> Result<(), StoreError> {
+        let lease = self.shared.settings.lease;
+        let mut recovered = Ok(());
+        // A tenant whose runs cannot be recovered does not delay the others.
+        for tenant in within(job_runs::stale_tenants(&self.shared.pool, lease)).await? {
+            recovered = recovered.and(self.recover_of(tenant, lease).await);
+        }
+        recovered
+    }
+
+    async fn recover_of(&self, tenant: TenantId, lease: Duration) -> Result<(), StoreError> {
         loop {
-            let recovered =
-                within(job_runs::recover(&self.shared.pool, self.shared.settings.lease, BATCH)).await?;
+            let recovered = within(job_runs::recover(&self.shared.pool, tenant, lease, BATCH)).await?;
             for run in &recovered {
-                tracing::warn!(job_id = %run.id.0, function = run.function_name, worker = run.worker, retry_at = run.retry_at.map(tracing::field::display), "the process of a run went away");
+                tracing::warn!(tenant_id = %tenant.0, job_id = %run.id.0, function = run.function_name, worker = run.worker, retry_at = run.retry_at.map(tracing::field::display), "the process of a run went away");
             }
             metrics::counter!("postrider_job_runs_total", "as" => "recovered")
                 .increment(recovered.len() as u64);

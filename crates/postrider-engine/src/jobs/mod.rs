@@ -22,14 +22,11 @@ use std::{
 };
 
 use futures::FutureExt;
-use postrider_model::{
-    ids::{JobRunId, TenantId},
-    seal::MasterKey,
-};
+use postrider_model::{ids::TenantId, seal::MasterKey};
 use postrider_providers::GuardedClient;
 use postrider_store::{
-    Pool,
-    job_runs::{self, ClaimedRun, EndedRun, Room},
+    Pool, StoreError,
+    job_runs::{self, ClaimedRun, EndedRun, Room, RunRef},
     wakeups::Wakeups,
 };
 use tokio::{
@@ -41,11 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
 use self::{keep::Keeper, perform::Performed, settle::Settler};
-use crate::{
-    Health, Hints,
-    step::{served_last, within},
-    vital::vital,
-};
+use crate::{Health, Hints, step::within, vital::vital};
 
 /// How far apart two claims by hints are at least while several runs are under way, so that a claim takes many when many come.
 const CLAIMS_APART: Duration = Duration::from_millis(10);
@@ -227,19 +220,32 @@ impl Work {
             self.shared.health.passed();
             return false;
         }
-        match within(job_runs::claim(&self.shared.pool, &self.shared.name, &room)).await {
-            Ok(claimed) => {
-                self.shared.health.passed();
-                let is_full = claimed.len() >= room.limit;
-                self.begin(claimed, kind);
-                is_full
-            }
-            Err(error) => {
-                self.shared.health.failed(&error);
-                tracing::error!(error = ?error, "the runner failed to claim runs: {error}");
-                false
+        let chosen = match within(job_runs::choose(&self.shared.pool, &room)).await {
+            Ok(chosen) => chosen,
+            Err(error) => return self.failed_to_claim(&error),
+        };
+        let (mut claimed, wanted) = (0, chosen.iter().map(|due| due.runs).sum::<i32>());
+        // One transaction per tenant: an attempt begins as soon as its run is claimed.
+        for due in chosen {
+            // Before the claim, so that a tenant whose claim fails does not hold up those behind it.
+            self.served_last[kind as usize] = Some(due.tenant);
+            match within(job_runs::claim(&self.shared.pool, &self.shared.name, due, &room)).await {
+                Ok(runs) => {
+                    claimed += runs.len();
+                    self.begin(runs, kind);
+                }
+                Err(error) => return self.failed_to_claim(&error),
             }
         }
+        self.shared.health.passed();
+        // Where other runners took everything, they go on with the rest.
+        claimed > 0 && usize::try_from(wanted).is_ok_and(|wanted| wanted >= room.limit)
+    }
+
+    fn failed_to_claim(&self, error: &StoreError) -> bool {
+        self.shared.health.failed(error);
+        tracing::error!(error = ?error, "the runner failed to claim runs: {error}");
+        false
     }
 
     /// How many more there may be.
@@ -290,8 +296,6 @@ impl Work {
     }
 
     fn begin(&mut self, claimed: Vec<ClaimedRun>, kind: Kind) {
-        let last = &mut self.served_last[kind as usize];
-        *last = served_last(*last, claimed.iter().map(|run| run.tenant));
         for run in claimed {
             let busy = self.tenants.entry(run.tenant).or_default();
             busy.attempts += 1;
@@ -299,13 +303,13 @@ impl Work {
             let cancelled = self.shared.held.take(&run);
             let (shared, ended) = (Arc::clone(&self.shared), self.ended.clone());
             self.attempts.spawn(async move {
-                let (id, claim, tenant) = (run.id, run.claim(), run.tenant);
+                let (held, claim) = (run.run(), run.claim());
                 let attempt = attempt(&shared, run, &cancelled, &ended);
                 if AssertUnwindSafe(attempt).catch_unwind().await.is_err() {
-                    tracing::error!(job_id = %id.0, "an attempt panicked; its run is taken up like one of a dead process");
-                    shared.held.let_go(id, claim);
+                    tracing::error!(job_id = %held.id.0, "an attempt panicked; its run is taken up like one of a dead process");
+                    shared.held.let_go(held, claim);
                 }
-                (tenant, kind)
+                (held.tenant, kind)
             });
         }
     }
@@ -353,51 +357,51 @@ async fn attempt(
             let _ = ended.send(run.end(end)).await;
         }
         Performed::Committed => {
-            shared.held.let_go(run.id, run.claim());
+            shared.held.let_go(run.run(), run.claim());
             shared.ends.send();
         }
-        Performed::Abandoned => shared.held.let_go(run.id, run.claim()),
+        Performed::Abandoned => shared.held.let_go(run.run(), run.claim()),
     }
 }
 
 /// The runs that this process holds: kept alive until their end is written down.
 #[derive(Default)]
-struct Held(Mutex<HashMap<JobRunId, (i32, CancellationToken)>>);
+struct Held(Mutex<HashMap<RunRef, (i32, CancellationToken)>>);
 
 impl Held {
     /// Remembers a run. The token is cancelled when the run is not ours any more.
     fn take(&self, run: &ClaimedRun) -> CancellationToken {
         let cancelled = CancellationToken::new();
         // An older claim of ours, which was taken from us: two attempts must not go on side by side.
-        if let Some((_, old)) = self.lock().insert(run.id, (run.claim(), cancelled.clone())) {
+        if let Some((_, old)) = self.lock().insert(run.run(), (run.claim(), cancelled.clone())) {
             old.cancel();
         }
         cancelled
     }
 
     /// Forgets a run, unless it is held under another claim by now.
-    fn let_go(&self, id: JobRunId, claim: i32) {
+    fn let_go(&self, run: RunRef, claim: i32) {
         let mut held = self.lock();
-        if held.get(&id).is_some_and(|(known, _)| *known == claim) {
-            held.remove(&id);
+        if held.get(&run).is_some_and(|(known, _)| *known == claim) {
+            held.remove(&run);
         }
     }
 
-    fn all(&self) -> Vec<(JobRunId, i32)> {
-        self.lock().iter().map(|(id, (claim, _))| (*id, *claim)).collect()
+    fn all(&self) -> Vec<(RunRef, i32)> {
+        self.lock().iter().map(|(run, (claim, _))| (*run, *claim)).collect()
     }
 
     /// Gives a run up, if it is still held under this claim.
-    fn lose(&self, id: JobRunId, claim: i32) -> bool {
+    fn lose(&self, run: RunRef, claim: i32) -> bool {
         let mut held = self.lock();
-        let is_held = held.get(&id).is_some_and(|(known, _)| *known == claim);
-        if is_held && let Some((_, cancelled)) = held.remove(&id) {
+        let is_held = held.get(&run).is_some_and(|(known, _)| *known == claim);
+        if is_held && let Some((_, cancelled)) = held.remove(&run) {
             cancelled.cancel();
         }
         is_held
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobRunId, (i32, CancellationToken)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RunRef, (i32, CancellationToken)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -30,7 +30,7 @@ impl Settler {
         let mut gathered = Vec::with_capacity(BATCH_MAX);
         while receiver.recv_many(&mut gathered, BATCH_MAX).await > 0 {
             self.record_for_sure(&gathered).await;
-            gathered.iter().for_each(|ended| self.shared.held.let_go(ended.id(), ended.claim()));
+            gathered.iter().for_each(|ended| self.shared.held.let_go(ended.run(), ended.claim()));
             gathered.clear();
             self.shared.ends.send();
         }
@@ -42,7 +42,7 @@ impl Settler {
         loop {
             match within(job_runs::end(&self.shared.pool, &self.shared.name, ended)).await {
                 Ok(endings) => {
-                    ended.iter().for_each(|run| tell(run, endings.get(&run.id()).copied()));
+                    ended.iter().for_each(|run| tell(run, endings.get(&run.run()).copied()));
                     return;
                 }
                 // One of them spoils the statement for all: find it by telling them one by one.
@@ -72,7 +72,7 @@ impl Settler {
     /// The database does not take a result, whatever it is: then the run failed, and says so.
     async fn refused(&self, ended: &[EndedRun], message: &str) {
         for run in ended {
-            tracing::error!(job_id = %run.id().0, "the end of a run is refused by the database: {message}");
+            tracing::error!(job_id = %run.run().id.0, "the end of a run is refused by the database: {message}");
             if let End::Completed(_) = run.end() {
                 let error = format!("the result cannot be stored: {message}");
                 Box::pin(self.record_for_sure(&[run.instead(End::Failed { error, retryable: false })])).await;
@@ -83,7 +83,7 @@ impl Settler {
 
 /// Says what became of a run. Without an ending it was not ours any more.
 fn tell(run: &EndedRun, ending: Option<Ending>) {
-    let job_id = run.id().0;
+    let job_id = run.run().id.0;
     let count = |what: &'static str| metrics::counter!("postrider_job_runs_total", "as" => what).increment(1);
     match (ending, run.end()) {
         (None, _) => {

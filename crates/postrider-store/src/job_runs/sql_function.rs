@@ -66,7 +66,7 @@ pub async fn perform_sql(
         }
         Err(error) => return Err(error),
     };
-    if !ended.contains_key(&run.id) {
+    if !ended.contains_key(&run.run()) {
         return Ok(SqlEnd::Lost);
     }
     crash_point!("run.ended");

@@ -251,20 +251,20 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             format!(
                 "select count(*)::text from channels.requeue_replies('{own}', null, '{account}', null, null, null, null, 10, 'me')"
             ),
-            format!("select jobs.remove_function('{function}', 'me')::text"),
-            format!("select outcome from jobs.acquire_run(gen_random_uuid(), '{function}', null, null, true, 'me')"),
-            format!("select count(*)::text from jobs.retry_run('{job}', 'me')"),
-            format!("select coalesce(jobs.cancel_run('{job}', null, 'me'), 'none')"),
-            format!("select jobs.resolve_sync_error('{letter}', 'how', 'me')::text"),
-            format!("select jobs.switch_schedule('{schedule}', false, null, 'me')::text"),
-            format!("select jobs.remove_schedule('{schedule}', 'me')::text"),
-            format!("select coalesce(jobs.why_waiting('{schedule}', now()), 'none')"),
+            format!("select jobs.remove_function(tenancy.current_tenant_id(), '{function}', 'me')::text"),
+            format!("select outcome from jobs.acquire_run(tenancy.current_tenant_id(), gen_random_uuid(), '{function}', null, null, true, 'me')"),
+            format!("select count(*)::text from jobs.retry_run(tenancy.current_tenant_id(), '{job}', 'me')"),
+            format!("select coalesce(jobs.cancel_run(tenancy.current_tenant_id(), '{job}', null, 'me'), 'none')"),
+            format!("select jobs.resolve_sync_error(tenancy.current_tenant_id(), '{letter}', 'how', 'me')::text"),
+            format!("select jobs.switch_schedule(tenancy.current_tenant_id(), '{schedule}', false, null, 'me')::text"),
+            format!("select jobs.remove_schedule(tenancy.current_tenant_id(), '{schedule}', 'me')::text"),
+            format!("select coalesce(jobs.why_waiting(tenancy.current_tenant_id(), '{schedule}', now()), 'none')"),
             format!(
-                "select jobs.put_schedule(gen_random_uuid(), '{function}', '0 0 * * *', 'UTC', null, null, null, null, '{{}}', 'once',
+                "select jobs.put_schedule(tenancy.current_tenant_id(), gen_random_uuid(), '{function}', '0 0 * * *', 'UTC', null, null, null, null, '{{}}', 'once',
                                           true, now(), 'me')::text"
             ),
-            format!("select jobs.resolve_alert('{function}', null)::text"),
-            format!("select count(*)::text from jobs.decide_card('{card}', 'DISMISSED', null, 'me')"),
+            format!("select jobs.resolve_alert(tenancy.current_tenant_id(), '{function}', null)::text"),
+            format!("select count(*)::text from jobs.decide_card(tenancy.current_tenant_id(), '{card}', 'DISMISSED', null, 'me')"),
         ]
     };
     let answer = async |call: &str| -> anyhow::Result<String> {

@@ -91,7 +91,10 @@ async fn no_login_of_the_app_role_acts_for_a_tenant_that_the_server_did_not_sign
         format!("select events.close_outbox_event('{}', {}, 'me', 'why')", other.id, other.event),
         format!("select execution.verify_launch('{}')::text", other.run),
         format!("select provider from tenancy.account_of_callback('{}', '{}')", other.id, other.account),
-        format!("select ended::text from jobs.which_ended(array['{}']::uuid[]) as ended", other.job),
+        format!(
+            "select id::text from jobs.which_ended(array['{}']::uuid[], array['{}']::uuid[])",
+            other.id, other.job
+        ),
     ];
     let reads = tables.iter().map(|(table, column)| format!("select {column}::text from {table}"));
     let attacks: Vec<String> = acts.into_iter().chain(reads).collect();
