@@ -3,6 +3,7 @@
 //! | module | what it says |
 //! |---|---|
 //! | [`ids`] | one type per kind of id, so that a tenant is never taken for a workspace |
+//! | [`error`] | errors as one line of text |
 //! | [`event`] | a domain event, its states, its backoff, what may be published |
 //! | [`pattern`] | which event types a sink wants |
 //! | [`sink`] | what a destination of events must be able to do |
@@ -27,6 +28,7 @@ pub mod audience;
 pub mod campaign;
 pub mod chat;
 pub mod contract;
+pub mod error;
 pub mod event;
 pub mod ids;
 pub mod job;
@@ -45,6 +47,7 @@ pub mod tenancy;
 pub mod words;
 
 pub use campaign::Channel;
+pub use error::error_chain;
 pub use event::{Event, NewEvent};
 pub use key::IdempotencyKey;
 pub use limits::{Limits, Why};

@@ -144,10 +144,10 @@ pub async fn complete(
     connection: &mut PgConnection,
     generation: i64,
     processor: &str,
-    completions: &[Completion],
+    completions: &[&Completion],
 ) -> Result<Recorded, StoreError> {
     // In the order of ids, so that two processors never wait for each other in a circle.
-    let mut sorted: Vec<&Completion> = completions.iter().collect();
+    let mut sorted: Vec<&Completion> = completions.to_vec();
     sorted.sort_by_key(|completion| completion.id);
     let (incomplete, complete): (Vec<&Completion>, Vec<&Completion>) =
         sorted.iter().partition(|completion| completion.error.is_some());

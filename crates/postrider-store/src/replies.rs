@@ -327,7 +327,7 @@ pub async fn account(
 pub async fn settle(
     pool: &Pool,
     worker: &str,
-    settled: &[SettledReply],
+    settled: &[&SettledReply],
 ) -> Result<HashMap<OutboxId, ReplyStatus>, StoreError> {
     crash_point!("reply.before_settling");
     let mut columns = Columns::default();

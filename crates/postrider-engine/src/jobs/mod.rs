@@ -12,12 +12,13 @@ pub mod builtin;
 mod functions;
 mod keep;
 mod perform;
+pub mod scheduler;
 mod settle;
 
 use std::{
     collections::HashMap,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -38,7 +39,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
 use self::{keep::Keeper, perform::Performed, settle::Settler};
-use crate::{Health, Hints, step::within, vital::vital};
+use crate::common::{
+    health::Health, held::Held, recorder::record_all, round::within, supervised::supervised, wakeup::Hints,
+};
 
 /// How far apart two claims by hints are at least while several runs are under way, so that a claim takes many when many come.
 const CLAIMS_APART: Duration = Duration::from_millis(10);
@@ -94,7 +97,7 @@ struct Shared {
     client: GuardedClient,
     master_key: Option<MasterKey>,
     ends: Hints,
-    held: Held,
+    held: Held<RunRef, i32>,
     sql_pool: Pool,
     settings: RunnerSettings,
     health: Health,
@@ -125,13 +128,15 @@ impl Runner {
         tracing::info!(runner = shared.name, "the runner is running");
         // It must live as long as anything is under way.
         let over = CancellationToken::new();
-        let keeper = tokio::spawn(vital(
-            "the keeper of runs",
+        let keeper = tokio::spawn(supervised(
+            "keeper of runs",
             Keeper::new(Arc::clone(&shared), self.cancels).run(over.clone()),
         ));
         let (ended, receiver) = mpsc::channel(shared.settings.concurrency);
-        let settler =
-            tokio::spawn(vital("the settler of runs", Settler::new(Arc::clone(&shared)).run(receiver)));
+        let settler = tokio::spawn(supervised(
+            "settler of runs",
+            record_all(Settler::new(Arc::clone(&shared)), receiver),
+        ));
         let mut work = Work {
             shared: Arc::clone(&shared),
             attempts: JoinSet::new(),
@@ -300,14 +305,14 @@ impl Work {
             let busy = self.tenants.entry(run.tenant).or_default();
             busy.attempts += 1;
             busy.sql += usize::from(kind == Kind::Sql);
-            let cancelled = self.shared.held.take(&run);
+            let cancelled = self.shared.held.take(run.run(), run.claim());
             let (shared, ended) = (Arc::clone(&self.shared), self.ended.clone());
             self.attempts.spawn(async move {
                 let (held, claim) = (run.run(), run.claim());
                 let attempt = attempt(&shared, run, &cancelled, &ended);
                 if AssertUnwindSafe(attempt).catch_unwind().await.is_err() {
-                    tracing::error!(job_id = %held.id.0, "an attempt panicked; its run is taken up like one of a dead process");
-                    shared.held.let_go(held, claim);
+                    tracing::error!(job_id = %held.id.0, "an attempt panicked; its run is recovered like one of a dead process");
+                    shared.held.release(held, claim);
                 }
                 (held.tenant, kind)
             });
@@ -352,56 +357,14 @@ async fn attempt(
     ended: &mpsc::Sender<EndedRun>,
 ) {
     match perform::perform(shared, &run, cancelled).await {
-        // The settler outlives every attempt, and lets go of the run when its end is written down.
+        // The settler outlives every attempt, and releases the run when its end is recorded.
         Performed::Ended(end) => {
             let _ = ended.send(run.end(end)).await;
         }
         Performed::Committed => {
-            shared.held.let_go(run.run(), run.claim());
+            shared.held.release(run.run(), run.claim());
             shared.ends.send();
         }
-        Performed::Abandoned => shared.held.let_go(run.run(), run.claim()),
-    }
-}
-
-/// The runs that this process holds: kept alive until their end is written down.
-#[derive(Default)]
-struct Held(Mutex<HashMap<RunRef, (i32, CancellationToken)>>);
-
-impl Held {
-    /// Remembers a run. The token is cancelled when the run is not ours any more.
-    fn take(&self, run: &ClaimedRun) -> CancellationToken {
-        let cancelled = CancellationToken::new();
-        // An older claim of ours, which was taken from us: two attempts must not go on side by side.
-        if let Some((_, old)) = self.lock().insert(run.run(), (run.claim(), cancelled.clone())) {
-            old.cancel();
-        }
-        cancelled
-    }
-
-    /// Forgets a run, unless it is held under another claim by now.
-    fn let_go(&self, run: RunRef, claim: i32) {
-        let mut held = self.lock();
-        if held.get(&run).is_some_and(|(known, _)| *known == claim) {
-            held.remove(&run);
-        }
-    }
-
-    fn all(&self) -> Vec<(RunRef, i32)> {
-        self.lock().iter().map(|(run, (claim, _))| (*run, *claim)).collect()
-    }
-
-    /// Gives a run up, if it is still held under this claim.
-    fn lose(&self, run: RunRef, claim: i32) -> bool {
-        let mut held = self.lock();
-        let is_held = held.get(&run).is_some_and(|(known, _)| *known == claim);
-        if is_held && let Some((_, cancelled)) = held.remove(&run) {
-            cancelled.cancel();
-        }
-        is_held
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RunRef, (i32, CancellationToken)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Performed::Abandoned => shared.held.release(run.run(), run.claim()),
     }
 }

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
-use postrider_engine::witness;
+use postrider_engine::tenancy::witness;
 use postrider_model::{
     ids::{ScheduleId, TenantId},
     schedule::{Cron, Timing, Zone},

@@ -1,0 +1,254 @@
+//! Executing: from a message that was written down to its reply in the outbox.
+//!
+//! ```text
+//! Execution ──▶ sentinel ──▶ Executor ──▶ finish: `executed`, and the reply is in the outbox
+//!                  │             │           └─ that fails: `dispatch_failed`, the reply is kept
+//!                  │             └─ no reply: `dispatch_failed`
+//!                  └─ it objects: `denied_sentinel`
+//! ```
+//!
+//! One executor's time bounds the sentinel and the execution together. A sentinel that cannot be asked is no permission.
+
+mod execute;
+mod sentinel;
+
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use futures::FutureExt;
+use postrider_model::{
+    error_chain,
+    chat::{Reply, TEXT_BYTES_MAX},
+    seal::MasterKey,
+};
+use postrider_providers::GuardedClient;
+use postrider_store::{
+    Pool, StoreError, executors,
+    messages::{self, Execution},
+    pool,
+};
+
+pub use self::execute::{Echo, ExecuteError, Executor, HttpAgent, Request};
+use crate::common::wakeup::Hints;
+
+/// How long the database may take for one step. Then the message fails, or is taken up when its time is over.
+const STEP_WITHIN: Duration = Duration::from_secs(15);
+
+/// What it takes to execute messages.
+#[derive(Clone)]
+pub struct Executing {
+    pool: Pool,
+    master_key: MasterKey,
+    client: GuardedClient,
+    hints: Hints,
+    max_attempts: i32,
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// It was executed, and its reply is in the outbox.
+    Executed,
+    /// The sentinel does not want it executed.
+    DeniedSentinel,
+    /// It was not executed, or its reply is not in the outbox, for this reason. It may be delivered again; a reply that there
+    /// was is kept.
+    Failed(String),
+    /// It took too long, and somebody else has it.
+    TakenUpElsewhere,
+}
+
+/// What is to be written down about a message.
+enum Decided {
+    Reply(Reply),
+    Deny(String),
+}
+
+impl Executing {
+    /// `client` must allow for the longest time that an executor may be given.
+    #[must_use]
+    pub fn new(
+        pool: Pool,
+        master_key: MasterKey,
+        client: GuardedClient,
+        hints: Hints,
+        max_attempts: i32,
+    ) -> Self {
+        Self { pool, master_key, client, hints, max_attempts }
+    }
+
+    /// Says that there are replies, for who put one into the outbox without executing.
+    pub fn hint(&self) {
+        self.hints.send();
+    }
+
+    /// Executes a message and ends it. Timeout and panic are failures like any other.
+    pub async fn run(&self, execution: Execution) -> Ended {
+        let provider = execution.provider.clone();
+        let decided = AssertUnwindSafe(self.decide(&execution)).catch_unwind().await;
+        let ended = match decided {
+            Ok(Ok(Decided::Reply(reply))) => self.finish(execution, &reply).await,
+            Ok(Ok(Decided::Deny(reason))) => self.deny(execution, &reason).await,
+            Ok(Err(ExecuteError(reason))) => self.fail(execution, None, reason).await,
+            Err(_) => self.fail(execution, None, "what executes it panicked".to_owned()).await,
+        };
+        metrics::counter!("postrider_executions_total", "provider" => provider, "ended" => ended.word())
+            .increment(1);
+        ended
+    }
+
+    /// What is to be written down, within the executor's time.
+    async fn decide(&self, execution: &Execution) -> Result<Decided, ExecuteError> {
+        let executor = self.executor(execution).await?;
+        let work = async {
+            let request = Request::of(execution);
+            let objection =
+                sentinel::objection(&self.pool, &self.client, &executor, execution, &request).await?;
+            if let Some(reason) = objection {
+                return Ok(Decided::Deny(reason));
+            }
+            let reply = execute::open(&self.client, &executor)?.execute(&request).await?;
+            fit(reply).map(Decided::Reply)
+        };
+        let within = executor.timeout;
+        tokio::time::timeout(within, work).await.unwrap_or_else(|_| {
+            Err(ExecuteError(format!("it was not executed within its time of {} s", within.as_secs())))
+        })
+    }
+
+    async fn executor(&self, execution: &Execution) -> Result<executors::Executor, ExecuteError> {
+        let reading = async {
+            let mut transaction = pool::begin_as(&self.pool, execution.tenant_id).await?;
+            let (tenant, account) = (execution.tenant_id, execution.account_id);
+            let found = executors::of_account(&mut transaction, &self.master_key, tenant, account).await?;
+            pool::commit(transaction).await?;
+            Ok(found)
+        };
+        step("reading what executes", reading).await.map_err(ExecuteError)?.ok_or_else(|| {
+            ExecuteError(
+                "nothing executes the messages of this account any more; say what does: `postrider channels executor`"
+                    .to_owned(),
+            )
+        })
+    }
+
+    async fn finish(&self, execution: Execution, reply: &Reply) -> Ended {
+        let finishing = messages::finish(&self.pool, &execution, reply, self.max_attempts);
+        match step("enqueueing the reply", finishing).await {
+            Ok(true) => {
+                self.hints.send();
+                let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
+                tracing::info!(%correlation_id, channel_message_id = %id, provider = execution.provider, "message {id} was executed");
+                Ended::Executed
+            }
+            Ok(false) => taken_up_elsewhere(&execution),
+            Err(reason) => {
+                let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
+                tracing::error!(%correlation_id, channel_message_id = %id, provider = execution.provider, "the reply to message {id} could not be put into the outbox: {reason}");
+                self.fail(execution, Some(reply), reason).await
+            }
+        }
+    }
+
+    async fn deny(&self, execution: Execution, reason: &str) -> Ended {
+        let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
+        match step("denying the message", messages::deny(&self.pool, execution, reason)).await {
+            Ok(true) => {
+                // Not the reason: it may repeat what somebody wrote.
+                tracing::info!(%correlation_id, channel_message_id = %id, "the sentinel denied message {id}");
+                Ended::DeniedSentinel
+            }
+            Ok(false) => Ended::TakenUpElsewhere,
+            Err(error) => {
+                tracing::error!(%correlation_id, channel_message_id = %id, "message {id} was denied, which could not be written down; it is taken up again: {error}");
+                Ended::Failed(error)
+            }
+        }
+    }
+
+    /// Says that the message failed, and keeps the reply if there is one.
+    async fn fail(&self, execution: Execution, reply: Option<&Reply>, reason: String) -> Ended {
+        let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
+        let failing = messages::fail(&self.pool, execution, reply, &reason);
+        match step("writing down that the message failed", failing).await {
+            Ok(true) => {
+                let reply_is_kept = reply.is_some();
+                tracing::error!(%correlation_id, channel_message_id = %id, reply_is_kept, "message {id} failed: {reason}");
+                Ended::Failed(reason)
+            }
+            Ok(false) => {
+                // Or it was enqueued after all, and only the answer to that was lost.
+                self.hints.send();
+                Ended::TakenUpElsewhere
+            }
+            Err(error) => {
+                tracing::error!(%correlation_id, channel_message_id = %id, "message {id} failed, which could not be written down; it is taken up when its time is over: {reason}; {error}");
+                Ended::Failed(reason)
+            }
+        }
+    }
+}
+
+impl Ended {
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Executed => "executed",
+            Self::DeniedSentinel => "denied_sentinel",
+            Self::Failed(_) => "failed",
+            Self::TakenUpElsewhere => "taken_up_elsewhere",
+        }
+    }
+}
+
+fn taken_up_elsewhere(execution: &Execution) -> Ended {
+    let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
+    tracing::warn!(%correlation_id, channel_message_id = %id, "message {id} took too long, and somebody else has taken it up: this reply is dropped");
+    Ended::TakenUpElsewhere
+}
+
+/// A reply that can be kept and sent, or why it cannot.
+fn fit(mut reply: Reply) -> Result<Reply, ExecuteError> {
+    // The database holds no NUL, and nobody would see it.
+    reply.text.retain(|c| c != '\0');
+    match reply.text.len() {
+        _ if reply.text.trim().is_empty() => Err(ExecuteError("the reply is empty".to_owned())),
+        length if length > TEXT_BYTES_MAX => {
+            Err(ExecuteError(format!("the reply has {length} bytes, and may have {TEXT_BYTES_MAX}")))
+        }
+        _ => Ok(reply),
+    }
+}
+
+/// One step in the database, within its time. What went wrong is said in one line, with its causes.
+async fn step<T>(
+    doing: &'static str,
+    statement: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, String> {
+    match tokio::time::timeout(STEP_WITHIN, statement).await {
+        Ok(result) => result.map_err(|error| error_chain(&error)),
+        Err(_) => Err(format!("{doing} took longer than {} s", STEP_WITHIN.as_secs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: impl Into<String>) -> Reply {
+        Reply { text: text.into(), thread: Some("t".to_owned()) }
+    }
+
+    #[test]
+    fn a_reply_is_kept_as_it_is_or_not_at_all() {
+        assert_eq!(fit(text("hi\0 there")), Ok(text("hi there")));
+        assert_eq!(fit(text("é".repeat(TEXT_BYTES_MAX / 2))), Ok(text("é".repeat(TEXT_BYTES_MAX / 2))));
+        for (unfit, says) in [
+            (String::new(), "empty"),
+            (" \n".to_owned(), "empty"),
+            ("\0".to_owned(), "empty"),
+            ("é".repeat(TEXT_BYTES_MAX / 2 + 1), "65538 bytes"),
+        ] {
+            let problem = fit(text(unfit)).unwrap_err().to_string();
+            assert!(problem.contains(says), "{problem}");
+        }
+    }
+}
