@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | `attempts` | the running attempts of a loop |
 //! | [`health`] | whether the loops of a process can work, for `/readyz` |
 //! | [`metrics`] | every metric: name, labels, kind and help text |
 //! | [`supervised`] | tasks whose panic ends the process |
@@ -11,6 +12,7 @@
 //! | `recorder` | records results, also while the database is unavailable |
 //! | `round` | one step of a loop: its deadline, and the order of tenants |
 
+pub(crate) mod attempts;
 pub mod health;
 pub(crate) mod held;
 pub mod metrics;

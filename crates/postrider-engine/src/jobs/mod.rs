@@ -32,7 +32,6 @@ use postrider_store::{
 };
 use tokio::{
     sync::{mpsc, watch::error::RecvError},
-    task::JoinSet,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -40,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
 use self::{keep::Keeper, perform::Performed, settle::Settler};
 use crate::common::{
-    health::Health, held::Held, recorder::record_all, round::within, supervised::supervised, wakeup::Hints,
+    attempts::Attempts, health::Health, held::Held, recorder::record_all, round::within, supervised::supervised, wakeup::Hints,
 };
 
 /// How far apart two claims by hints are at least while several runs are under way, so that a claim takes many when many come.
@@ -139,7 +138,7 @@ impl Runner {
         ));
         let mut work = Work {
             shared: Arc::clone(&shared),
-            attempts: JoinSet::new(),
+            attempts: Attempts::default(),
             tenants: HashMap::new(),
             served_last: [None; 2],
             ended,
@@ -177,7 +176,10 @@ impl Runner {
         }
 
         tracing::info!(under_way = work.attempts.len(), "the runner finishes what it holds");
-        work.finish().await;
+        let Work { attempts, ended, .. } = work;
+        attempts.finish().await;
+        // The last sender: the settler finishes its queue and ends.
+        drop(ended);
         let _ = settler.await;
         over.cancel();
         let _ = keeper.await;
@@ -210,7 +212,7 @@ struct Busy {
 /// What is under way.
 struct Work {
     shared: Arc<Shared>,
-    attempts: JoinSet<(TenantId, Kind)>,
+    attempts: Attempts<(TenantId, Kind)>,
     tenants: HashMap<TenantId, Busy>,
     /// By kind.
     served_last: [Option<TenantId>; 2],
@@ -321,16 +323,14 @@ impl Work {
 
     /// Waits for the end of an attempt; for ever if there is none.
     async fn next_end(&mut self) {
-        match self.attempts.join_next().await {
-            Some(ended) => ended.into_iter().for_each(|(tenant, kind)| self.end(tenant, kind)),
-            None => std::future::pending().await,
+        if let Some((tenant, kind)) = self.attempts.next_end().await {
+            self.end(tenant, kind);
         }
     }
 
-    /// Takes the ends of all attempts that have ended.
     fn take_ends(&mut self) {
-        while let Some(ended) = self.attempts.try_join_next() {
-            ended.into_iter().for_each(|(tenant, kind)| self.end(tenant, kind));
+        for (tenant, kind) in self.attempts.take_ended() {
+            self.end(tenant, kind);
         }
     }
 
@@ -344,9 +344,6 @@ impl Work {
         }
     }
 
-    async fn finish(mut self) {
-        while self.attempts.join_next().await.is_some() {}
-    }
 }
 
 /// One attempt at a run, to its end.

@@ -24,7 +24,6 @@ use postrider_store::{
     jobs, pool,
     resolving::{self, ClaimedDoubt, PutOff, Turn},
 };
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::decide::{Facts, Step, Verdict, conclude, conclude_repeat, step};
@@ -33,7 +32,7 @@ pub use self::{
     settled_by::{SettledBy, settled_by},
 };
 use super::render::{Template, address_of};
-use crate::common::health::Health;
+use crate::common::{attempts::Attempts, health::Health};
 
 /// How the resolver behaves.
 #[derive(Debug, Clone)]
@@ -97,61 +96,70 @@ impl Resolver {
         let shared = self.shared;
         tracing::info!(resolver = shared.name, "the resolver is running");
         let vendors = shared.vendors();
-        let mut looks: JoinSet<ProviderAccountId> = JoinSet::new();
-        let mut of_account: HashMap<ProviderAccountId, usize> = HashMap::new();
+        let mut looks: Attempts<ProviderAccountId> = Attempts::default();
+        let mut busy = BusyAccounts { looks: HashMap::new(), looks_max: shared.settings.account_concurrency };
         while !shutdown.is_cancelled() {
-            let room = shared.settings.concurrency.saturating_sub(looks.len());
-            let claimed = match room {
-                0 => {
-                    shared.health.passed();
-                    Vec::new()
-                }
-                _ => {
-                    let is_busy = |(_, asked): &(&ProviderAccountId, &usize)| {
-                        **asked >= shared.settings.account_concurrency
-                    };
-                    let busy: Vec<ProviderAccountId> =
-                        of_account.iter().filter(is_busy).map(|(account, _)| *account).collect();
-                    shared.claim(&vendors, room, &busy).await
-                }
+            let capacity = shared.settings.concurrency.saturating_sub(looks.len());
+            let claimed = if capacity == 0 {
+                shared.health.passed();
+                Vec::new()
+            } else {
+                shared.claim(&vendors, capacity, &busy.accounts()).await
             };
             let found = claimed.len();
             for doubt in claimed {
-                let asked = of_account.entry(doubt.account_id).or_default();
                 let account = doubt.account_id;
-                let is_busy = *asked >= shared.settings.account_concurrency;
-                *asked += 1;
+                let is_busy = busy.begin(account);
                 let shared = Arc::clone(&shared);
                 looks.spawn(async move {
                     let looking = AssertUnwindSafe(shared.look(doubt, is_busy)).catch_unwind();
                     if looking.await.is_err() {
-                        tracing::error!("a look at a doubt panicked; it comes again when its lease is over");
+                        tracing::error!("a look at a doubt panicked; it is claimed again when its lease expires");
                     }
                     account
                 });
             }
-            let ended = |of_account: &mut HashMap<ProviderAccountId, usize>, account| {
-                if let Some(asked) = of_account.get_mut(&account) {
-                    *asked -= 1;
-                    if *asked == 0 {
-                        of_account.remove(&account);
-                    }
-                }
-            };
             // A full claim means that there is more.
-            if found < room || room == 0 {
+            if found < capacity || capacity == 0 {
                 tokio::select! {
                     () = shutdown.cancelled() => {}
-                    Some(Ok(account)) = looks.join_next(), if !looks.is_empty() => ended(&mut of_account, account),
+                    Some(account) = looks.next_end() => busy.end(account),
                     () = tokio::time::sleep(shared.settings.poll_interval) => {}
                 }
             }
-            while let Some(Ok(account)) = looks.try_join_next() {
-                ended(&mut of_account, account);
+            looks.take_ended().into_iter().for_each(|account| busy.end(account));
+        }
+        looks.finish().await;
+        tracing::info!(resolver = shared.name, "the resolver has stopped");
+    }
+}
+
+/// Running looks by account.
+struct BusyAccounts {
+    looks: HashMap<ProviderAccountId, usize>,
+    looks_max: usize,
+}
+
+impl BusyAccounts {
+    /// Accounts with enough looks.
+    fn accounts(&self) -> Vec<ProviderAccountId> {
+        self.looks.iter().filter(|(_, looks)| **looks >= self.looks_max).map(|(account, _)| *account).collect()
+    }
+
+    /// Counts a look. Returns whether the account had enough already.
+    fn begin(&mut self, account: ProviderAccountId) -> bool {
+        let looks = self.looks.entry(account).or_default();
+        *looks += 1;
+        *looks > self.looks_max
+    }
+
+    fn end(&mut self, account: ProviderAccountId) {
+        if let Some(looks) = self.looks.get_mut(&account) {
+            *looks -= 1;
+            if *looks == 0 {
+                self.looks.remove(&account);
             }
         }
-        while looks.join_next().await.is_some() {}
-        tracing::info!(resolver = shared.name, "the resolver has stopped");
     }
 }
 

@@ -26,7 +26,7 @@ use postrider_store::{
     replies::{self, ClaimedReply, Room},
     wakeups::Wakeups,
 };
-use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use self::sweep::Sweep;
@@ -36,7 +36,9 @@ use self::{
     settle::{Settled, Settler},
 };
 use crate::common::{
+    attempts::Attempts,
     health::Health,
+    periodic::work_or_poll,
     recorder::record_all,
     round::{served_last, within},
     supervised::supervised,
@@ -133,19 +135,18 @@ impl Dispatcher {
                 continue;
             }
             let opens_in = work.opens_in().unwrap_or(shared.settings.poll_interval);
-            // A notification is a hint; the poll is the guarantee.
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                changed = self.wakeups.changed() => if changed.is_err() {
-                    tokio::time::sleep(shared.settings.poll_interval).await;
-                },
                 () = work.next_end() => {}
-                () = tokio::time::sleep(opens_in.min(shared.settings.poll_interval)) => {}
+                () = work_or_poll(&mut self.wakeups, opens_in.min(shared.settings.poll_interval)) => {}
             }
         }
 
         tracing::info!(in_flight = work.attempts.len(), "the dispatcher finishes what it holds");
-        work.finish().await;
+        let Work { attempts, results, .. } = work;
+        attempts.finish().await;
+        // The last sender: the settler finishes its queue and ends.
+        drop(results);
         let _ = settler.await;
         tracing::info!(dispatcher = shared.name, "the dispatcher has stopped");
     }
@@ -156,7 +157,7 @@ type AccountKey = (TenantId, ProviderAccountId);
 /// What is under way.
 struct Work {
     shared: Arc<Shared>,
-    attempts: JoinSet<(AccountKey, Went)>,
+    attempts: Attempts<(AccountKey, Went)>,
     lanes: HashMap<AccountKey, Lane>,
     served_last: Option<AccountKey>,
     results: mpsc::Sender<Settled>,
@@ -164,7 +165,7 @@ struct Work {
 
 impl Work {
     fn new(shared: Arc<Shared>, results: mpsc::Sender<Settled>) -> Self {
-        Self { shared, attempts: JoinSet::new(), lanes: HashMap::new(), served_last: None, results }
+        Self { shared, attempts: Attempts::default(), lanes: HashMap::new(), served_last: None, results }
     }
 
     /// What there is room for.
@@ -225,16 +226,15 @@ impl Work {
 
     /// Waits for the end of an attempt; for ever if there is none.
     async fn next_end(&mut self) {
-        match self.attempts.join_next().await {
-            Some(ended) => ended.into_iter().for_each(|ended| self.end(ended)),
-            None => std::future::pending().await,
+        if let Some(ended) = self.attempts.next_end().await {
+            self.end(ended);
         }
     }
 
     /// Takes the ends of all attempts that have ended.
     fn take_ends(&mut self) {
-        while let Some(ended) = self.attempts.try_join_next() {
-            ended.into_iter().for_each(|ended| self.end(ended));
+        for ended in self.attempts.take_ended() {
+            self.end(ended);
         }
         let now = Instant::now();
         self.lanes.retain(|_, lane| !lane.is_idle(now));
@@ -251,9 +251,5 @@ impl Work {
         let now = Instant::now();
         let next = self.lanes.values().filter_map(Lane::opens_at).filter(|at| *at > now).min();
         next.map(|at| at - now)
-    }
-
-    async fn finish(mut self) {
-        while self.attempts.join_next().await.is_some() {}
     }
 }
