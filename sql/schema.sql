@@ -29,129 +29,23 @@ CREATE SCHEMA tenancy;
 
 COMMENT ON SCHEMA tenancy IS 'Tenants, workspaces, API keys, provider accounts, the audit log, answered requests, and the installation itself.';
 
-CREATE TABLE channels.channel_messages (
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    tenant_id uuid NOT NULL,
-    account_id uuid NOT NULL,
-    provider text NOT NULL,
-    provider_message_id text NOT NULL,
-    sender_id text NOT NULL,
-    recipient_id text NOT NULL,
-    thread text,
-    text text NOT NULL,
-    status text DEFAULT 'accepted'::text NOT NULL,
-    user_id text,
-    role text,
-    reply jsonb,
-    last_error text,
-    correlation_id uuid NOT NULL,
-    deliveries integer DEFAULT 1 NOT NULL,
-    executions integer DEFAULT 0 NOT NULL,
-    is_executing boolean DEFAULT false NOT NULL,
-    leased_until timestamp with time zone,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT channel_messages_executions_are_leased CHECK (((NOT is_executing) OR (leased_until IS NOT NULL))),
-    CONSTRAINT channel_messages_names_are_given CHECK (((btrim(provider_message_id) <> ''::text) AND (octet_length(provider_message_id) <= 512) AND (btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(recipient_id) <> ''::text) AND (octet_length(recipient_id) <= 255) AND (octet_length(thread) <= 512))),
-    CONSTRAINT channel_messages_only_failures_keep_a_reply CHECK (((reply IS NULL) OR (status = 'dispatch_failed'::text))),
-    CONSTRAINT channel_messages_only_open_ones_are_leased CHECK (((leased_until IS NULL) OR (status = ANY (ARRAY['accepted'::text, 'dispatch_failed'::text])))),
-    CONSTRAINT channel_messages_status_check CHECK ((status = ANY (ARRAY['accepted'::text, 'executed'::text, 'denied_unlinked'::text, 'denied_rbac'::text, 'denied_sentinel'::text, 'dispatch_failed'::text]))),
-    CONSTRAINT channel_messages_text_is_bounded CHECK ((octet_length(text) <= 65536))
-)
-WITH (fillfactor='70');
-
-ALTER TABLE ONLY channels.channel_messages FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE channels.channel_messages IS 'Messages that providers delivered, one row per provider message id. A message is executed if and only if its reply is in channels.channel_outbox. A reply that could not be enqueued is kept in `reply`.';
-
-CREATE FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) RETURNS TABLE(verdict text, execution integer, user_id text, role text)
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_link     channels.channel_links;
-    v_required text;
-    v_status   text;
-    v_reason   text;
-begin
-    select executor.required_role
-      into v_required
-      from channels.channel_executors as executor
-     where executor.tenant_id = p_message.tenant_id
-       and (executor.account_id = p_message.account_id or executor.account_id is null)
-     order by executor.account_id nulls last
-     limit 1;
-    if not found then
-        raise exception 'nothing executes the messages of this account'
-            using errcode = 'no_data_found',
-                  hint = 'Say what does: PUT /api/v2/channels/executors, or `postrider channels executor`.';
-    end if;
-    select link.*
-      into v_link
-      from channels.channel_links as link
-     where link.tenant_id = p_message.tenant_id
-       and link.account_id = p_message.account_id
-       and link.sender_id = p_message.sender_id;
-    if not found then
-        v_status := 'denied_unlinked';
-        v_reason := 'nobody is linked to this sender';
-    elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
-          < array_position(array['viewer', 'operator', 'admin'], v_required) then
-        v_status := 'denied_rbac';
-        v_reason := format('%s is %s, and it takes %s', v_link.user_id, v_link.role, v_required);
-    end if;
-    if v_status is not null then
-        update channels.channel_messages as message
-           set status = v_status,
-               user_id = v_link.user_id,
-               role = v_link.role,
-               last_error = v_reason,
-               is_executing = false,
-               leased_until = null,
-               updated_at = now()
-         where message.id = p_message.id;
-        return query select 'denied'::text, p_message.executions, v_link.user_id, v_link.role;
-        return;
-    end if;
-    return query
-        update channels.channel_messages as message
-           set executions = message.executions + 1,
-               is_executing = true,
-               leased_until = now() + p_lease,
-               user_id = v_link.user_id,
-               role = v_link.role,
-               updated_at = now()
-         where message.id = p_message.id
-        returning 'execute'::text, message.executions, message.user_id, message.role;
-end
-$$;
-
-COMMENT ON FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) IS 'Decides whether the sender may have the message executed, and if so leases the message to a new execution. Returns the verdict `execute` or `denied`.';
-
-CREATE FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) RETURNS TABLE(id uuid, tenant_id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone)
-    LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) RETURNS TABLE(tenant_id uuid, account_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
     SET enable_incremental_sort TO 'off'
     AS $$
 declare
-    v_nobody  constant uuid := '00000000-0000-0000-0000-000000000000';
-    v_tenant  uuid := coalesce(p_after_tenant, v_nobody);
-    v_account uuid := coalesce(p_after_account, v_nobody);
-    -- The claim goes around all accounts once.
+    v_nil     constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_now     constant timestamptz := now();
+    v_tenant  uuid := coalesce(p_after_tenant, v_nil);
+    v_account uuid := coalesce(p_after_account, v_nil);
+    -- The walk goes around all accounts once.
     v_is_second_round boolean := p_after_tenant is null;
-    v_room    integer;
     v_left    integer := p_limit;
-    v_found   uuid[];
-    v_ids     uuid[] := '{}';
 begin
-    if coalesce(btrim(p_worker), '') = '' then
-        raise exception 'a dispatcher must name itself to claim replies' using errcode = 'invalid_parameter_value';
-    end if;
     while v_left > 0 loop
         select reply.tenant_id, reply.account_id
           into v_tenant, v_account
@@ -163,50 +57,167 @@ begin
         if not found then
             exit when v_is_second_round;
             v_is_second_round := true;
-            v_tenant := v_nobody;
-            v_account := v_nobody;
+            v_tenant := v_nil;
+            v_account := v_nil;
             continue;
         end if;
         exit when v_is_second_round and p_after_tenant is not null
               and (v_tenant, v_account) > (p_after_tenant, p_after_account);
-        v_room := least(coalesce(p_rooms[array_position(p_accounts, v_account)], p_room), v_left);
-        continue when v_room < 1;
-        v_found := array(
+        continue when exists (select
+                                from unnest(p_full_tenants, p_full_accounts) as filled (tenant_id, account_id)
+                               where filled.tenant_id = v_tenant
+                                 and filled.account_id = v_account);
+        perform
+           from channels.channel_outbox as reply
+          where reply.status in ('pending', 'sending')
+            and reply.status = 'pending'
+            and reply.tenant_id = v_tenant
+            and reply.account_id = v_account
+            and reply.next_attempt_at <= v_now
+          order by reply.next_attempt_at, reply.id
+          limit 1;
+        continue when not found;
+        tenant_id := v_tenant;
+        account_id := v_account;
+        return next;
+        v_left := v_left - 1;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) IS 'Chooses up to p_limit accounts of all tenants that have due replies, without locking anything. The walk starts after the given account, goes around once, and skips the accounts in p_full_tenants and p_full_accounts. It finds accounts one by one in the index, so one backlog does not slow down the choice.';
+
+CREATE FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) RETURNS TABLE(verdict text, execution integer, user_id text, role text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now      constant timestamptz := now();
+    v_link     channels.channel_links;
+    v_required text;
+    v_status   text;
+    v_reason   text;
+begin
+    select executor.required_role
+      into v_required
+      from channels.channel_executors as executor
+     where executor.tenant_id = p_tenant_id
+       and (executor.account_id = p_account_id or executor.account_id is null)
+     order by executor.account_id nulls last
+     limit 1;
+    if not found then
+        raise exception 'nothing executes the messages of this account'
+            using errcode = 'no_data_found',
+                  hint = 'Say what does: PUT /api/v2/channels/executors, or `postrider channels executor`.';
+    end if;
+    select link.*
+      into v_link
+      from channels.channel_links as link
+     where link.tenant_id = p_tenant_id
+       and link.account_id = p_account_id
+       and link.sender_id = p_sender_id;
+    if not found then
+        v_status := 'denied_unlinked';
+        v_reason := 'nobody is linked to this sender';
+    elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
+          < array_position(array['viewer', 'operator', 'admin'], v_required) then
+        v_status := 'denied_rbac';
+        v_reason := format('%s is %s, and it takes %s', v_link.user_id, v_link.role, v_required);
+    end if;
+    if v_status is not null then
+        return query
+            update channels.channel_messages as message
+               set status = v_status,
+                   user_id = v_link.user_id,
+                   role = v_link.role,
+                   last_error = v_reason,
+                   is_executing = false,
+                   leased_until = null,
+                   updated_at = v_now
+             where message.tenant_id = p_tenant_id
+               and message.id = p_message_id
+            returning 'denied'::text, message.executions, message.user_id, message.role;
+        return;
+    end if;
+    return query
+        update channels.channel_messages as message
+           set executions = message.executions + 1,
+               is_executing = true,
+               leased_until = v_now + p_lease,
+               user_id = v_link.user_id,
+               role = v_link.role,
+               updated_at = v_now
+         where message.tenant_id = p_tenant_id
+           and message.id = p_message_id
+        returning 'execute'::text, message.executions, message.user_id, message.role;
+end
+$$;
+
+COMMENT ON FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) IS 'Decides whether the sender may have the message executed, and if so leases the message to a new execution. Returns the verdict `execute` or `denied`.';
+
+CREATE FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) RETURNS TABLE(id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_incremental_sort TO 'off'
+    AS $$
+declare
+    v_now     constant timestamptz := now();
+    v_left    integer := p_limit;
+    v_version timestamptz;
+    v_ids     uuid[];
+    v_id      uuid;
+begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    end if;
+    if coalesce(btrim(p_worker), '') = '' then
+        raise exception 'p_worker must not be empty' using errcode = 'invalid_parameter_value';
+    end if;
+    for v_at in 1..coalesce(cardinality(p_accounts), 0) loop
+        exit when v_left < 1;
+        continue when p_capacities[v_at] < 1;
+        v_ids := array(
             select reply.id
               from channels.channel_outbox as reply
              where reply.status in ('pending', 'sending')
                and reply.status = 'pending'
-               and reply.tenant_id = v_tenant
-               and reply.account_id = v_account
-               and reply.next_attempt_at <= now()
+               and reply.tenant_id = p_tenant_id
+               and reply.account_id = p_accounts[v_at]
+               and reply.next_attempt_at <= v_now
              order by reply.next_attempt_at, reply.id
-             limit v_room
+             limit least(p_capacities[v_at], v_left)
                for update skip locked);
-        v_ids := v_ids || v_found;
-        v_left := v_left - cardinality(v_found);
+        continue when v_ids = '{}';
+        v_left := v_left - cardinality(v_ids);
+        v_version := (select account.updated_at
+                        from tenancy.provider_accounts as account
+                       where account.tenant_id = p_tenant_id
+                         and account.id = p_accounts[v_at]);
+        -- One by one: for a list of ids Postgres might read all replies of the tenant, when it takes them to be few.
+        foreach v_id in array v_ids loop
+            return query
+                update channels.channel_outbox as reply
+                   set status = 'sending',
+                       locked_at = v_now,
+                       locked_by = p_worker,
+                       claims = reply.claims + 1,
+                       updated_at = v_now
+                 where reply.tenant_id = p_tenant_id
+                   and reply.id = v_id
+                returning reply.id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
+                          reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
+                          reply.provider_message_id, reply.correlation_id, reply.created_at, v_version;
+        end loop;
     end loop;
-    if v_ids = '{}' then
-        return;
-    end if;
-    return query
-        update channels.channel_outbox as reply
-           set status = 'sending',
-               locked_at = now(),
-               locked_by = p_worker,
-               claims = reply.claims + 1,
-               updated_at = now()
-         where reply.id = any (v_ids)
-        returning reply.id, reply.tenant_id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
-                  reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
-                  reply.provider_message_id, reply.correlation_id, reply.created_at,
-                  (select account.updated_at from tenancy.provider_accounts as account
-                    where account.tenant_id = reply.tenant_id and account.id = reply.account_id);
 end
 $$;
 
-COMMENT ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) IS 'Claims up to p_limit due replies, starting after the given account and going around once. Each account yields at most its entry in p_rooms, or p_room if it has none. Accounts are found one by one in the index, so one backlog does not slow down the claims of others.';
+COMMENT ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) IS 'Claims up to p_limit due replies of a tenant, account by account in the given order, the longest due first. Each account yields at most its entry in p_capacities. Replies that another dispatcher is claiming are skipped.';
 
-CREATE FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) RETURNS TABLE(message_id uuid, tenant_id uuid, account_id uuid, provider text, sender_id text, recipient_id text, thread text, text text, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+CREATE FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) RETURNS TABLE(message_id uuid, account_id uuid, provider text, sender_id text, recipient_id text, thread text, text text, verdict text, execution integer, user_id text, role text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -214,69 +225,78 @@ CREATE FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease inte
     SET enable_sort TO 'off'
     AS $$
 declare
+    v_now     constant timestamptz := now();
     v_message channels.channel_messages;
 begin
     for v_message in
         select message.*
           from channels.channel_messages as message
-         where message.leased_until < now()
+         where message.tenant_id = p_tenant_id
+           and message.leased_until < v_now
            and message.reply is null
          order by message.leased_until
          limit p_limit
            for update skip locked
     loop
         if not exists (select from tenancy.provider_accounts as account
-                        where account.tenant_id = v_message.tenant_id and account.id = v_message.account_id) then
+                        where account.tenant_id = p_tenant_id and account.id = v_message.account_id) then
             update channels.channel_messages as message
                set status = 'dispatch_failed',
                    last_error = 'its account was removed',
                    is_executing = false,
                    leased_until = null,
-                   updated_at = now()
-             where message.id = v_message.id;
+                   updated_at = v_now
+             where message.tenant_id = p_tenant_id
+               and message.id = v_message.id;
             continue;
         end if;
         -- A message of an account without an executor waits until there is one.
         if not exists (select from channels.channel_executors as executor
-                        where executor.tenant_id = v_message.tenant_id
+                        where executor.tenant_id = p_tenant_id
                           and (executor.account_id = v_message.account_id or executor.account_id is null)) then
             update channels.channel_messages as message
                set is_executing = false,
-                   leased_until = now() + interval '1 minute'
-             where message.id = v_message.id;
+                   leased_until = v_now + interval '1 minute'
+             where message.tenant_id = p_tenant_id
+               and message.id = v_message.id;
             continue;
         end if;
         return query
-            select v_message.id, v_message.tenant_id, v_message.account_id, v_message.provider, v_message.sender_id,
-                   v_message.recipient_id, v_message.thread, v_message.text, admitted.verdict, admitted.execution,
-                   admitted.user_id, admitted.role, v_message.correlation_id
-              from channels.admit_message(v_message, p_lease) as admitted;
+            select v_message.id, v_message.account_id, v_message.provider, v_message.sender_id, v_message.recipient_id,
+                   v_message.thread, v_message.text, admitted.verdict, admitted.execution, admitted.user_id,
+                   admitted.role, v_message.correlation_id
+              from channels.admit_message(p_tenant_id, v_message.id, v_message.account_id, v_message.sender_id, p_lease)
+                   as admitted;
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) IS 'Takes up to p_limit messages whose execution lease has expired, because the process that executed them is gone. Returns the same verdicts as admit_message.';
+COMMENT ON FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) IS 'Takes up to p_limit messages of a tenant whose execution lease has expired, because the process that executed them is gone. Returns the same verdicts as admit_message.';
 
-CREATE FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) RETURNS boolean
+CREATE FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_messages as message
        set status = 'denied_sentinel',
            last_error = left(p_reason, 1000),
            is_executing = false,
            leased_until = null,
            updated_at = now()
-     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id
+       and message.executions = p_execution
+       and message.status in ('accepted', 'dispatch_failed');
     return found;
 end
 $$;
 
-COMMENT ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) IS 'Ends a message that the sentinel refused. Returns false if this execution does not hold the message any more.';
+COMMENT ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) IS 'Ends a message that the sentinel refused. Returns false and changes nothing if a newer execution has the message or the message has ended.';
 
-CREATE FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) RETURNS integer
+CREATE FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -284,173 +304,194 @@ CREATE FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts
     SET enable_sort TO 'off'
     AS $$
 declare
-    v_message channels.channel_messages;
+    v_now     constant timestamptz := now();
+    v_message record;
     v_count   integer := 0;
 begin
     for v_message in
-        select message.*
+        select message.id, message.reply
           from channels.channel_messages as message
-         where message.leased_until < now()
+         where message.tenant_id = p_tenant_id
+           and message.leased_until < v_now
            and message.reply is not null
          order by message.leased_until
          limit cardinality(p_reply_ids)
            for update skip locked
     loop
         begin
-            perform channels.enqueue_reply(v_message, p_reply_ids[v_count + 1], v_message.reply, p_max_attempts);
+            perform channels.enqueue_reply(
+                p_tenant_id, v_message.id, p_reply_ids[v_count + 1], v_message.reply, p_max_attempts);
             v_count := v_count + 1;
         exception when integrity_constraint_violation then
             update channels.channel_messages as message
                set last_error = left('its reply cannot be enqueued: ' || sqlerrm, 1000),
-                   leased_until = now() + interval '1 minute',
-                   updated_at = now()
-             where message.id = v_message.id;
+                   leased_until = v_now + interval '1 minute',
+                   updated_at = v_now
+             where message.tenant_id = p_tenant_id
+               and message.id = v_message.id;
         end;
     end loop;
     return v_count;
 end
 $$;
 
-COMMENT ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) IS 'Puts kept replies into the outbox, at most one per given reply id, and returns their number. A reply that the outbox refuses waits a minute, so that it does not delay the others.';
+COMMENT ON FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) IS 'Puts kept replies of a tenant into the outbox, at most one per given reply id, and returns their number. A reply that the outbox refuses waits a minute, so that it does not delay the others.';
 
-CREATE FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS void
+CREATE FUNCTION channels.enqueue_reply(p_tenant_id uuid, p_message_id uuid, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_message channels.channel_messages;
 begin
+    select message.*
+      into strict v_message
+      from channels.channel_messages as message
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id;
     insert into channels.channel_outbox
            (id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, max_attempts, correlation_id)
-    values (p_reply_id, p_message.tenant_id, p_message.id, p_message.account_id, p_message.provider, p_message.recipient_id,
-            p_payload, p_max_attempts, p_message.correlation_id);
-    update channels.channel_messages
+    values (p_reply_id, p_tenant_id, p_message_id, v_message.account_id, v_message.provider, v_message.recipient_id,
+            p_payload, p_max_attempts, v_message.correlation_id);
+    update channels.channel_messages as message
        set status = 'executed',
            reply = null,
            last_error = null,
            is_executing = false,
            leased_until = null,
            updated_at = now()
-     where id = p_message.id;
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id;
 end
 $$;
 
-COMMENT ON FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Puts a reply into the outbox and ends its message, in the transaction of the caller: both or neither.';
+COMMENT ON FUNCTION channels.enqueue_reply(p_tenant_id uuid, p_message_id uuid, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Puts a reply into the outbox and ends its message, in the transaction of the caller: both or neither. The caller has locked the message.';
 
-CREATE FUNCTION channels.executor_of(p_account_id uuid) RETURNS TABLE(id uuid, kind text, url text, timeout_seconds integer, sealed_secret bytea, sentinel jsonb)
-    LANGUAGE sql STABLE SECURITY DEFINER
+CREATE FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) RETURNS TABLE(id uuid, kind text, url text, timeout_seconds integer, sealed_secret bytea, sentinel jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select executor.id, executor.kind, executor.url, executor.timeout_seconds, executor.sealed_secret, executor.sentinel
-      from channels.channel_executors as executor
-     where executor.tenant_id = tenancy.required_tenant_id()
-       and (executor.account_id = p_account_id or executor.account_id is null)
-     order by executor.account_id nulls last
-     limit 1
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select executor.id, executor.kind, executor.url, executor.timeout_seconds, executor.sealed_secret,
+               executor.sentinel
+          from channels.channel_executors as executor
+         where executor.tenant_id = p_tenant_id
+           and (executor.account_id = p_account_id or executor.account_id is null)
+         order by executor.account_id nulls last
+         limit 1;
+end
 $$;
 
-COMMENT ON FUNCTION channels.executor_of(p_account_id uuid) IS 'Returns the executor of an account of the current tenant. The secret is sealed; the executing process has the master key.';
+COMMENT ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) IS 'Returns the executor of an account. The secret is sealed; the executing process has the master key.';
 
-CREATE FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) RETURNS boolean
+CREATE FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
+declare
+    v_now      constant timestamptz := now();
+    v_retry_at constant timestamptz := case
+                                           when p_reply is not null then v_now + interval '1 minute'
+                                           when p_execution < 5
+                                               then v_now + interval '1 minute' * power(2, p_execution - 1)
+                                       end;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_messages as message
        set status = 'dispatch_failed',
            reply = p_reply,
            last_error = left(p_error, 1000),
            is_executing = false,
-           leased_until = case
-                              when p_reply is not null then now() + interval '1 minute'
-                              when p_execution < 5 then now() + interval '1 minute' * power(2, p_execution - 1)
-                          end,
-           updated_at = now()
-     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+           leased_until = v_retry_at,
+           updated_at = v_now
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id
+       and message.executions = p_execution
+       and message.status in ('accepted', 'dispatch_failed');
     return found;
 end
 $$;
 
-COMMENT ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) IS 'Records that a message could not be executed, or that its reply could not be enqueued and is kept. A kept reply is retried every minute. An execution is retried after 1, 2, 4 and 8 minutes; after that only the provider or an operator can retry it.';
+COMMENT ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) IS 'Records that a message could not be executed, or that its reply could not be enqueued and is kept. A kept reply is retried every minute. An execution is retried after 1, 2, 4 and 8 minutes; after that only the provider or an operator can retry it. Returns false and changes nothing if a newer execution has the message or the message has ended.';
 
-CREATE FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS boolean
+CREATE FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
-declare
-    v_message channels.channel_messages;
 begin
-    select * into v_message from channels.held_message(p_message_id, p_execution);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform
+       from channels.channel_messages as message
+      where message.tenant_id = p_tenant_id
+        and message.id = p_message_id
+        and message.executions = p_execution
+        and message.status in ('accepted', 'dispatch_failed')
+        for update;
     if not found then
         return false;
     end if;
-    perform channels.enqueue_reply(v_message, p_reply_id, p_payload, p_max_attempts);
+    perform channels.enqueue_reply(p_tenant_id, p_message_id, p_reply_id, p_payload, p_max_attempts);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Ends a message with its reply. Returns false and changes nothing if this execution does not hold the message any more.';
+COMMENT ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Ends a message with its reply. Returns false and changes nothing if a newer execution has the message or the message has ended.';
 
-CREATE FUNCTION channels.held_message(p_message_id uuid, p_execution integer) RETURNS SETOF channels.channel_messages
-    LANGUAGE sql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select message.*
-      from channels.channel_messages as message
-     where message.tenant_id = tenancy.required_tenant_id()
-       and message.id = p_message_id
-       and message.executions = p_execution
-       and message.status in ('accepted', 'dispatch_failed')
-       for update
-$$;
-
-COMMENT ON FUNCTION channels.held_message(p_message_id uuid, p_execution integer) IS 'Returns and locks the message of the current tenant that this execution may still end. Returns no row if a newer execution has the message or the message has ended.';
-
-CREATE FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) RETURNS uuid
+CREATE FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_id        uuid;
+    v_now constant timestamptz := now();
+    v_id  uuid;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into channels.channel_links as link (id, tenant_id, account_id, sender_id, user_id, role)
-    values (p_id, v_tenant_id, p_account_id, p_sender_id, p_user_id, p_role)
+    values (p_id, p_tenant_id, p_account_id, p_sender_id, p_user_id, p_role)
     on conflict on constraint channel_links_one_per_sender do update
        set user_id = excluded.user_id,
            role = excluded.role,
-           updated_at = now()
+           updated_at = v_now
     returning link.id into v_id;
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'sender.linked', 'link:' || v_id, p_user_id || ' as ' || p_role);
+    values (p_tenant_id, p_actor, 'sender.linked', 'link:' || v_id, p_user_id || ' as ' || p_role);
     return v_id;
 end
 $$;
 
-COMMENT ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) IS 'Sets the user and role of a sender at an account of the current tenant. Returns the id of the link.';
+COMMENT ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) IS 'Sets the user and role of a sender at an account. Returns the id of the link.';
 
 CREATE FUNCTION channels.measure_replies() RETURNS TABLE(pending bigint, due bigint, over_a_minute bigint, over_ten_minutes bigint, over_an_hour bigint, oldest_seconds double precision, tried_before bigint, in_doubt bigint, sending bigint, dead bigint, unfinished_messages bigint)
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select count(*) filter (where reply.status = 'pending'),
-           count(*) filter (where reply.status = 'pending' and reply.next_attempt_at <= now()),
-           count(*) filter (where reply.created_at < now() - interval '1 minute'),
-           count(*) filter (where reply.created_at < now() - interval '10 minutes'),
-           count(*) filter (where reply.created_at < now() - interval '1 hour'),
-           coalesce(extract(epoch from now() - min(reply.created_at)), 0)::double precision,
-           count(*) filter (where reply.attempt_count > 0),
-           count(*) filter (where reply.in_doubt_since is not null),
-           count(*) filter (where reply.status = 'sending'),
-           (select count(*) from channels.channel_outbox as dead where dead.status = 'dead'),
-           (select count(*) from channels.channel_messages as message where message.leased_until is not null)
-      from channels.channel_outbox as reply
-     where reply.status in ('pending', 'sending')
+declare
+    v_now constant timestamptz := now();
+begin
+    return query
+        select count(*) filter (where reply.status = 'pending'),
+               count(*) filter (where reply.status = 'pending' and reply.next_attempt_at <= v_now),
+               count(*) filter (where reply.created_at < v_now - interval '1 minute'),
+               count(*) filter (where reply.created_at < v_now - interval '10 minutes'),
+               count(*) filter (where reply.created_at < v_now - interval '1 hour'),
+               coalesce(extract(epoch from v_now - min(reply.created_at)), 0)::double precision,
+               count(*) filter (where reply.attempt_count > 0),
+               count(*) filter (where reply.in_doubt_since is not null),
+               count(*) filter (where reply.status = 'sending'),
+               (select count(*) from channels.channel_outbox as dead where dead.status = 'dead'),
+               (select count(*) from channels.channel_messages as message where message.leased_until is not null)
+          from channels.channel_outbox as reply
+         where reply.status in ('pending', 'sending');
+end
 $$;
 
-COMMENT ON FUNCTION channels.measure_replies() IS 'Counts replies and unfinished messages over all tenants, for the metrics.';
+COMMENT ON FUNCTION channels.measure_replies() IS 'Counts replies and unfinished messages over all tenants, for the metrics, without locking anything.';
 
-CREATE FUNCTION channels.prune_messages(p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -460,72 +501,77 @@ CREATE FUNCTION channels.prune_messages(p_older_than interval, p_limit integer D
     SET enable_sort TO 'off'
     AS $$
 declare
-    v_removed bigint;
+    v_before constant timestamptz := now() - p_older_than;
+    v_ids    uuid[];
+    v_id     uuid;
 begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    end if;
     if p_older_than is null or p_older_than < interval '0' or p_limit is null or p_limit < 1 then
         raise exception 'say how old a message must be, and how many to remove at most' using errcode = 'invalid_parameter_value';
     end if;
-    -- Materialized: see requeue_replies.
-    with old as materialized (
+    v_ids := array(
         select old.id
           from channels.channel_messages as old
-         where old.created_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id
+           and old.created_at < v_before
            and old.status <> 'accepted'
            and old.leased_until is null
-           and not exists (select from channels.channel_outbox as reply
-                            where reply.tenant_id = old.tenant_id
-                              and reply.channel_message_id = old.id
-                              and (reply.status in ('pending', 'sending') or reply.updated_at >= now() - p_older_than))
+           -- A message has at most one reply.
+           and coalesce((select reply.status in ('sent', 'dead') and reply.updated_at < v_before
+                           from channels.channel_outbox as reply
+                          where reply.tenant_id = p_tenant_id
+                            and reply.channel_message_id = old.id), true)
          order by old.created_at
          limit p_limit
-           for update skip locked
-    )
-    delete from channels.channel_messages as message
-     using old
-     where message.id = old.id;
-    get diagnostics v_removed = row_count;
-    return v_removed;
+           for update skip locked);
+    foreach v_id in array v_ids loop
+        delete from channels.channel_messages as message
+         where message.tenant_id = p_tenant_id
+           and message.id = v_id;
+    end loop;
+    return cardinality(v_ids);
 end
 $$;
 
-COMMENT ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) IS 'Deletes up to p_limit ended messages that are older than p_older_than, with their replies. Messages with a reply that is not yet sent or dead stay.';
+COMMENT ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) IS 'Deletes up to p_limit ended messages of a tenant that are older than p_older_than, with their replies. Messages with a reply that is not yet sent or dead stay.';
 
-CREATE FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) RETURNS void
+CREATE FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- The row lock serializes two calls at once: the second one replaces the executor of the first.
-    perform from tenancy.tenants as tenant where tenant.id = v_tenant_id for no key update;
+    perform from tenancy.tenants as tenant where tenant.id = p_tenant_id for no key update;
     delete from channels.channel_executors as executor
-     where executor.tenant_id = v_tenant_id
+     where executor.tenant_id = p_tenant_id
        and executor.account_id is not distinct from p_account_id;
     insert into channels.channel_executors
            (id, tenant_id, account_id, kind, url, timeout_seconds, sealed_secret, required_role, sentinel)
-    values (p_id, v_tenant_id, p_account_id, p_kind, p_url, p_timeout_seconds, p_sealed_secret, p_required_role, p_sentinel);
+    values (p_id, p_tenant_id, p_account_id, p_kind, p_url, p_timeout_seconds, p_sealed_secret, p_required_role, p_sentinel);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'executor.set', 'executor:' || p_id, p_kind);
+    values (p_tenant_id, p_actor, 'executor.set', 'executor:' || p_id, p_kind);
 end
 $$;
 
-COMMENT ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) IS 'Sets the executor of an account of the current tenant, or with a null account of all accounts without one of their own.';
+COMMENT ON FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) IS 'Sets the executor of an account, or with a null account of all accounts without one of their own.';
 
-CREATE FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) RETURNS TABLE(message_id uuid, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+CREATE FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) RETURNS TABLE(message_id uuid, verdict text, execution integer, user_id text, role text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_provider  text;
-    v_message   channels.channel_messages;
+    v_provider text;
+    v_message  channels.channel_messages;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select account.provider
       into v_provider
       from tenancy.provider_accounts as account
-     where account.tenant_id = v_tenant_id
+     where account.tenant_id = p_tenant_id
        and account.id = p_account_id;
     if not found then
         raise exception 'there is no such account' using errcode = 'no_data_found';
@@ -533,14 +579,14 @@ begin
     -- One statement, so that Postgres finds an earlier delivery by the index of the constraint.
     insert into channels.channel_messages as message
            (id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id)
-    values (p_id, v_tenant_id, p_account_id, v_provider, p_provider_message_id, p_sender_id, p_recipient_id, p_thread, p_text,
+    values (p_id, p_tenant_id, p_account_id, v_provider, p_provider_message_id, p_sender_id, p_recipient_id, p_thread, p_text,
             p_correlation_id)
     on conflict on constraint channel_messages_one_per_delivery do update
        set deliveries = message.deliveries + 1
     returning message.* into v_message;
     if v_message.deliveries > 1 then
         if v_message.status = 'dispatch_failed' and v_message.reply is not null then
-            perform channels.enqueue_reply(v_message, p_reply_id, v_message.reply, p_max_attempts);
+            perform channels.enqueue_reply(p_tenant_id, v_message.id, p_reply_id, v_message.reply, p_max_attempts);
             return query select v_message.id, 'enqueued'::text, v_message.executions, v_message.user_id, v_message.role,
                                 v_message.correlation_id;
             return;
@@ -553,148 +599,156 @@ begin
     end if;
     return query
         select v_message.id, admitted.verdict, admitted.execution, admitted.user_id, admitted.role, v_message.correlation_id
-          from channels.admit_message(v_message, p_lease) as admitted;
+          from channels.admit_message(p_tenant_id, v_message.id, v_message.account_id, v_message.sender_id, p_lease)
+               as admitted;
 end
 $$;
 
-COMMENT ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) IS 'Records a message that a provider delivered, in the current tenant, and returns a verdict. `execute`: the caller executes it under this execution number until the lease ends. `denied`: the sender has no link or not the required role. `duplicate`: nothing to do. `enqueued`: the kept reply is in the outbox now.';
+COMMENT ON FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) IS 'Records a message that a provider delivered and returns a verdict. `execute`: the caller executes it under this execution number until the lease ends. `denied`: the sender has no link or not the required role. `duplicate`: nothing to do. `enqueued`: the kept reply is in the outbox now.';
 
-CREATE FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) RETURNS integer
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select count(*)::integer
-      from (select from channels.channel_messages as message
-             where message.tenant_id = tenancy.required_tenant_id()
-               and message.account_id = p_account_id
-               and message.sender_id = p_sender_id
-               and message.created_at > now() - interval '1 minute'
-             limit 1000) as recent
-$$;
-
-COMMENT ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) IS 'Counts the messages of a sender of the current tenant in the last minute, up to a thousand.';
-
-CREATE FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer DEFAULT 1000) RETURNS TABLE(id uuid, channel_message_id uuid, correlation_id uuid, worker text)
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET enable_sort TO 'off'
-    AS $$
-    -- Materialized: see requeue_replies.
-    with stale as materialized (
-        select stale.id, stale.locked_by
-          from channels.channel_outbox as stale
-         where stale.status = 'sending'
-           and stale.locked_at < now() - p_lock_timeout
-         order by stale.locked_at
-         limit p_limit
-           for update skip locked
-    )
-    update channels.channel_outbox as reply
-       set status = 'pending',
-           in_doubt_since = coalesce(reply.in_doubt_since, now()),
-           last_error = 'the dispatcher that was sending it went away',
-           next_attempt_at = now(),
-           locked_at = null,
-           locked_by = null,
-           updated_at = now()
-      from stale
-     where reply.id = stale.id
-    returning reply.id, reply.channel_message_id, reply.correlation_id, stale.locked_by
-$$;
-
-COMMENT ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) IS 'Releases replies whose lock is older than p_lock_timeout, because their dispatcher is gone. They become in doubt, because the attempt may have arrived.';
-
-CREATE FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) RETURNS integer
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return (select count(*)
+              from (select from channels.channel_messages as message
+                     where message.tenant_id = p_tenant_id
+                       and message.account_id = p_account_id
+                       and message.sender_id = p_sender_id
+                       and message.created_at > now() - interval '1 minute'
+                     limit 1000) as recent);
+end
+$$;
+
+COMMENT ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) IS 'Counts the messages of a sender in the last minute, up to a thousand.';
+
+CREATE FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer DEFAULT 1000) RETURNS TABLE(id uuid, channel_message_id uuid, correlation_id uuid, worker text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+declare
+    v_now   constant timestamptz := now();
+    v_stale record;
+begin
+    for v_stale in
+        select stale.id, stale.locked_by
+          from channels.channel_outbox as stale
+         where stale.tenant_id = p_tenant_id
+           and stale.status = 'sending'
+           and stale.locked_at < v_now - p_lock_timeout
+         order by stale.locked_at
+         limit p_limit
+           for update skip locked
+    loop
+        return query
+            update channels.channel_outbox as reply
+               set status = 'pending',
+                   in_doubt_since = coalesce(reply.in_doubt_since, v_now),
+                   last_error = 'the dispatcher that was sending it went away',
+                   next_attempt_at = v_now,
+                   locked_at = null,
+                   locked_by = null,
+                   updated_at = v_now
+             where reply.tenant_id = p_tenant_id
+               and reply.id = v_stale.id
+            returning reply.id, reply.channel_message_id, reply.correlation_id, v_stale.locked_by;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer) IS 'Releases replies of a tenant whose lock is older than p_lock_timeout, because their dispatcher is gone. They become in doubt, because the attempt may have arrived.';
+
+CREATE FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_at  constant timestamptz := coalesce(p_at, v_now);
+begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_outbox as reply
        set provider_message_id = case when p_proves_action then coalesce(reply.provider_message_id, left(p_provider_message_id, 512))
                                       else reply.provider_message_id end,
            -- Reports can arrive out of order.
-           delivery_status = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_status
+           delivery_status = case when reply.delivery_status_at > v_at then reply.delivery_status
                                   else left(p_status, 64) end,
-           delivery_error = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_error
+           delivery_error = case when reply.delivery_status_at > v_at then reply.delivery_error
                                  else left(p_error, 1000) end,
-           delivery_status_at = greatest(reply.delivery_status_at, coalesce(p_at, now())),
+           delivery_status_at = greatest(reply.delivery_status_at, v_at),
            -- For a dead reply this is the time at which it became dead.
-           updated_at = case when reply.status = 'dead' then reply.updated_at else now() end
-     where reply.tenant_id = tenancy.required_tenant_id()
+           updated_at = case when reply.status = 'dead' then reply.updated_at else v_now end
+     where reply.tenant_id = p_tenant_id
        and reply.account_id = p_account_id
        and reply.id = p_reply_id;
     return found;
 end
 $$;
 
-COMMENT ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) IS 'Records a delivery report of a provider about a reply, in the current tenant. A report that proves the arrival keeps the reply from being sent again. Returns false if the account has no such reply.';
+COMMENT ON FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) IS 'Records a delivery report of a provider about a reply. A report that proves the arrival keeps the reply from being sent again. Returns false if the account has no such reply.';
 
-CREATE FUNCTION channels.remove_executor(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    delete from channels.channel_executors as executor where executor.tenant_id = v_tenant_id and executor.id = p_id;
+    perform tenancy.require_tenant(p_tenant_id);
+    delete from channels.channel_executors as executor where executor.tenant_id = p_tenant_id and executor.id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'executor.removed', 'executor:' || p_id);
+    values (p_tenant_id, p_actor, 'executor.removed', 'executor:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) IS 'Removes an executor. Messages that find no other executor are refused from then on. Returns false if the current tenant has no such executor.';
+COMMENT ON FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes an executor. Messages that find no other executor are refused from then on. Returns false if the tenant has no such executor.';
 
-CREATE FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) RETURNS SETOF uuid
+CREATE FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) RETURNS SETOF uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
+    v_id  uuid;
 begin
-    return query
-        -- Materialized, because a join could run this query again for each row and then find other rows each time.
-        with dead as materialized (
-            select dead.id
-              from channels.channel_outbox as dead
-             where dead.tenant_id = v_tenant_id
-               and dead.status = 'dead'
-               and (p_id is null or dead.id = p_id)
-               and (p_account_id is null or dead.account_id = p_account_id)
-               and (p_provider is null or dead.provider = p_provider)
-               and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
-               and (p_dead_before is null or dead.updated_at < p_dead_before)
-               and (p_dead_since is null or dead.updated_at >= p_dead_since)
-             order by dead.updated_at
-             limit p_limit
-               for update
-        ), requeued as (
-            update channels.channel_outbox as reply
-               set status = 'pending',
-                   attempt_count = 0,
-                   next_attempt_at = now(),
-                   updated_at = now()
-              from dead
-             where reply.id = dead.id
-               and reply.status = 'dead'
-            returning reply.id
-        ), noted as (
-            insert into tenancy.audit_log (tenant_id, actor, action, subject)
-            select v_tenant_id, p_actor, 'reply.requeued', 'reply:' || requeued.id
-              from requeued
-        )
-        select requeued.id from requeued;
+    perform tenancy.require_tenant(p_tenant_id);
+    for v_id in
+        select dead.id
+          from channels.channel_outbox as dead
+         where dead.tenant_id = p_tenant_id
+           and dead.status = 'dead'
+           and (p_id is null or dead.id = p_id)
+           and (p_account_id is null or dead.account_id = p_account_id)
+           and (p_provider is null or dead.provider = p_provider)
+           and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
+           and (p_dead_before is null or dead.updated_at < p_dead_before)
+           and (p_dead_since is null or dead.updated_at >= p_dead_since)
+         order by dead.updated_at
+         limit p_limit
+           for update
+    loop
+        update channels.channel_outbox as reply
+           set status = 'pending',
+               attempt_count = 0,
+               next_attempt_at = v_now,
+               updated_at = v_now
+         where reply.tenant_id = p_tenant_id
+           and reply.id = v_id;
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (p_tenant_id, p_actor, 'reply.requeued', 'reply:' || v_id);
+        return next v_id;
+    end loop;
 end
 $$;
 
-COMMENT ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) IS 'Makes dead replies of the current tenant pending again, with all their attempts: the one with p_id, or up to p_limit that match. A null filter matches everything. Each one is audited.';
+COMMENT ON FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) IS 'Makes dead replies of a tenant pending again, with all their attempts: the one with p_id, or up to p_limit that match. A null filter matches everything. Each one is audited.';
 
 CREATE FUNCTION channels.require_reply() RETURNS trigger
     LANGUAGE plpgsql
@@ -712,34 +766,35 @@ $$;
 
 COMMENT ON FUNCTION channels.require_reply() IS 'Trigger function: refuses the status `executed` for a message whose reply is not in channels.channel_outbox.';
 
-CREATE FUNCTION channels.retry_message(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_messages as message
        set is_executing = false,
-           leased_until = now(),
-           updated_at = now()
-     where message.tenant_id = v_tenant_id
+           leased_until = v_now,
+           updated_at = v_now
+     where message.tenant_id = p_tenant_id
        and message.id = p_id
        and message.status = 'dispatch_failed'
-       and not (message.is_executing and message.leased_until > now());
+       and not (message.is_executing and message.leased_until > v_now);
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'message.retried', 'message:' || p_id);
+    values (p_tenant_id, p_actor, 'message.retried', 'message:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.retry_message(p_id uuid, p_actor text) IS 'Makes a failed message of the current tenant due now, for an operator. Returns false if the tenant has no such failed message or the message is being executed.';
+COMMENT ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Makes a failed message due now, for an operator. Returns false if the tenant has no such failed message or the message is being executed.';
 
-CREATE FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
+CREATE FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -747,6 +802,8 @@ CREATE FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims in
     SET enable_mergejoin TO 'off'
     SET lock_timeout TO '10s'
     AS $$
+declare
+    v_now constant timestamptz := now();
 begin
     return query
         with settled as (
@@ -759,30 +816,31 @@ begin
                                 else 'pending'
                             end,
                    attempt_count = reply.attempt_count + case when given.verdict in ('retry', 'dead') then 1 else 0 end,
-                   next_attempt_at = case when given.verdict in ('retry', 'release') then now() + given.pause
+                   next_attempt_at = case when given.verdict in ('retry', 'release') then v_now + given.pause
                                           else reply.next_attempt_at end,
                    last_error = case when given.verdict = 'sent' then reply.last_error
                                      else coalesce(left(given.error, 1000), reply.last_error) end,
                    in_doubt_since = case when given.verdict = 'sent'
                                            or given.verdict <> 'release' and reply.provider_message_id is not null then null
-                                         when given.in_doubt then coalesce(reply.in_doubt_since, now())
+                                         when given.in_doubt then coalesce(reply.in_doubt_since, v_now)
                                          else reply.in_doubt_since end,
                    provider_message_id = coalesce(left(given.message_id, 512), reply.provider_message_id),
                    sent_at = case when given.verdict = 'sent'
-                                    or given.verdict <> 'release' and reply.provider_message_id is not null then now() end,
+                                    or given.verdict <> 'release' and reply.provider_message_id is not null then v_now end,
                    locked_at = null,
                    locked_by = null,
-                   updated_at = now()
-              from unnest(p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
-                   as given (id, claim, verdict, message_id, error, pause, in_doubt)
+                   updated_at = v_now
+              from unnest(p_tenant_ids, p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
+                   as given (tenant_id, id, claim, verdict, message_id, error, pause, in_doubt)
              -- A lock implies the status `sending`. A condition on the status would make Postgres search the index of
              -- all pending and sending replies.
-             where reply.id = given.id
+             where reply.tenant_id = given.tenant_id
+               and reply.id = given.id
                and reply.locked_by = p_worker
                and reply.claims = given.claim
                and given.verdict in ('sent', 'retry', 'dead', 'release')
             returning reply.id, reply.status, reply.tenant_id, reply.last_error
-        ), noted as (
+        ), audited as (
             insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
             select settled.tenant_id, p_worker, 'reply.dead', 'reply:' || settled.id, settled.last_error
               from settled
@@ -792,26 +850,74 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) IS 'Records results under their claims and returns the new status of each reply; replies that are no longer held under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; `dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent.';
+COMMENT ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) IS 'Records results under their claims and returns the new status of each reply; replies that are no longer held under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; `dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent. One call may combine several tenants: each result names the tenant of its reply.';
 
-CREATE FUNCTION channels.unlink_sender(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    select message.tenant_id
+      from channels.channel_messages as message
+     where message.leased_until < now()
+       and (message.reply is not null) = p_keeps_reply
+     group by message.tenant_id
+     order by min(message.leased_until)
+     limit p_limit
+$$;
+
+COMMENT ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) IS 'Chooses up to p_limit tenants with messages whose lease has expired, the oldest lease first, without locking anything: messages that keep a reply, or messages to execute.';
+
+CREATE FUNCTION channels.tenants_with_old_messages(p_older_than interval) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where (select message.created_at
+              from channels.channel_messages as message
+             where message.tenant_id = tenant.id
+             order by message.created_at
+             limit 1) < now() - p_older_than
+$$;
+
+COMMENT ON FUNCTION channels.tenants_with_old_messages(p_older_than interval) IS 'Chooses the tenants that have messages older than p_older_than, without locking anything.';
+
+CREATE FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    select stale.tenant_id
+      from channels.channel_outbox as stale
+     where stale.status = 'sending'
+       and stale.locked_at < now() - p_lock_timeout
+     group by stale.tenant_id
+     order by min(stale.locked_at)
+     limit p_limit
+$$;
+
+COMMENT ON FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) IS 'Chooses up to p_limit tenants with replies whose lock is older than p_lock_timeout, the oldest lock first, without locking anything.';
+
+CREATE FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    delete from channels.channel_links as link where link.tenant_id = v_tenant_id and link.id = p_id;
+    perform tenancy.require_tenant(p_tenant_id);
+    delete from channels.channel_links as link where link.tenant_id = p_tenant_id and link.id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'sender.unlinked', 'link:' || p_id);
+    values (p_tenant_id, p_actor, 'sender.unlinked', 'link:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) IS 'Removes the link of a sender. Returns false if the current tenant has no such link.';
+COMMENT ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes the link of a sender. Returns false if the tenant has no such link.';
 
 CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
     LANGUAGE plpgsql SECURITY DEFINER
@@ -821,28 +927,23 @@ CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
-declare
-    v_ids bigint[];
 begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         raise exception 'the sinks of generation % are not the registered ones', coalesce(p_generation::text, 'null')
             using errcode = 'PR004',
                   hint = 'Run `postrider relay sinks` to see the registered ones.';
     end if;
-    -- Claim first, then read in a statement of its own. A single statement would claim events that were committed after
-    -- its snapshot, not find them when it reads the outbox, and keep them claimed without returning them.
-    v_ids := array(select claimed.id from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed);
     return query
-        select event.id,
-               event.aggregate_type,
-               event.aggregate_id,
-               event.event_type,
-               event.payload,
-               event.retry_count,
+        select claimed.id,
+               claimed.aggregate_type,
+               claimed.aggregate_id,
+               claimed.event_type,
+               claimed.payload,
+               claimed.retry_count,
                event.created_at,
-               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
-          from m10_recovery.outbox as event
-         where event.id = any (v_ids);
+               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = claimed.id)
+          from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed
+          join m10_recovery.outbox as event on event.id = claimed.id;
 end
 $$;
 
@@ -2626,62 +2727,50 @@ begin
        and list.workspace_id = p_workspace_id
        and list.name = p_list;
 
-    -- Look up the existing leads of all lines, one index lookup per value, and keep them as maps. A comparison with the
-    -- whole array would compare every lead of the tenant with every line.
+    -- Look up the existing leads of all lines at once and keep them as maps: a plan that was made while the tables
+    -- were small or their statistics old then reads the tenant once, not once per line.
     select array_agg(intake.identity), array_agg(intake.external_id) filter (where intake.external_id is not null),
-           array_agg(distinct lower(intake.email)) filter (where intake.email is not null),
-           array_agg(distinct intake.phone) filter (where intake.email is null and intake.phone is not null)
+           array_agg(lower(intake.email)) filter (where intake.email is not null),
+           array_agg(intake.phone) filter (where intake.email is null and intake.phone is not null)
       into v_identities, v_external_ids, v_mails, v_phones
       from execution.lead_intake as intake
      where intake.intake = p_intake;
-    select jsonb_object_agg(known.identity, true)
+    select jsonb_object_agg(lead.identity, true)
       into v_known
-      from unnest(v_identities) as wanted (identity)
-           cross join lateral (
-               select lead.identity
-                 from execution.leads as lead
-                where lead.tenant_id = v_tenant_id
-                  and lead.workspace_id = p_workspace_id
-                  and lead.identity = wanted.identity
-                offset 0) as known;
-    select jsonb_object_agg(later.external_id, later.identity)
+      from execution.leads as lead
+     where lead.tenant_id = v_tenant_id
+       and lead.workspace_id = p_workspace_id
+       and lead.identity = any (v_identities);
+    select jsonb_object_agg(lead.external_id, lead.identity)
       into v_later
-      from unnest(v_external_ids) as wanted (external_id)
-           cross join lateral (
-               select lead.external_id, lead.identity
-                 from execution.leads as lead
-                where lead.tenant_id = v_tenant_id
-                  and lead.workspace_id = p_workspace_id
-                  and lead.external_id = wanted.external_id
-                  and lead.external_id is not null
-                  and lead.identity not like 'id:%'
-                offset 0) as later;
+      from execution.leads as lead
+     where lead.tenant_id = v_tenant_id
+       and lead.workspace_id = p_workspace_id
+       and lead.external_id = any (v_external_ids)
+       and lead.external_id is not null
+       and lead.identity not like 'id:%';
     -- For each address: the lowest and the highest identity of the leads that have it, and whether one has an
     -- external id.
-    select jsonb_object_agg(wanted.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
       into v_by_mail
-      from unnest(v_mails) as wanted (address)
-           cross join lateral (
-               select min(lead.identity) as lowest, max(lead.identity) as highest,
-                      bool_or(lead.external_id is not null) as is_named
-                 from execution.leads as lead
-                where lead.tenant_id = v_tenant_id
-                  and lead.workspace_id = p_workspace_id
-                  and lower(lead.email) = wanted.address
-                  and lead.email is not null) as holder
-     where holder.lowest is not null;
-    select jsonb_object_agg(wanted.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+      from (select lower(lead.email) as address, min(lead.identity) as lowest, max(lead.identity) as highest,
+                   bool_or(lead.external_id is not null) as is_named
+              from execution.leads as lead
+             where lead.tenant_id = v_tenant_id
+               and lead.workspace_id = p_workspace_id
+               and lower(lead.email) = any (v_mails)
+               and lead.email is not null
+             group by lower(lead.email)) as holder;
+    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
       into v_by_phone
-      from unnest(v_phones) as wanted (address)
-           cross join lateral (
-               select min(lead.identity) as lowest, max(lead.identity) as highest,
-                      bool_or(lead.external_id is not null) as is_named
-                 from execution.leads as lead
-                where lead.tenant_id = v_tenant_id
-                  and lead.workspace_id = p_workspace_id
-                  and lead.phone = wanted.address
-                  and lead.phone is not null) as holder
-     where holder.lowest is not null;
+      from (select lead.phone as address, min(lead.identity) as lowest, max(lead.identity) as highest,
+                   bool_or(lead.external_id is not null) as is_named
+              from execution.leads as lead
+             where lead.tenant_id = v_tenant_id
+               and lead.workspace_id = p_workspace_id
+               and lead.phone = any (v_phones)
+               and lead.phone is not null
+             group by lead.phone) as holder;
 
     -- The checks of foreign keys are queries, too, three for each line, so keep their plans. They have one index to use, and
     -- do not read a table that is small now from end to end.
@@ -4960,7 +5049,8 @@ CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
          CASE
              WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
              WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
-'::text))), 4, '0'::text)
+
+'::text))), 4, '0'::text)
              WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
              ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
          END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
@@ -6416,17 +6506,21 @@ $$;
 
 COMMENT ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
 
-CREATE FUNCTION tenancy.account_of_callback(p_account_id uuid) RETURNS TABLE(tenant_id uuid, provider text, settings jsonb, sealed_secret bytea)
-    LANGUAGE sql STABLE SECURITY DEFINER
+CREATE FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) RETURNS TABLE(provider text, settings jsonb, sealed_secret bytea)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select account.tenant_id, account.provider, account.settings, account.sealed_secret
-      from tenancy.provider_accounts as account
-     where account.id = p_account_id
-       and (account.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select account.provider, account.settings, account.sealed_secret
+          from tenancy.provider_accounts as account
+         where account.tenant_id = p_tenant_id
+           and account.id = p_account_id;
+end
 $$;
 
-COMMENT ON FUNCTION tenancy.account_of_callback(p_account_id uuid) IS 'Returns tenant, provider, settings and sealed secret of an account, found by its id alone: a provider callback names no tenant. The server sees every account, a tenant sees its own.';
+COMMENT ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) IS 'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider. Their URL names the tenant and the account.';
 
 CREATE FUNCTION tenancy.named_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -7237,6 +7331,29 @@ $$;
 
 COMMENT ON FUNCTION tenancy.require_sending_allowed() IS 'Trigger function: refuses reservations on a restored copy, for every client. If `app.fence` is set, it also refuses reservations of a process that has not compared the current epoch and timeline with its witness.';
 
+CREATE FUNCTION tenancy.require_tenant(p_tenant_id uuid) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.current_tenant_id();
+begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    end if;
+    if v_tenant_id is null then
+        if not (pg_has_role(session_user, 'postrider_worker', 'member')
+                or pg_has_role(session_user, 'postrider_owner', 'member')) then
+            perform tenancy.required_tenant_id();
+        end if;
+    elsif v_tenant_id <> p_tenant_id then
+        raise exception 'p_tenant_id is not the tenant of this transaction' using errcode = 'insufficient_privilege';
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) IS 'Raises an error unless the caller may act for this tenant. In a tenant''s context only that tenant is allowed. Without a context, only members of postrider_worker and postrider_owner may act.';
+
 CREATE FUNCTION tenancy.required_tenant_id() RETURNS uuid
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7511,6 +7628,42 @@ ALTER TABLE ONLY channels.channel_links FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE channels.channel_links IS 'The user and role of a sender at one account. The same sender id at another account may be a different person.';
 
+CREATE TABLE channels.channel_messages (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    provider text NOT NULL,
+    provider_message_id text NOT NULL,
+    sender_id text NOT NULL,
+    recipient_id text NOT NULL,
+    thread text,
+    text text NOT NULL,
+    status text DEFAULT 'accepted'::text NOT NULL,
+    user_id text,
+    role text,
+    reply jsonb,
+    last_error text,
+    correlation_id uuid NOT NULL,
+    deliveries integer DEFAULT 1 NOT NULL,
+    executions integer DEFAULT 0 NOT NULL,
+    is_executing boolean DEFAULT false NOT NULL,
+    leased_until timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_messages_executions_are_leased CHECK (((NOT is_executing) OR (leased_until IS NOT NULL))),
+    CONSTRAINT channel_messages_names_are_given CHECK (((btrim(provider_message_id) <> ''::text) AND (octet_length(provider_message_id) <= 512) AND (btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(recipient_id) <> ''::text) AND (octet_length(recipient_id) <= 255) AND (octet_length(thread) <= 512))),
+    CONSTRAINT channel_messages_only_failures_keep_a_reply CHECK (((reply IS NULL) OR (status = 'dispatch_failed'::text))),
+    CONSTRAINT channel_messages_only_open_ones_are_leased CHECK (((leased_until IS NULL) OR (status = ANY (ARRAY['accepted'::text, 'dispatch_failed'::text])))),
+    CONSTRAINT channel_messages_status_check CHECK ((status = ANY (ARRAY['accepted'::text, 'executed'::text, 'denied_unlinked'::text, 'denied_rbac'::text, 'denied_sentinel'::text, 'dispatch_failed'::text]))),
+    CONSTRAINT channel_messages_text_is_bounded CHECK ((octet_length(text) <= 65536))
+)
+WITH (fillfactor='70');
+ALTER TABLE ONLY channels.channel_messages ALTER COLUMN tenant_id SET STATISTICS 0;
+
+ALTER TABLE ONLY channels.channel_messages FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE channels.channel_messages IS 'Messages that providers delivered, one row per provider message id. A message is executed if and only if its reply is in channels.channel_outbox. A reply that could not be enqueued is kept in `reply`.';
+
 CREATE TABLE channels.channel_outbox (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     tenant_id uuid NOT NULL,
@@ -7543,6 +7696,7 @@ CREATE TABLE channels.channel_outbox (
     CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'sending'::text, 'sent'::text, 'dead'::text])))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+ALTER TABLE ONLY channels.channel_outbox ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY channels.channel_outbox FORCE ROW LEVEL SECURITY;
 
@@ -8276,19 +8430,16 @@ ALTER TABLE ONLY channels.channel_links
     ADD CONSTRAINT channel_links_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY channels.channel_messages
-    ADD CONSTRAINT channel_messages_by_tenant UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY channels.channel_messages
     ADD CONSTRAINT channel_messages_one_per_delivery UNIQUE (tenant_id, account_id, provider_message_id);
 
 ALTER TABLE ONLY channels.channel_messages
-    ADD CONSTRAINT channel_messages_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT channel_messages_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_one_reply_per_message UNIQUE (channel_message_id, tenant_id);
 
 ALTER TABLE ONLY channels.channel_outbox
-    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY events.sink_sets
     ADD CONSTRAINT sink_sets_pkey PRIMARY KEY (generation);
@@ -8458,23 +8609,21 @@ ALTER TABLE ONLY tenancy.workspaces
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_pkey PRIMARY KEY (tenant_id, id);
 
-CREATE INDEX channel_messages_by_age ON channels.channel_messages USING btree (created_at);
+CREATE INDEX channel_messages_by_age ON channels.channel_messages USING btree (tenant_id, created_at);
 
 CREATE INDEX channel_messages_by_sender ON channels.channel_messages USING btree (tenant_id, account_id, sender_id, created_at);
 
 CREATE INDEX channel_messages_by_status ON channels.channel_messages USING btree (tenant_id, status, id);
 
-CREATE INDEX channel_messages_leases ON channels.channel_messages USING btree (leased_until) WHERE (leased_until IS NOT NULL);
+CREATE INDEX channel_messages_leases ON channels.channel_messages USING btree (tenant_id, leased_until) WHERE (leased_until IS NOT NULL);
 
 CREATE INDEX channel_outbox_active ON channels.channel_outbox USING btree (tenant_id, account_id, next_attempt_at, id) WHERE (status = ANY (ARRAY['pending'::text, 'sending'::text]));
 
 CREATE INDEX channel_outbox_by_status ON channels.channel_outbox USING btree (tenant_id, status, next_attempt_at);
 
-CREATE INDEX channel_outbox_by_tenant ON channels.channel_outbox USING btree (tenant_id, id);
-
 CREATE INDEX channel_outbox_dead ON channels.channel_outbox USING btree (tenant_id, updated_at) WHERE (status = 'dead'::text);
 
-CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (locked_at) WHERE (status = 'sending'::text);
+CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (tenant_id, locked_at) WHERE (status = 'sending'::text);
 
 CREATE INDEX account_states_circuits ON execution.account_states USING btree (circuit_open_until) WHERE (circuit_open_until IS NOT NULL);
 
@@ -8589,8 +8738,6 @@ CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(
 CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (subject, id);
 
 CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id);
-
-CREATE INDEX provider_accounts_by_id ON tenancy.provider_accounts USING btree (id);
 
 CREATE INDEX requests_by_age ON tenancy.requests USING btree (created_at);
 
@@ -9109,82 +9256,88 @@ GRANT USAGE ON SCHEMA tenancy TO postrider_app;
 GRANT USAGE ON SCHEMA tenancy TO postrider_worker;
 GRANT USAGE ON SCHEMA tenancy TO postrider_read;
 
-GRANT SELECT ON TABLE channels.channel_messages TO postrider_app;
-GRANT SELECT ON TABLE channels.channel_messages TO postrider_worker;
-GRANT SELECT ON TABLE channels.channel_messages TO postrider_read;
+REVOKE ALL ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_app;
-GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION channels.enqueue_reply(p_tenant_id uuid, p_message_id uuid, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION channels.executor_of(p_account_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_app;
-GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_app;
-GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_app;
-GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_app;
+GRANT ALL ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.held_message(p_message_id uuid, p_execution integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION channels.measure_replies() FROM PUBLIC;
 GRANT ALL ON FUNCTION channels.measure_replies() TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_app;
-GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION channels.require_reply() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.tenants_with_old_messages(p_older_than interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.tenants_with_old_messages(p_older_than interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) TO postrider_worker;
@@ -9621,8 +9774,8 @@ GRANT ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_
 REVOKE ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.named_tenant_id() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.named_tenant_id() TO postrider_app;
@@ -9722,6 +9875,8 @@ REVOKE ALL ON FUNCTION tenancy.require_durable_commit() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.require_sending_allowed() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.required_tenant_id() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_app;
 GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_worker;
@@ -9791,6 +9946,10 @@ GRANT SELECT(created_at) ON TABLE channels.channel_executors TO postrider_read;
 GRANT SELECT ON TABLE channels.channel_links TO postrider_app;
 GRANT SELECT ON TABLE channels.channel_links TO postrider_worker;
 GRANT SELECT ON TABLE channels.channel_links TO postrider_read;
+
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_app;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_worker;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_read;
 
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_app;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_worker;

@@ -164,7 +164,8 @@ impl Stage {
         let mut transaction = pool::begin(&admin).await?;
         let (tenant, workspace) = tenants::create(&mut transaction, "bench", "bench").await?;
         pool::act_as(&mut transaction, tenant).await?;
-        let (_, secret) = keys::create(&mut transaction, "bench", Role::Viewer, None, "bench").await?;
+        let (_, secret) =
+            keys::create(&mut transaction, tenant, "bench", Role::Viewer, None, "bench").await?;
         let campaign = Self::campaign(&mut transaction, workspace).await?;
         pool::commit(transaction).await?;
         admin.close().await;

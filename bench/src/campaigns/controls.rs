@@ -97,7 +97,8 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
 async fn operator_key(database: &Database<'_>, stage: Stage) -> anyhow::Result<String> {
     let admin = pool::connect(&database.url("postgres"), pool::Settings::default()).await?;
     let mut transaction = pool::begin_as(&admin, stage.tenant).await?;
-    let (_, secret) = keys::create(&mut transaction, "bench", Role::Operator, None, "bench").await?;
+    let (_, secret) =
+        keys::create(&mut transaction, stage.tenant, "bench", Role::Operator, None, "bench").await?;
     pool::commit(transaction).await?;
     admin.close().await;
     Ok(secret.expose().to_owned())

@@ -90,7 +90,7 @@ fn key_of(parts: &Parts) -> Result<ApiKeySecret, ApiError> {
     }
     token.trim().parse().map_err(|_| {
         ApiError::NotAKey(
-            "the text after `Bearer` is not an API key: a key is `pr_` and 43 characters; see whether it was copied as a whole",
+            "the text after `Bearer` is not an API key: a key is `pr_` and 76 characters; see whether it was copied as a whole",
         )
     })
 }

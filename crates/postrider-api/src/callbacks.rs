@@ -8,7 +8,10 @@ use axum::{
     extract::{OriginalUri, Path, State},
     http::{HeaderMap, StatusCode},
 };
-use postrider_model::{ids::ProviderAccountId, seal::MasterKey};
+use postrider_model::{
+    ids::{ProviderAccountId, TenantId},
+    seal::{MasterKey, Place},
+};
 use postrider_providers::{Account, Adapters, Callback, CallbackRefused};
 use postrider_store::{
     callbacks::{self, NewCallback, Recorded},
@@ -30,14 +33,22 @@ pub struct CallbackKeys {
 /// Far more than any provider sends.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
+/// Reads the tenant and the account of an address. The nil tenant is the server itself and has no accounts.
+pub(crate) fn place(tenant: &str, account: &str) -> Option<Place> {
+    let tenant = tenant.parse::<Uuid>().ok().filter(|tenant| !tenant.is_nil()).map(TenantId)?;
+    let account = account.parse::<Uuid>().ok().map(ProviderAccountId)?;
+    Some(Place { tenant, account })
+}
+
 /// What a provider tells about a call. It brings no API key; the provider's signature is its key.
 #[utoipa::path(
     post,
-    path = "/providers/{provider}/{account}/callback/{key}",
+    path = "/tenants/{tenant}/providers/{provider}/{account}/callback/{key}",
     operation_id = "receive_callback",
     tag = "callbacks",
     security(()),
     params(
+        ("tenant" = String, Path, description = "The tenant's id"),
         ("provider" = String, Path, description = "Which provider, such as `twilio`"),
         ("account" = String, Path, description = "The account's id"),
         ("key" = String, Path, description = "The idempotency key of the call"),
@@ -56,17 +67,18 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 pub(crate) async fn receive(
     State(app): State<App>,
     OriginalUri(uri): OriginalUri,
-    Path((provider, account, key)): Path<(String, String, String)>,
+    Path((tenant, provider, account, key)): Path<(String, String, String, String)>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, ApiError> {
-    // One answer for everything that does not exist. That an account does, whoever knows its id may learn: a signature that does
-    // not hold is said to be one, or nobody could set a provider up.
+    // One answer for everything that does not exist, an account of another tenant included. A caller that knows the ids of an account
+    // and its tenant may learn that the account exists: a wrong signature is reported as such, so that an operator can set a provider up.
     const UNKNOWN: ApiError = ApiError::NotFound("callback address");
     let keys = app.callbacks.as_ref().ok_or_else(|| {
         ApiError::NotReady("this process has no master key, so it cannot verify callbacks".to_owned())
     })?;
-    let id = account.parse::<Uuid>().map(ProviderAccountId).map_err(|_| UNKNOWN)?;
+    let place = place(&tenant, &account).ok_or(UNKNOWN)?;
+    let id = place.account;
     // No key has a NUL character, and the database would refuse the statement.
     if key.contains('\0') {
         return Err(UNKNOWN);
@@ -74,8 +86,8 @@ pub(crate) async fn receive(
     if body.len() > BODY_BYTES_MAX {
         return Err(ApiError::TooLarge(BODY_BYTES_MAX));
     }
-    let mut transaction = pool::begin_as_server(&app.pool).await?;
-    let account = callbacks::account(&mut transaction, &keys.master_key, id).await?;
+    let mut transaction = pool::begin_as(&app.pool, place.tenant).await?;
+    let account = callbacks::account(&mut transaction, &keys.master_key, place).await?;
     pool::commit(transaction).await?;
     let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
     let adapter = keys.adapters.get(&account.provider).ok_or(UNKNOWN)?;
@@ -96,7 +108,7 @@ pub(crate) async fn receive(
         CallbackRefused::Malformed(why) => ApiError::BadRequest(why),
     })?;
 
-    let mut transaction = pool::begin_as(&app.pool, account.tenant_id).await?;
+    let mut transaction = pool::begin_as(&app.pool, place.tenant).await?;
     let new = NewCallback {
         account: id,
         key: &key,

@@ -10,7 +10,12 @@ use std::{
 };
 
 use postrider_model::ids::{JobRunId, TenantId};
-use postrider_store::{Pool, StoreError, job_runs, pool, wakeups::Wakeups};
+use postrider_store::{
+    Pool, StoreError,
+    job_runs::{self, RunRef},
+    pool,
+    wakeups::Wakeups,
+};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +46,7 @@ struct Waited {
     waiters: usize,
     tenants: HashMap<TenantId, usize>,
     /// How many wait for a run, and what tells them.
-    runs: HashMap<JobRunId, (usize, CancellationToken)>,
+    runs: HashMap<RunRef, (usize, CancellationToken)>,
 }
 
 impl Ends {
@@ -88,6 +93,7 @@ impl Ends {
 
     /// Waits for a run from now on, so that no end is missed. `None` when too many wait.
     pub fn wait_for(&self, tenant: TenantId, run: JobRunId) -> Option<Waiter> {
+        let run = RunRef { tenant, id: run };
         let mut waited = self.lock();
         let of_tenant = waited.tenants.get(&tenant).copied().unwrap_or_default();
         if waited.waiters >= WAITERS_MAX || of_tenant >= WAITERS_PER_TENANT_MAX {
@@ -100,10 +106,10 @@ impl Ends {
         let over = over.clone();
         drop(waited);
         self.0.arrived.notify_one();
-        Some(Waiter { ends: self.clone(), tenant, run, over })
+        Some(Waiter { ends: self.clone(), run, over })
     }
 
-    async fn look(&self, pool: &Pool, asked: &[JobRunId]) -> Result<(), StoreError> {
+    async fn look(&self, pool: &Pool, asked: &[RunRef]) -> Result<(), StoreError> {
         for some in asked.chunks(ASKED_MAX) {
             let mut transaction = pool::begin_as_server(pool).await?;
             let ended = job_runs::which_ended(&mut transaction, some).await?;
@@ -113,7 +119,7 @@ impl Ends {
         Ok(())
     }
 
-    fn tell(&self, ended: &[JobRunId]) {
+    fn tell(&self, ended: &[RunRef]) {
         let waited = self.lock();
         for (_, over) in ended.iter().filter_map(|run| waited.runs.get(run)) {
             over.cancel();
@@ -121,18 +127,18 @@ impl Ends {
     }
 
     /// The runs whose end nobody was told yet.
-    fn waited_for(&self) -> Vec<JobRunId> {
+    fn waited_for(&self) -> Vec<RunRef> {
         let waited = self.lock();
         waited.runs.iter().filter(|(_, (_, over))| !over.is_cancelled()).map(|(run, _)| *run).collect()
     }
 
-    fn leave(&self, tenant: TenantId, run: JobRunId) {
+    fn leave(&self, run: RunRef) {
         let mut waited = self.lock();
         waited.waiters = waited.waiters.saturating_sub(1);
-        if let Some(count) = waited.tenants.get_mut(&tenant) {
+        if let Some(count) = waited.tenants.get_mut(&run.tenant) {
             *count -= 1;
             if *count == 0 {
-                waited.tenants.remove(&tenant);
+                waited.tenants.remove(&run.tenant);
             }
         }
         if let Some((count, _)) = waited.runs.get_mut(&run) {
@@ -152,8 +158,7 @@ impl Ends {
 #[must_use = "dropped, nobody waits"]
 pub struct Waiter {
     ends: Ends,
-    tenant: TenantId,
-    run: JobRunId,
+    run: RunRef,
     over: CancellationToken,
 }
 
@@ -170,7 +175,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.ends.leave(self.tenant, self.run);
+        self.ends.leave(self.run);
     }
 }
 
@@ -193,12 +198,15 @@ mod tests {
         let (run, other) = (JobRunId::new(), JobRunId::new());
         let waiting: Vec<_> = (0..3).filter_map(|_| ends.wait_for(TENANT, run)).collect();
         let elsewhere = ends.wait_for(TENANT, other);
+        let of_tenant = |id| RunRef { tenant: TENANT, id };
         let mut asked = ends.waited_for();
         asked.sort();
-        assert_eq!(asked, [run, other], "each run is asked for once");
+        assert_eq!(asked, [of_tenant(run), of_tenant(other)], "each run is asked for once");
 
-        ends.tell(&[run, JobRunId::new()]);
-        assert_eq!(ends.waited_for(), [other], "what was told is not asked again");
+        // A run of another tenant with the same id is another run.
+        ends.tell(&[RunRef { tenant: TenantId::new(), id: other }]);
+        ends.tell(&[of_tenant(run), of_tenant(JobRunId::new())]);
+        assert_eq!(ends.waited_for(), [of_tenant(other)], "what was told is not asked again");
         let began = tokio::time::Instant::now();
         for waiter in waiting {
             waiter.over_within(LONG).await;

@@ -31,7 +31,7 @@ use hyper_util::{
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use postrider_engine::{
     Health, Hints,
-    meters::{self, Kind, METRICS},
+    common::metrics::{self as meters, Kind, METRICS},
 };
 use postrider_model::seal::MasterKey;
 use postrider_providers::{Adapters, Policy};

@@ -14,6 +14,7 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use postrider_model::ids::TenantId;
 use postrider_store::{
     PgConnection, Pool, Transaction,
     keys::Caller,
@@ -63,6 +64,7 @@ pub(crate) enum Taken {
 #[must_use = "without an answer nothing is written"]
 pub(crate) struct Writing {
     transaction: Transaction,
+    tenant: TenantId,
     key: Option<String>,
 }
 
@@ -88,10 +90,12 @@ impl Writing {
     pub(crate) async fn take(pool: &Pool, caller: Caller, request: &Fingerprint) -> Result<Taken, ApiError> {
         let mut transaction = pool::begin_as(pool, caller.tenant_id).await?;
         let Some(key) = request.idempotency_key.clone() else {
-            return Ok(Taken::Fresh(Self { transaction, key: None }));
+            return Ok(Taken::Fresh(Self { transaction, tenant: caller.tenant_id, key: None }));
         };
-        match requests::begin(&mut transaction, &key, &request.hash).await? {
-            Found::Nothing => Ok(Taken::Fresh(Self { transaction, key: Some(key) })),
+        match requests::begin(&mut transaction, caller.tenant_id, &key, &request.hash).await? {
+            Found::Nothing => {
+                Ok(Taken::Fresh(Self { transaction, tenant: caller.tenant_id, key: Some(key) }))
+            }
             Found::Answered(answer) => Ok(Taken::Before(answer)),
             Found::InProgress => Err(ApiError::conflict(
                 "a request with this `Idempotency-Key` is in progress; try again in a moment",
@@ -149,7 +153,7 @@ impl Writing {
 
     async fn finish(mut self, answer: Answer) -> Result<(), ApiError> {
         if let Some(key) = &self.key {
-            requests::finish(&mut self.transaction, key, &answer).await?;
+            requests::finish(&mut self.transaction, self.tenant, key, &answer).await?;
         }
         pool::commit(self.transaction).await?;
         Ok(())

@@ -270,7 +270,7 @@ pub const CONTRACTS: &[Contract] = &[
     },
     Contract {
         subject: "domain events (M10)",
-        only_these_in: None,
+        only_these_in: Some("m10_recovery"),
         tables: &[Table {
             name: "m10_recovery.outbox",
             columns: &[

@@ -93,7 +93,8 @@ pub async fn create(
     let place = Place { tenant: account.tenant, account: id };
     let sealed = seal(connection, key, place, account.secret).await?;
     sqlx::query!(
-        "select tenancy.create_provider_account($1, $2, $3, $4, $5, $6, $7)",
+        "select tenancy.create_provider_account($1, $2, $3, $4, $5, $6, $7, $8)",
+        account.tenant.0,
         id.0,
         account.workspace.0,
         account.name,
@@ -288,7 +289,8 @@ pub async fn rotate(
 ) -> Result<bool, StoreError> {
     let sealed = seal(connection, key, place, secret).await?;
     sqlx::query_scalar!(
-        r#"select tenancy.rotate_provider_account($1, $2, $3) as "known!""#,
+        r#"select tenancy.rotate_provider_account($1, $2, $3, $4) as "known!""#,
+        place.tenant.0,
         place.account.0,
         sealed,
         actor,
@@ -302,12 +304,14 @@ pub async fn rotate(
 /// limits are due: wake the workers with [`crate::jobs::hint`] after the commit.
 pub async fn limit(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: ProviderAccountId,
     limits: &Limits,
     actor: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(
-        r#"select tenancy.limit_provider_account($1, $2, $3) as "known!""#,
+        r#"select tenancy.limit_provider_account($1, $2, $3, $4) as "known!""#,
+        tenant.0,
         id.0,
         Json(limits) as _,
         actor,
@@ -320,10 +324,11 @@ pub async fn limit(
 /// Removes an account and its secret. False when the tenant of the transaction has no such account.
 pub async fn remove(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: ProviderAccountId,
     actor: &str,
 ) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select tenancy.remove_provider_account($1, $2) as "known!""#, id.0, actor)
+    sqlx::query_scalar!(r#"select tenancy.remove_provider_account($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
         .fetch_one(unnamed(connection))
         .await
         .map_err(|error| match StoreError::constraint(&error) {

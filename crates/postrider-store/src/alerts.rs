@@ -100,7 +100,8 @@ pub async fn detect(pool: &Pool, tenant: TenantId, rules: AlertRules) -> Result<
     let mut transaction = pool::begin_as(pool, tenant).await?;
     let detected = sqlx::query_as!(
         Detected,
-        r#"select raised as "raised!", resolved as "resolved!", open as "open!" from jobs.detect_alerts($1, $2, $3)"#,
+        r#"select raised as "raised!", resolved as "resolved!", open as "open!" from jobs.detect_alerts($1, $2, $3, $4)"#,
+        tenant.0,
         i32::try_from(rules.failed_max).unwrap_or(i32::MAX),
         interval(rules.running_max()),
         rules.retry_rate_max,
@@ -126,7 +127,8 @@ pub async fn generate_cards(pool: &Pool, tenant: TenantId) -> Result<Carded, Sto
     let mut transaction = pool::begin_as(pool, tenant).await?;
     let carded = sqlx::query_as!(
         Carded,
-        r#"select opened as "opened!", closed as "closed!" from jobs.generate_decision_cards()"#
+        r#"select opened as "opened!", closed as "closed!" from jobs.generate_decision_cards($1)"#,
+        tenant.0,
     )
     .fetch_one(unnamed(&mut transaction))
     .await
@@ -235,16 +237,18 @@ async fn select_cards(
         .collect()
 }
 
-/// Decides a card of the transaction's tenant. `None` when there is none; `Err` inside says how it stands when it was decided before.
+/// Decides a card of a tenant. `None` when there is none; `Err` inside says how it stands when it was decided before.
 pub async fn decide_card(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: DecisionCardId,
     status: CardStatus,
     note: Option<&str>,
     actor: &str,
 ) -> Result<Option<Result<(), CardStatus>>, StoreError> {
     let row = sqlx::query!(
-        r#"select decided as "decided!", status as "status!" from jobs.decide_card($1, $2, $3, $4)"#,
+        r#"select decided as "decided!", status as "status!" from jobs.decide_card($1, $2, $3, $4, $5)"#,
+        tenant.0,
         id.0,
         status.as_str(),
         note,

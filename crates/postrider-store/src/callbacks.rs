@@ -1,7 +1,7 @@
 //! What providers tell about their calls without being asked.
 
 use postrider_model::{
-    ids::{ProviderAccountId, TenantId},
+    ids::ProviderAccountId,
     seal::{MasterKey, Place},
 };
 use secrecy::SecretString;
@@ -12,8 +12,6 @@ use crate::{StoreError, accounts, unnamed::unnamed};
 /// An account that a provider calls back about.
 #[derive(Debug)]
 pub struct CallbackAccount {
-    /// Whose.
-    pub tenant_id: TenantId,
     /// Which vendor.
     pub provider: String,
     /// What is not secret.
@@ -22,29 +20,29 @@ pub struct CallbackAccount {
     pub secret: SecretString,
 }
 
-/// The account of this id, whoever it belongs to, in a transaction of the server's own. Nothing may be believed before the vendor's signature was checked.
+/// Returns an account of a tenant. The URL of a webhook or callback names both; trust nothing of it before the vendor's signature was
+/// checked.
 pub async fn account(
     connection: &mut PgConnection,
     key: &MasterKey,
-    id: ProviderAccountId,
+    place: Place,
 ) -> Result<Option<CallbackAccount>, StoreError> {
     let row = sqlx::query!(
         r#"
-        select tenant_id as "tenant_id!",
-               provider as "provider!",
+        select provider as "provider!",
                settings as "settings!",
                sealed_secret as "sealed_secret!"
-          from tenancy.account_of_callback($1)
+          from tenancy.account_of_callback($1, $2)
         "#,
-        id.0,
+        place.tenant.0,
+        place.account.0,
     )
     .fetch_optional(unnamed(connection))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
     let Some(row) = row else { return Ok(None) };
-    let tenant_id = TenantId(row.tenant_id);
-    let secret = accounts::open(key, Place { tenant: tenant_id, account: id }, &row.sealed_secret)?;
-    Ok(Some(CallbackAccount { tenant_id, provider: row.provider, settings: row.settings, secret }))
+    let secret = accounts::open(key, place, &row.sealed_secret)?;
+    Ok(Some(CallbackAccount { provider: row.provider, settings: row.settings, secret }))
 }
 
 /// What became of a callback.

@@ -358,7 +358,7 @@ async fn contracts(connection: &mut PgConnection) -> Result<Finding, StoreError>
 
 async fn signatures(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let violations = sqlx::query_scalar!(
-        r#"select violation as "violation!" from m10_recovery.contract_violations() as violation"#
+        r#"select violation as "violation!" from events.contract_violations() as violation"#
     )
     .fetch_all(unnamed(connection))
     .await

@@ -6,7 +6,7 @@
 //!                                        └───────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The three functions of the contract do the work; what is here calls them.
+//! The three functions of the contract do the work; the functions of schema `events` apply them to batches.
 
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use postrider_model::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
 
 use crate::{StoreError, unnamed::unnamed, wakeups};
 
@@ -54,6 +55,8 @@ pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
 /// An event that this processor holds, and which sinks have it already.
 #[derive(Debug)]
 pub struct Claimed {
+    /// Its tenant.
+    pub tenant_id: TenantId,
     /// The event.
     pub event: Event,
     /// Sinks that took it in an earlier attempt.
@@ -70,7 +73,8 @@ pub async fn claim(
 ) -> Result<Option<Vec<Claimed>>, StoreError> {
     let claimed = sqlx::query!(
         r#"
-        select id as "id!",
+        select tenant_id as "tenant_id!",
+               id as "id!",
                aggregate_type as "aggregate_type!",
                aggregate_id as "aggregate_id!",
                event_type as "event_type!",
@@ -93,6 +97,7 @@ pub async fn claim(
         Err(error) => return Err(error),
     };
     let claimed = rows.into_iter().map(|row| Claimed {
+        tenant_id: TenantId(row.tenant_id),
         event: Event {
             id: EventId(row.id),
             aggregate_type: row.aggregate_type,
@@ -110,6 +115,8 @@ pub async fn claim(
 /// What became of a claimed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
+    /// Tenant of the claimed event.
+    pub tenant_id: TenantId,
     /// Id of the claimed event.
     pub id: EventId,
     /// `None` when every sink took it; otherwise why it must be tried again.
@@ -137,10 +144,10 @@ pub async fn complete(
     connection: &mut PgConnection,
     generation: i64,
     processor: &str,
-    completions: &[Completion],
+    completions: &[&Completion],
 ) -> Result<Recorded, StoreError> {
     // In the order of ids, so that two processors never wait for each other in a circle.
-    let mut sorted: Vec<&Completion> = completions.iter().collect();
+    let mut sorted: Vec<&Completion> = completions.to_vec();
     sorted.sort_by_key(|completion| completion.id);
     let (incomplete, complete): (Vec<&Completion>, Vec<&Completion>) =
         sorted.iter().partition(|completion| completion.error.is_some());
@@ -151,12 +158,13 @@ pub async fn complete(
     if ended.is_empty() {
         return Ok(Recorded::Completed);
     }
-    let ids: Vec<i64> = ended.iter().map(|completion| completion.id.0).collect();
+    let (tenants, ids) = keys(&ended);
     let errors: Vec<Option<String>> = ended.iter().map(|completion| completion.error.clone()).collect();
     let is_registered = sqlx::query_scalar!(
-        r#"select events.complete_events($1, $2, $3, $4) as "is_registered!""#,
+        r#"select events.complete_events($1, $2, $3, $4, $5) as "is_registered!""#,
         generation,
         processor,
+        &tenants,
         &ids,
         &errors as _,
     )
@@ -171,6 +179,11 @@ pub async fn complete(
     Ok(Recorded::Released)
 }
 
+/// Tenants and ids, as the functions take them.
+fn keys(completions: &[&Completion]) -> (Vec<Uuid>, Vec<i64>) {
+    completions.iter().map(|completion| (completion.tenant_id.0, completion.id.0)).unzip()
+}
+
 async fn release(
     connection: &mut PgConnection,
     processor: &str,
@@ -179,12 +192,12 @@ async fn release(
     if released.is_empty() {
         return Ok(());
     }
-    let ids: Vec<i64> = released.iter().map(|completion| completion.id.0).collect();
+    let (tenants, ids) = keys(released);
     let delays: Vec<i64> = released
         .iter()
         .map(|completion| completion.release_after.map_or(0, |after| after.as_millis() as i64))
         .collect();
-    sqlx::query!("select m10_recovery.release_outbox_events($1, $2, $3)", processor, &ids, &delays)
+    sqlx::query!("select events.release_outbox_events($1, $2, $3, $4)", processor, &tenants, &ids, &delays)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("giving events back"))?;
@@ -197,14 +210,15 @@ async fn record_deliveries(
     processor: &str,
     completions: &[&Completion],
 ) -> Result<(), StoreError> {
-    let (ids, sinks): (Vec<i64>, Vec<String>) = completions
+    let (of, sinks): (Vec<&Completion>, Vec<String>) = completions
         .iter()
-        .flat_map(|completion| completion.delivered_to.iter().map(|sink| (completion.id.0, sink.clone())))
+        .flat_map(|completion| completion.delivered_to.iter().map(|sink| (*completion, sink.clone())))
         .unzip();
-    if ids.is_empty() {
+    if of.is_empty() {
         return Ok(());
     }
-    sqlx::query!("select m10_recovery.note_deliveries($1, $2, $3)", processor, &ids, &sinks)
+    let (tenants, ids) = keys(&of);
+    sqlx::query!("select events.note_deliveries($1, $2, $3, $4)", processor, &tenants, &ids, &sinks)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("recording partial deliveries"))?;
@@ -228,7 +242,7 @@ pub async fn backlog(connection: &mut PgConnection, stuck_after: i32) -> Result<
         Backlog,
         r#"
         select pending as "pending!", stuck as "stuck!", oldest_ready_seconds as "oldest_ready_seconds!"
-          from m10_recovery.outbox_backlog($1)
+          from events.outbox_backlog($1)
         "#,
         stuck_after,
     )
@@ -248,9 +262,19 @@ pub struct Pruned {
     pub done: bool,
 }
 
-/// Removes processed events older than the limit from one window of ids.
+/// Tenants that have events, the system tenant included.
+pub async fn tenants(connection: &mut PgConnection) -> Result<Vec<TenantId>, StoreError> {
+    let ids = sqlx::query_scalar!(r#"select id as "id!" from events.tenants_with_events() as tenant (id)"#)
+        .fetch_all(unnamed(connection))
+        .await
+        .map_err(StoreError::on("reading the tenants with events"))?;
+    Ok(ids.into_iter().map(TenantId).collect())
+}
+
+/// Removes processed events of a tenant that are older than the limit from one window of ids.
 pub async fn prune(
     connection: &mut PgConnection,
+    tenant: TenantId,
     processed_before: Timestamp,
     after_id: i64,
     window: i32,
@@ -259,8 +283,9 @@ pub async fn prune(
         Pruned,
         r#"
         select removed as "removed!", last_id as "last_id!", done as "done!"
-          from m10_recovery.prune_outbox($1, $2, $3)
+          from events.prune_outbox($1, $2, $3, $4)
         "#,
+        tenant.0,
         processed_before.to_sqlx() as _,
         after_id,
         window,
@@ -275,8 +300,8 @@ pub async fn prune(
 pub struct Listed {
     /// Its id.
     pub id: EventId,
-    /// Whose, where a tenant published it.
-    pub tenant_id: Option<TenantId>,
+    /// The tenant that published it, or the system tenant.
+    pub tenant_id: TenantId,
     /// What it is about.
     pub aggregate_type: String,
     /// Which one.
@@ -342,7 +367,7 @@ pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<
         .into_iter()
         .map(|row| Listed {
             id: EventId(row.id),
-            tenant_id: row.tenant_id.map(TenantId),
+            tenant_id: TenantId(row.tenant_id),
             aggregate_type: row.aggregate_type,
             aggregate_id: row.aggregate_id,
             event_type: row.event_type,
@@ -376,24 +401,35 @@ pub enum Handled {
 }
 
 /// Makes a waiting event ready now.
-pub async fn retry(connection: &mut PgConnection, id: EventId, actor: &str) -> Result<Handled, StoreError> {
-    let answer =
-        sqlx::query_scalar!(r#"select m10_recovery.retry_outbox_event($1, $2) as "answer!""#, id.0, actor)
-            .fetch_one(unnamed(connection))
-            .await
-            .map_err(StoreError::on("retrying the event"))?;
+pub async fn retry(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: EventId,
+    actor: &str,
+) -> Result<Handled, StoreError> {
+    let answer = sqlx::query_scalar!(
+        r#"select events.retry_outbox_event($1, $2, $3) as "answer!""#,
+        tenant.0,
+        id.0,
+        actor
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("retrying the event"))?;
     handled(&answer)
 }
 
 /// Ends an event without delivering it.
 pub async fn close(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: EventId,
     actor: &str,
     note: &str,
 ) -> Result<Handled, StoreError> {
     let answer = sqlx::query_scalar!(
-        r#"select m10_recovery.close_outbox_event($1, $2, $3) as "answer!""#,
+        r#"select events.close_outbox_event($1, $2, $3, $4) as "answer!""#,
+        tenant.0,
         id.0,
         actor,
         note

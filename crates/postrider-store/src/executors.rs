@@ -102,7 +102,8 @@ pub async fn put(
     };
     let (kind, url) = executor.kind.parts();
     sqlx::query!(
-        "select channels.put_executor($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "select channels.put_executor($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        tenant.0,
         id.0,
         executor.account.map(|account| account.0),
         kind,
@@ -203,15 +204,20 @@ async fn select(
         .collect()
 }
 
-/// Takes an executor away. False when the tenant of the transaction has no such executor.
-pub async fn remove(connection: &mut PgConnection, id: ExecutorId, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select channels.remove_executor($1, $2) as "known!""#, id.0, actor)
+/// Removes an executor. False when the tenant has no such executor.
+pub async fn remove(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: ExecutorId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select channels.remove_executor($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("removing what executes"))
 }
 
-/// What executes the messages of an account, in the tenant of the transaction.
+/// Returns the executor of an account's messages.
 pub async fn of_account(
     connection: &mut PgConnection,
     key: &MasterKey,
@@ -226,8 +232,9 @@ pub async fn of_account(
                timeout_seconds as "timeout_seconds!",
                sealed_secret,
                sentinel as "sentinel!: Json<Sentinel>"
-          from channels.executor_of($1)
+          from channels.executor_of($1, $2)
         "#,
+        tenant.0,
         account.0,
     )
     .fetch_optional(unnamed(connection))

@@ -10,15 +10,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use postrider_model::ids::OutboxId;
+use postrider_model::ids::{OutboxId, TenantId};
 use uuid::Uuid;
 
 /// A comparison counts for so long. A process that cannot reach the database to write its next mark reserves nothing afterwards, far
 /// below the two minutes after which `tenancy.read_installation` takes a silent process for ended.
 const COUNTS_FOR: Duration = Duration::from_secs(10);
 
-/// Hears of every committed reservation before it is called: the number of its writer, and its id.
-pub type Note = Box<dyn Fn(usize, OutboxId) + Send + Sync>;
+/// Called with every committed reservation before the provider is: the number of its writer, its tenant and its id.
+pub type Note = Box<dyn Fn(usize, TenantId, OutboxId) + Send + Sync>;
 
 /// Shared by the witness of a process, which opens and closes it, and the writers, which reserve. The default is no fence.
 #[derive(Clone, Default)]
@@ -30,7 +30,7 @@ struct State {
     is_used: bool,
     open: Option<Open>,
     /// Of each writer. One writer commits one after the other, so the last of each stands for all before it.
-    last: Vec<Option<OutboxId>>,
+    last: Vec<Option<(TenantId, OutboxId)>>,
     note: Option<Note>,
 }
 
@@ -81,7 +81,7 @@ impl Fence {
 
     /// The last reservations that this process saw committed, one of each writer.
     #[must_use]
-    pub fn last_reservations(&self) -> Vec<OutboxId> {
+    pub fn last_reservations(&self) -> Vec<(TenantId, OutboxId)> {
         self.state().last.iter().flatten().copied().collect()
     }
 
@@ -93,13 +93,13 @@ impl Fence {
     }
 
     /// A writer saw a reservation committed.
-    pub(crate) fn committed(&self, writer: usize, id: OutboxId) {
+    pub(crate) fn committed(&self, writer: usize, tenant: TenantId, id: OutboxId) {
         let mut state = self.state();
         if let Some(last) = state.last.get_mut(writer) {
-            *last = Some(id);
+            *last = Some((tenant, id));
         }
         if let Some(note) = &state.note {
-            note(writer, id);
+            note(writer, tenant, id);
         }
     }
 

@@ -64,7 +64,7 @@ pub struct Put {
 /// How often to begin anew when somebody makes the same function at the same moment.
 const TRIES: usize = 3;
 
-/// Sets a function of the transaction's tenant, in place of the one of this name. `key` seals the secret of an HTTP function.
+/// Sets a function of a tenant, in place of the one of this name. `key` seals the secret of an HTTP function.
 pub async fn put(
     connection: &mut PgConnection,
     key: Option<&MasterKey>,
@@ -92,7 +92,8 @@ pub async fn put(
         let (kind, target) = function.target.parts();
         let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         let was_put = sqlx::query_scalar!(
-            r#"select jobs.put_function($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) as "was_put!""#,
+            r#"select jobs.put_function($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as "was_put!""#,
+            tenant.0,
             id.0,
             function.name,
             kind,
@@ -119,18 +120,29 @@ pub async fn put(
 /// Why an HTTP function cannot be set.
 const NO_KEY: &str = "requests to an HTTP function are signed with a secret, which needs the master key; set master_key or master_key_file";
 
-/// Makes a function that comes with the program, unless the transaction's tenant has one of this name.
-pub async fn put_builtin(connection: &mut PgConnection, name: &str, grain: Grain) -> Result<(), StoreError> {
-    sqlx::query!("select jobs.put_builtin($1, $2, $3)", FunctionId::new().0, name, grain.as_str())
+/// Makes a function that comes with the program, unless the tenant has one of this name.
+pub async fn put_builtin(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    name: &str,
+    grain: Grain,
+) -> Result<(), StoreError> {
+    let id = FunctionId::new().0;
+    sqlx::query!("select jobs.put_builtin($1, $2, $3, $4)", tenant.0, id, name, grain.as_str())
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("setting the function"))?;
     Ok(())
 }
 
-/// Takes a function away. False when the tenant of the transaction has no such function.
-pub async fn remove(connection: &mut PgConnection, name: &str, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select jobs.remove_function($1, $2) as "known!""#, name, actor)
+/// Removes a function. False when the tenant has no such function.
+pub async fn remove(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    name: &str,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select jobs.remove_function($1, $2, $3) as "known!""#, tenant.0, name, actor)
         .fetch_one(unnamed(connection))
         .await
         .map_err(|error| match StoreError::constraint(&error) {

@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
-use postrider_model::ids::OutboxId;
+use postrider_model::ids::{OutboxId, TenantId};
 use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -20,8 +20,8 @@ pub struct Known {
     pub witness: Option<Uuid>,
     /// The epoch under which it was written.
     pub epoch: Option<Uuid>,
-    /// Reservations.
-    pub reservations: Vec<OutboxId>,
+    /// Reservations, with their tenants.
+    pub reservations: Vec<(TenantId, OutboxId)>,
 }
 
 /// The newest epoch of an installation.
@@ -82,7 +82,8 @@ pub async fn enrol(pool: &Pool, actor: &str) -> Result<(), StoreError> {
 
 /// Looks.
 pub async fn observe(connection: &mut PgConnection, known: &Known) -> Result<Observed, StoreError> {
-    let reservations: Vec<Uuid> = known.reservations.iter().map(|id| id.0).collect();
+    let (tenants, reservations): (Vec<Uuid>, Vec<Uuid>) =
+        known.reservations.iter().map(|(tenant, id)| (tenant.0, id.0)).unzip();
     let row = sqlx::query!(
         r#"
         select installation_id, epoch_id, epoch_number, cause, began_at as "began_at: jiff_sqlx::Timestamp", refusal,
@@ -90,10 +91,11 @@ pub async fn observe(connection: &mut PgConnection, known: &Known) -> Result<Obs
                timeline, lsn, mark, knows_epoch as "knows_epoch!", has_reservations as "has_reservations!",
                unconfirmed as "unconfirmed!", last_mark_at as "last_mark_at: jiff_sqlx::Timestamp",
                all_stopped as "all_stopped!"
-          from tenancy.read_installation($1, $2, $3)
+          from tenancy.read_installation($1, $2, $3, $4)
         "#,
         known.witness,
         known.epoch,
+        &tenants,
         &reservations,
     )
     .fetch_one(unnamed(connection))

@@ -8,7 +8,10 @@
 mod operating;
 mod sql_function;
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -30,7 +33,7 @@ use crate::{
 pub use self::{
     operating::{
         Cancelled, Day, Health, Retried, RunFilter, RunState, Standing, cancel, day, find, health, measure,
-        page, prune, retry, which_ended,
+        tenants_with_old, page, prune, retry, which_ended,
     },
     sql_function::{SqlEnd, check_sql_function, check_sql_schema, perform_sql},
 };
@@ -70,14 +73,16 @@ pub struct Invocation<'a> {
     pub force: bool,
 }
 
-/// Acquires the lock key of an invocation for the transaction's tenant, by the database's clock. Wake the runners after the commit.
+/// Acquires the lock key of an invocation of a tenant, by the database's clock. Wake the runners after the commit.
 pub async fn acquire(
     connection: &mut PgConnection,
+    tenant: TenantId,
     invocation: Invocation<'_>,
     actor: &str,
 ) -> Result<Acquired, StoreError> {
     let row = sqlx::query!(
-        r#"select outcome as "outcome!", run_id from jobs.acquire_run($1, $2, $3, $4, $5, $6)"#,
+        r#"select outcome as "outcome!", run_id from jobs.acquire_run($1, $2, $3, $4, $5, $6, $7)"#,
+        tenant.0,
         JobRunId::new().0,
         invocation.function,
         invocation.entities.map(ToString::to_string),
@@ -104,6 +109,20 @@ pub async fn acquire(
             "the database says `{other}` about a lock key, which this version does not know"
         ))),
     }
+}
+
+/// A run and its tenant. Ids of runs are unique within a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunRef {
+    /// The tenant of the run.
+    pub tenant: TenantId,
+    /// The id of the run.
+    pub id: JobRunId,
+}
+
+/// The two arrays in which statements take runs.
+fn arrays(runs: impl Iterator<Item = RunRef>) -> (Vec<Uuid>, Vec<Uuid>) {
+    runs.map(|run| (run.tenant.0, run.id.0)).unzip()
 }
 
 /// A run that a runner holds.
@@ -140,6 +159,12 @@ pub struct ClaimedFunction {
 }
 
 impl ClaimedRun {
+    /// The run and its tenant.
+    #[must_use]
+    pub fn run(&self) -> RunRef {
+        RunRef { tenant: self.tenant, id: self.id }
+    }
+
     /// The number of the claim, which fences.
     #[must_use]
     pub fn claim(&self) -> i32 {
@@ -156,7 +181,7 @@ impl ClaimedRun {
 
     /// What became of it, to be written down.
     pub fn end(&self, end: End) -> EndedRun {
-        EndedRun { id: self.id, claim: self.claim, end }
+        EndedRun { run: self.run(), claim: self.claim, end }
     }
 }
 
@@ -178,16 +203,16 @@ pub enum End {
 #[must_use = "an end that is not written down is lost"]
 #[derive(Debug)]
 pub struct EndedRun {
-    id: JobRunId,
+    run: RunRef,
     claim: i32,
     end: End,
 }
 
 impl EndedRun {
-    /// Which run.
+    /// The run and its tenant.
     #[must_use]
-    pub fn id(&self) -> JobRunId {
-        self.id
+    pub fn run(&self) -> RunRef {
+        self.run
     }
 
     /// Under which claim.
@@ -225,11 +250,45 @@ pub struct Room {
     pub builtins: Vec<String>,
 }
 
-/// Takes runs that are due. The commit was seen.
-pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<ClaimedRun>, StoreError> {
-    crash_point!("run.before_claim");
+/// A tenant with due runs, and how many of them a runner should claim.
+#[derive(Debug, Clone, Copy)]
+pub struct DueRuns {
+    /// The tenant of the runs.
+    pub tenant: TenantId,
+    /// The number of runs to claim.
+    pub runs: i32,
+}
+
+/// Chooses the tenants whose due runs fill the room, in the order in which their runs are to be claimed. Locks nothing.
+pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<DueRuns>, StoreError> {
     let (tenants, rooms): (Vec<Uuid>, Vec<i32>) =
         room.tenants.iter().map(|(tenant, room)| (tenant.0, number(*room))).unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", runs as "runs!" from jobs.tenants_with_due_runs($1, $2, $3, $4, $5, $6, $7)"#,
+        number(room.limit),
+        number(room.per_tenant),
+        &tenants,
+        &rooms,
+        &room.kinds,
+        &room.builtins,
+        room.after.map(|tenant| tenant.0),
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("looking for tenants with due runs"))?;
+    pool::commit(transaction).await?;
+    Ok(rows.into_iter().map(|row| DueRuns { tenant: TenantId(row.tenant_id), runs: row.runs }).collect())
+}
+
+/// Claims due runs of one tenant. The commit was seen.
+pub async fn claim(
+    pool: &Pool,
+    worker: &str,
+    due: DueRuns,
+    room: &Room,
+) -> Result<Vec<ClaimedRun>, StoreError> {
+    crash_point!("run.before_claim");
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
@@ -246,16 +305,13 @@ pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<Claimed
                target,
                timeout_seconds,
                sealed_secret
-          from jobs.claim_runs($1, $2, $3, $4, $5, $6, $7, $8)
+          from jobs.claim_runs($1, $2, $3, $4, $5)
         "#,
+        due.tenant.0,
         worker,
-        number(room.limit),
-        number(room.per_tenant),
-        &tenants,
-        &rooms,
+        due.runs,
         &room.kinds,
         &room.builtins,
-        room.after.map(|tenant| tenant.0),
     )
     .fetch_all(unnamed(&mut transaction))
     .await
@@ -304,7 +360,7 @@ pub async fn end(
     pool: &Pool,
     worker: &str,
     ended: &[EndedRun],
-) -> Result<HashMap<JobRunId, Ending>, StoreError> {
+) -> Result<HashMap<RunRef, Ending>, StoreError> {
     crash_point!("run.before_end");
     let mut transaction = pool::begin(pool).await?;
     let endings = end_in(&mut transaction, worker, ended).await?;
@@ -318,8 +374,8 @@ async fn end_in(
     connection: &mut PgConnection,
     worker: &str,
     ended: &[EndedRun],
-) -> Result<HashMap<JobRunId, Ending>, StoreError> {
-    let ids: Vec<Uuid> = ended.iter().map(|run| run.id.0).collect();
+) -> Result<HashMap<RunRef, Ending>, StoreError> {
+    let (tenants, ids) = arrays(ended.iter().map(|ended| ended.run));
     let claims: Vec<i32> = ended.iter().map(|run| run.claim).collect();
     let mut results: Vec<Option<Value>> = Vec::with_capacity(ended.len());
     let mut errors: Vec<Option<String>> = Vec::with_capacity(ended.len());
@@ -335,12 +391,13 @@ async fn end_in(
     }
     let rows = sqlx::query!(
         r#"
-        select id as "id!", status as "status!", retry_at as "retry_at: jiff_sqlx::Timestamp"
-          from jobs.end_runs($1, $2, $3, $4::jsonb[], $5::text[], $6)
+        select tenant_id as "tenant_id!", id as "id!", status as "status!", retry_at as "retry_at: jiff_sqlx::Timestamp"
+          from jobs.end_runs($1, $2, $3, $4, $5::jsonb[], $6::text[], $7)
         "#,
-        worker,
+        &tenants,
         &ids,
         &claims,
+        worker,
         &results as _,
         &errors as _,
         &are_retryable,
@@ -351,7 +408,8 @@ async fn end_in(
     rows.into_iter()
         .map(|row| {
             let retry_at = row.retry_at.map(jiff_sqlx::Timestamp::to_jiff);
-            Ok((JobRunId(row.id), Ending { status: word(&row.status)?, retry_at }))
+            let run = RunRef { tenant: TenantId(row.tenant_id), id: JobRunId(row.id) };
+            Ok((run, Ending { status: word(&row.status)?, retry_at }))
         })
         .collect()
 }
@@ -360,21 +418,24 @@ async fn end_in(
 pub async fn heartbeat(
     pool: &Pool,
     worker: &str,
-    held: &[(JobRunId, i32)],
-) -> Result<Vec<JobRunId>, StoreError> {
-    let (ids, claims): (Vec<Uuid>, Vec<i32>) = held.iter().map(|(id, claim)| (id.0, *claim)).unzip();
+    held: &[(RunRef, i32)],
+) -> Result<HashSet<RunRef>, StoreError> {
+    let (tenants, ids) = arrays(held.iter().map(|(run, _)| *run));
+    let claims: Vec<i32> = held.iter().map(|(_, claim)| *claim).collect();
     let mut transaction = pool::begin(pool).await?;
-    let rows = sqlx::query_scalar!(
-        r#"select id as "id!" from jobs.heartbeat_runs($1, $2, $3) as held (id)"#,
-        worker,
+    let rows = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", id as "id!" from jobs.heartbeat_runs($1, $2, $3, $4)"#,
+        &tenants,
         &ids,
         &claims,
+        worker,
     )
     .fetch_all(unnamed(&mut transaction))
     .await
     .map_err(StoreError::on("keeping runs"))?;
     pool::commit(transaction).await?;
-    Ok(rows.into_iter().map(JobRunId).collect())
+    let held = rows.into_iter();
+    Ok(held.map(|row| RunRef { tenant: TenantId(row.tenant_id), id: JobRunId(row.id) }).collect())
 }
 
 /// A run whose process went away.
@@ -390,14 +451,34 @@ pub struct Recovered {
     pub retry_at: Option<Timestamp>,
 }
 
-/// Fails up to so many runs whose process has not been heard of for so long. They are retried like any other.
-pub async fn recover(pool: &Pool, lease: Duration, limit: i32) -> Result<Vec<Recovered>, StoreError> {
+/// The tenants with runs whose last heartbeat is older than this, oldest heartbeat first.
+pub async fn stale_tenants(pool: &Pool, lease: Duration) -> Result<Vec<TenantId>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from jobs.tenants_with_stale_runs($1) as stale (tenant_id)"#,
+        interval(lease),
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("looking for tenants with stale runs"))?;
+    pool::commit(transaction).await?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Fails up to so many runs of a tenant whose process has not been heard of for so long. They are retried like any other.
+pub async fn recover(
+    pool: &Pool,
+    tenant: TenantId,
+    lease: Duration,
+    limit: i32,
+) -> Result<Vec<Recovered>, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
         select id as "id!", function_name as "function_name!", worker as "worker!", retry_at as "retry_at: jiff_sqlx::Timestamp"
-          from jobs.recover_runs($1, $2)
+          from jobs.recover_runs($1, $2, $3)
         "#,
+        tenant.0,
         interval(lease),
         limit,
     )

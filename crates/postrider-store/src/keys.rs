@@ -20,7 +20,7 @@ pub struct ApiKey {
     pub name: String,
     /// What it may do.
     pub role: String,
-    /// How its secret begins.
+    /// How its random part begins.
     pub hint: String,
     /// Since when.
     pub created_at: Timestamp,
@@ -65,20 +65,22 @@ pub enum Denied {
     Expired,
 }
 
-/// Makes a key for the tenant of the transaction and gives out its secret, this once.
+/// Creates a key of the tenant and returns its secret, this once.
 pub async fn create(
     connection: &mut PgConnection,
+    tenant: TenantId,
     name: &str,
     role: Role,
     expires_at: Option<Timestamp>,
     actor: &str,
 ) -> Result<(ApiKeyId, ApiKeySecret), StoreError> {
     let id = ApiKeyId::new();
-    let secret = ApiKeySecret::generate()
+    let secret = ApiKeySecret::generate(tenant)
         .map_err(|error| StoreError::Unfit(format!("the system's random source failed: {error}")))?;
     let hash = secret.hash();
     sqlx::query!(
-        "select tenancy.create_api_key($1, $2, $3, $4, $5, $6, $7)",
+        "select tenancy.create_api_key($1, $2, $3, $4, $5, $6, $7, $8)",
+        tenant.0,
         id.0,
         name,
         role.as_str(),
@@ -174,15 +176,21 @@ pub async fn active(
     Ok(active.into_iter().map(ApiKeyId).collect())
 }
 
-/// Revokes a key of the tenant of the transaction, for ever. False when there is no such key.
-pub async fn revoke(connection: &mut PgConnection, id: ApiKeyId, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select tenancy.revoke_api_key($1, $2) as "known!""#, id.0, actor)
+/// Revokes a key of the tenant, for ever. False when there is no such key.
+pub async fn revoke(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: ApiKeyId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select tenancy.revoke_api_key($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("revoking the API key"))
 }
 
-/// Whose key this is. The look-up is by the hash of 256 random bits, so its time tells nothing about a key.
+/// The caller that this key stands for. The key names its tenant. The look-up is by the hash of 256 random bits, so its time
+/// tells nothing about a key.
 pub async fn authenticate(
     connection: &mut PgConnection,
     secret: &ApiKeySecret,
@@ -190,9 +198,10 @@ pub async fn authenticate(
     let hash = secret.hash();
     let row = sqlx::query!(
         r#"
-        select key_id as "key_id!", tenant_id as "tenant_id!", role as "role!", state as "state!"
-          from tenancy.authenticate_api_key($1)
+        select key_id as "key_id!", role as "role!", state as "state!"
+          from tenancy.authenticate_api_key($1, $2)
         "#,
+        secret.tenant().0,
         hash.as_slice(),
     )
     .fetch_optional(unnamed(connection))
@@ -200,9 +209,7 @@ pub async fn authenticate(
     .map_err(StoreError::on("checking the API key"))?;
     let Some(row) = row else { return Ok(Err(Denied::Unknown)) };
     Ok(match (row.state.as_str(), row.role.parse()) {
-        ("active", Ok(role)) => {
-            Ok(Caller { key_id: ApiKeyId(row.key_id), tenant_id: TenantId(row.tenant_id), role })
-        }
+        ("active", Ok(role)) => Ok(Caller { key_id: ApiKeyId(row.key_id), tenant_id: secret.tenant(), role }),
         ("expired", _) => Err(Denied::Expired),
         ("revoked", _) => Err(Denied::Revoked),
         _ => Err(Denied::Unknown),

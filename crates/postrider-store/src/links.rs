@@ -42,14 +42,16 @@ pub struct NewLink<'a> {
     pub role: Role,
 }
 
-/// Says who a sender is, in place of what was said before.
+/// Sets the user and role of a sender of a tenant, in place of the earlier ones.
 pub async fn put(
     connection: &mut PgConnection,
+    tenant: TenantId,
     link: &NewLink<'_>,
     actor: &str,
 ) -> Result<LinkId, StoreError> {
     let id = sqlx::query_scalar!(
-        r#"select channels.link_sender($1, $2, $3, $4, $5, $6) as "id!""#,
+        r#"select channels.link_sender($1, $2, $3, $4, $5, $6, $7) as "id!""#,
+        tenant.0,
         LinkId::new().0,
         link.account.0,
         link.sender_id,
@@ -72,9 +74,14 @@ pub async fn put(
     Ok(LinkId(id))
 }
 
-/// Forgets who a sender is. False when the tenant of the transaction has no such link.
-pub async fn remove(connection: &mut PgConnection, id: LinkId, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select channels.unlink_sender($1, $2) as "known!""#, id.0, actor)
+/// Removes the link of a sender. False when the tenant has no such link.
+pub async fn remove(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: LinkId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select channels.unlink_sender($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("unlinking the sender"))

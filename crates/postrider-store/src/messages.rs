@@ -88,8 +88,9 @@ pub async fn receive(
                user_id,
                role,
                correlation_id as "correlation_id!"
-          from channels.receive_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+          from channels.receive_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
         "#,
+        tenant.0,
         account.0,
         ChannelMessageId::new().0,
         OutboxId::new().0,
@@ -131,7 +132,8 @@ pub async fn receive(
 pub async fn recent(pool: &Pool, execution: &Execution) -> Result<u32, StoreError> {
     let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
     let count = sqlx::query_scalar!(
-        r#"select channels.recent_messages($1, $2) as "count!""#,
+        r#"select channels.recent_messages($1, $2, $3) as "count!""#,
+        execution.tenant_id.0,
         execution.account_id.0,
         execution.message.sender_id,
     )
@@ -153,7 +155,8 @@ pub async fn finish(
     crash_point!("enqueue.before");
     let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
     let is_ours = sqlx::query_scalar!(
-        r#"select channels.finish_message($1, $2, $3, $4, $5) as "is_ours!""#,
+        r#"select channels.finish_message($1, $2, $3, $4, $5, $6) as "is_ours!""#,
+        execution.tenant_id.0,
         execution.message_id.0,
         execution.execution,
         OutboxId::new().0,
@@ -174,7 +177,8 @@ pub async fn deny(pool: &Pool, execution: Execution, reason: &str) -> Result<boo
     let reason = storable(reason);
     let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
     let is_ours = sqlx::query_scalar!(
-        r#"select channels.deny_message($1, $2, $3) as "is_ours!""#,
+        r#"select channels.deny_message($1, $2, $3, $4) as "is_ours!""#,
+        execution.tenant_id.0,
         execution.message_id.0,
         execution.execution,
         reason.as_ref(),
@@ -197,7 +201,8 @@ pub async fn fail(
     let error = storable(error);
     let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
     let is_ours = sqlx::query_scalar!(
-        r#"select channels.fail_message($1, $2, $3, $4) as "is_ours!""#,
+        r#"select channels.fail_message($1, $2, $3, $4, $5) as "is_ours!""#,
+        execution.tenant_id.0,
         execution.message_id.0,
         execution.execution,
         reply.map(Json) as _,
@@ -210,9 +215,38 @@ pub async fn fail(
     Ok(is_ours)
 }
 
-/// Takes up to so many messages whose execution was not ended in time. Those that were denied now are not among them.
+/// Chooses up to so many tenants with messages whose lease has expired, the oldest lease first.
+pub async fn tenants_with_expired_leases(
+    pool: &Pool,
+    expired: Expired,
+    limit: usize,
+) -> Result<Vec<TenantId>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from channels.tenants_with_expired_leases($1, $2)"#,
+        expired == Expired::KeptReply,
+        i32::try_from(limit).unwrap_or(i32::MAX),
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing tenants with unfinished messages"))?;
+    pool::commit(transaction).await?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// The two kinds of messages with an expired lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expired {
+    /// The message keeps a reply that could not be enqueued.
+    KeptReply,
+    /// The message is to be executed.
+    Execution,
+}
+
+/// Takes up to so many messages of a tenant whose execution was not ended in time. Messages that are denied now are left out.
 pub async fn claim_unfinished(
     pool: &Pool,
+    tenant: TenantId,
     limit: i32,
     lease: Duration,
 ) -> Result<Vec<Execution>, StoreError> {
@@ -220,7 +254,6 @@ pub async fn claim_unfinished(
     let rows = sqlx::query!(
         r#"
         select message_id as "message_id!",
-               tenant_id as "tenant_id!",
                account_id as "account_id!",
                provider as "provider!",
                sender_id as "sender_id!",
@@ -232,8 +265,9 @@ pub async fn claim_unfinished(
                user_id,
                role,
                correlation_id as "correlation_id!"
-          from channels.claim_unfinished_messages($1, $2)
+          from channels.claim_unfinished_messages($1, $2, $3)
         "#,
+        tenant.0,
         limit,
         interval(lease),
     )
@@ -246,7 +280,7 @@ pub async fn claim_unfinished(
         .filter(|row| row.verdict == "execute")
         .map(|row| Execution {
             message_id: ChannelMessageId(row.message_id),
-            tenant_id: TenantId(row.tenant_id),
+            tenant_id: tenant,
             account_id: ProviderAccountId(row.account_id),
             provider: row.provider,
             message: InboundMessage {
@@ -265,12 +299,18 @@ pub async fn claim_unfinished(
         .collect())
 }
 
-/// Puts up to so many kept replies into the outbox, and says how many.
-pub async fn enqueue_kept(pool: &Pool, limit: usize, max_attempts: i32) -> Result<i32, StoreError> {
+/// Puts up to so many kept replies of a tenant into the outbox. Returns their number.
+pub async fn enqueue_kept(
+    pool: &Pool,
+    tenant: TenantId,
+    limit: usize,
+    max_attempts: i32,
+) -> Result<i32, StoreError> {
     let ids: Vec<Uuid> = (0..limit).map(|_| OutboxId::new().0).collect();
     let mut transaction = pool::begin(pool).await?;
     let count = sqlx::query_scalar!(
-        r#"select channels.enqueue_kept_replies($1, $2) as "count!""#,
+        r#"select channels.enqueue_kept_replies($1, $2, $3) as "count!""#,
+        tenant.0,
         &ids,
         max_attempts,
     )
@@ -281,28 +321,31 @@ pub async fn enqueue_kept(pool: &Pool, limit: usize, max_attempts: i32) -> Resul
     Ok(count)
 }
 
-/// Has a message of the transaction's tenant that failed taken up again now. False when there is none that failed, or it is being
+/// Makes a failed message of a tenant due now. False when the tenant has no such failed message, or the message is being
 /// executed.
 pub async fn retry(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: ChannelMessageId,
     actor: &str,
 ) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select channels.retry_message($1, $2) as "is_due!""#, id.0, actor)
+    sqlx::query_scalar!(r#"select channels.retry_message($1, $2, $3) as "is_due!""#, tenant.0, id.0, actor)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("taking the message up again"))
 }
 
-/// Writes down what a provider told about a reply, in the tenant of the transaction. False when the account has no such reply.
+/// Records a provider's delivery report about a reply. False when the account has no such reply.
 pub async fn record_delivery(
     connection: &mut PgConnection,
+    tenant: TenantId,
     account: ProviderAccountId,
     report: &DeliveryReport,
 ) -> Result<bool, StoreError> {
     let Some(reply) = report.reply_id else { return Ok(false) };
     sqlx::query_scalar!(
-        r#"select channels.record_delivery($1, $2, $3, $4, $5, $6, $7) as "known!""#,
+        r#"select channels.record_delivery($1, $2, $3, $4, $5, $6, $7, $8) as "known!""#,
+        tenant.0,
         account.0,
         reply.0,
         report.provider_message_id,

@@ -87,11 +87,15 @@ pub async fn plan(pool: &Pool, tenant: TenantId, recipients: &[Recipient]) -> Re
     let (accounts, names): (Vec<Uuid>, Vec<String>) =
         recipients.iter().map(|recipient| (recipient.account.0, recipient.to.clone())).unzip();
     let mut transaction = pool::begin_as(pool, tenant).await?;
-    let planned =
-        sqlx::query_scalar!(r#"select jobs.plan_notifications($1, $2) as "planned!""#, &accounts, &names)
-            .fetch_one(unnamed(&mut transaction))
-            .await
-            .map_err(StoreError::on("planning notifications"))?;
+    let planned = sqlx::query_scalar!(
+        r#"select jobs.plan_notifications($1, $2, $3) as "planned!""#,
+        tenant.0,
+        &accounts,
+        &names,
+    )
+    .fetch_one(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("planning notifications"))?;
     pool::commit(transaction).await?;
     Ok(planned)
 }
@@ -109,8 +113,9 @@ pub async fn reserve(
         r#"
         select id as "id!", account_id as "account_id!", recipient as "recipient!", subject as "subject!", body as "body!",
                claims as "claims!"
-          from jobs.reserve_notifications($1)
+          from jobs.reserve_notifications($1, $2)
         "#,
+        tenant.0,
         limit,
     )
     .fetch_all(unnamed(&mut transaction))
@@ -146,8 +151,9 @@ pub async fn claim_doubtful(
                first_called_at as "first_called_at!: jiff_sqlx::Timestamp",
                in_doubt_since as "in_doubt_since!: jiff_sqlx::Timestamp",
                age_seconds as "age_seconds!"
-          from jobs.claim_doubtful_notifications($1, $2)
+          from jobs.claim_doubtful_notifications($1, $2, $3)
         "#,
+        tenant.0,
         interval(quiet),
         limit,
     )
@@ -185,13 +191,14 @@ pub async fn settle(
     verdict: &Verdict,
 ) -> Result<bool, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
-    let settled = settle_in(&mut transaction, news, verdict).await?;
+    let settled = settle_in(&mut transaction, tenant, news, verdict).await?;
     pool::commit(transaction).await?;
     Ok(settled)
 }
 
 async fn settle_in(
     connection: &mut PgConnection,
+    tenant: TenantId,
     news: &News,
     verdict: &Verdict,
 ) -> Result<bool, StoreError> {
@@ -202,7 +209,8 @@ async fn settle_in(
         Verdict::Unknown(error) => ("unknown", None, Some(storable(error))),
     };
     sqlx::query_scalar!(
-        r#"select jobs.settle_notification($1, $2, $3, $4, $5) as "settled!""#,
+        r#"select jobs.settle_notification($1, $2, $3, $4, $5, $6) as "settled!""#,
+        tenant.0,
         news.id.0,
         news.claim,
         word,

@@ -209,13 +209,13 @@ impl Writer {
         self.connection = Some(connection);
         let mut reserved = answers.iter().rev().filter_map(|answer| match answer {
             WindowAnswer::Items(items) => items.iter().find_map(|item| match item {
-                Reserved::Yours(reservation) => Some(reservation.outbox_id()),
+                Reserved::Yours(reservation) => Some((reservation.tenant_id(), reservation.outbox_id())),
                 Reserved::Already(_) => None,
             }),
             WindowAnswer::Paused | WindowAnswer::Closed | WindowAnswer::Lost => None,
         });
-        if let Some(id) = reserved.next() {
-            self.fence.committed(self.number, id);
+        if let Some((tenant, id)) = reserved.next() {
+            self.fence.committed(self.number, tenant, id);
         }
         Ok(answers)
     }

@@ -1,8 +1,9 @@
-//! Replies on their way: claimed account by account in turns, and settled under the claim.
+//! Replies on their way: accounts are chosen in turns over all tenants, replies are claimed tenant by tenant, and settled under the
+//! claim.
 //!
 //! ```text
-//! claim ──commit──▶ ClaimedReply ──the call──▶ Outcome ──settle──▶ sent, pending again, or dead
-//!                        └─ dropped, or its dispatcher dies: reclaimed when its lock is too old, and tried again
+//! choose ──▶ claim ──commit──▶ ClaimedReply ──the call──▶ Outcome ──settle──▶ sent, pending again, or dead
+//!                                   └─ dropped, or its dispatcher dies: reclaimed when its lock is too old, and tried again
 //! ```
 
 mod operating;
@@ -94,7 +95,7 @@ impl ClaimedReply {
 
     /// What became of it, to be written down.
     pub fn settle(self, verdict: Verdict) -> SettledReply {
-        SettledReply { id: self.id(), claim: self.claim, verdict }
+        SettledReply { tenant: self.account.tenant, id: self.id(), claim: self.claim, verdict }
     }
 }
 
@@ -133,6 +134,7 @@ pub enum Verdict {
 #[must_use = "a result that is not written down is lost"]
 #[derive(Debug)]
 pub struct SettledReply {
+    tenant: TenantId,
     id: OutboxId,
     claim: i32,
     verdict: Verdict,
@@ -160,22 +162,81 @@ pub struct Room {
     /// At an account that is not in `accounts`.
     pub per_account: usize,
     /// At those that are; none where it is 0.
-    pub accounts: HashMap<ProviderAccountId, usize>,
+    pub accounts: HashMap<(TenantId, ProviderAccountId), usize>,
     /// The account that was served last: others come first.
     pub after: Option<(TenantId, ProviderAccountId)>,
 }
 
-/// Takes replies that are due. The commit was seen.
-pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<ClaimedReply>, StoreError> {
+impl Room {
+    fn at(&self, account: (TenantId, ProviderAccountId)) -> usize {
+        self.accounts.get(&account).copied().unwrap_or(self.per_account)
+    }
+}
+
+/// Accounts of one tenant that have due replies, in the order of their turns, with the capacity for each.
+#[derive(Debug)]
+pub struct TenantShare {
+    tenant: TenantId,
+    accounts: Vec<Uuid>,
+    capacities: Vec<i32>,
+}
+
+/// Chooses accounts that have due replies, in turns over all tenants. Nothing is locked. Claim the shares in their order, until there is
+/// no room left.
+pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<TenantShare>, StoreError> {
+    let (full_tenants, full_accounts): (Vec<Uuid>, Vec<Uuid>) = room
+        .accounts
+        .iter()
+        .filter(|(_, room)| **room == 0)
+        .map(|((tenant, id), _)| (tenant.0, id.0))
+        .unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select tenant_id as "tenant_id!", account_id as "account_id!"
+          from channels.accounts_with_due_replies($1, $2, $3, $4, $5)
+        "#,
+        number(room.limit),
+        &full_tenants,
+        &full_accounts,
+        room.after.map(|(tenant, _)| tenant.0),
+        room.after.map(|(_, account)| account.0),
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing accounts with due replies"))?;
+    pool::commit(transaction).await?;
+    let mut shares: Vec<TenantShare> = Vec::new();
+    for row in rows {
+        let (tenant, account) = (TenantId(row.tenant_id), ProviderAccountId(row.account_id));
+        let capacity = number(room.at((tenant, account)));
+        match shares.last_mut().filter(|share| share.tenant == tenant) {
+            Some(share) => {
+                share.accounts.push(account.0);
+                share.capacities.push(capacity);
+            }
+            None => {
+                shares.push(TenantShare { tenant, accounts: vec![account.0], capacities: vec![capacity] });
+            }
+        }
+    }
+    Ok(shares)
+}
+
+/// Takes up to so many due replies of a tenant. The commit was seen.
+pub async fn claim(
+    pool: &Pool,
+    worker: &str,
+    share: &TenantShare,
+    limit: usize,
+) -> Result<Vec<ClaimedReply>, StoreError> {
     crash_point!("reply.before_claim");
     let asked = Asked::now();
-    let (accounts, rooms): (Vec<Uuid>, Vec<i32>) =
-        room.accounts.iter().map(|(account, room)| (account.0, number(*room))).unzip();
+    let tenant_id = share.tenant;
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
         select id as "id!",
-               tenant_id as "tenant_id!",
                channel_message_id as "channel_message_id!",
                account_id as "account_id!",
                provider as "provider!",
@@ -189,15 +250,13 @@ pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<Claimed
                correlation_id as "correlation_id!",
                created_at as "created_at!: jiff_sqlx::Timestamp",
                account_version as "account_version: jiff_sqlx::Timestamp"
-          from channels.claim_replies($1, $2, $3, $4, $5, $6, $7)
+          from channels.claim_replies($1, $2, $3, $4, $5)
         "#,
+        tenant_id.0,
         worker,
-        number(room.limit),
-        number(room.per_account),
-        &accounts,
-        &rooms,
-        room.after.map(|(tenant, _)| tenant.0),
-        room.after.map(|(_, account)| account.0),
+        number(limit),
+        &share.accounts,
+        &share.capacities,
     )
     .fetch_all(unnamed(&mut transaction))
     .await
@@ -212,7 +271,7 @@ pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<Claimed
     Ok(rows
         .into_iter()
         .map(|row| {
-            let (id, tenant_id) = (OutboxId(row.id), TenantId(row.tenant_id));
+            let id = OutboxId(row.id);
             let created_at = row.created_at.to_jiff();
             let doubt = row.in_doubt_since.map(|since| {
                 let times = (created_at, since.to_jiff());
@@ -263,12 +322,12 @@ pub async fn account(
     row.map(|row| Ok((row.settings, accounts::open(key, place, &row.sealed_secret)?))).transpose()
 }
 
-/// Writes results down, each under its claim, and says in which state each reply is now. Those that are not in the answer are held by
-/// somebody else, and did not change.
+/// Records results of any tenants, each under its claim, and returns the new status of each reply. A reply that is not in the answer is
+/// held under another claim and did not change.
 pub async fn settle(
     pool: &Pool,
     worker: &str,
-    settled: &[SettledReply],
+    settled: &[&SettledReply],
 ) -> Result<HashMap<OutboxId, ReplyStatus>, StoreError> {
     crash_point!("reply.before_settling");
     let mut columns = Columns::default();
@@ -277,8 +336,9 @@ pub async fn settle(
     let rows = sqlx::query!(
         r#"
         select id as "id!", status as "status!"
-          from channels.settle_replies($1, $2, $3, $4, $5::text[], $6::text[], $7, $8)
+          from channels.settle_replies($1, $2, $3, $4, $5, $6::text[], $7::text[], $8, $9)
         "#,
+        &columns.tenant_ids,
         worker,
         &columns.ids,
         &columns.claims,
@@ -300,6 +360,7 @@ pub async fn settle(
 /// Results, column by column.
 #[derive(Default)]
 struct Columns {
+    tenant_ids: Vec<Uuid>,
     ids: Vec<Uuid>,
     claims: Vec<i32>,
     verdicts: Vec<String>,
@@ -318,6 +379,7 @@ impl Columns {
             Verdict::Release { pause, reason } => ("release", None, reason.as_ref(), *pause, false),
         };
         let storable = |text: &String| storable(text).into_owned();
+        self.tenant_ids.push(reply.tenant.0);
         self.ids.push(reply.id.0);
         self.claims.push(reply.claim);
         self.verdicts.push(verdict.to_owned());
@@ -341,14 +403,39 @@ pub struct Reclaimed {
     pub worker: Option<String>,
 }
 
-/// Gives back what was held for longer than this.
-pub async fn reclaim(pool: &Pool, lock_timeout: Duration, limit: i32) -> Result<Vec<Reclaimed>, StoreError> {
+/// Chooses up to so many tenants with replies that were held for longer than this, the oldest lock first.
+pub async fn tenants_with_stale(
+    pool: &Pool,
+    lock_timeout: Duration,
+    limit: i32,
+) -> Result<Vec<TenantId>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from channels.tenants_with_stale_replies($1, $2)"#,
+        interval(lock_timeout),
+        limit,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing tenants with stale replies"))?;
+    pool::commit(transaction).await?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Releases up to so many replies of a tenant that were held for longer than this.
+pub async fn reclaim(
+    pool: &Pool,
+    tenant: TenantId,
+    lock_timeout: Duration,
+    limit: i32,
+) -> Result<Vec<Reclaimed>, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
         select id as "id!", channel_message_id as "message_id!", correlation_id as "correlation_id!", worker
-          from channels.reclaim_replies($1, $2)
+          from channels.reclaim_replies($1, $2, $3)
         "#,
+        tenant.0,
         interval(lock_timeout),
         limit,
     )
@@ -418,14 +505,31 @@ pub async fn measure(connection: &mut PgConnection) -> Result<Standing, StoreErr
     .map_err(StoreError::on("measuring the replies"))
 }
 
-/// Removes up to so many messages that are over and older than this, with their replies.
+/// Chooses the tenants that have messages older than this.
+pub async fn tenants_with_old(
+    connection: &mut PgConnection,
+    older_than: Duration,
+) -> Result<Vec<TenantId>, StoreError> {
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from channels.tenants_with_old_messages($1)"#,
+        interval(older_than),
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("choosing tenants with old messages"))?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Removes up to so many ended messages of a tenant that are older than this, with their replies.
 pub async fn prune(
     connection: &mut PgConnection,
+    tenant: TenantId,
     older_than: Duration,
     limit: i32,
 ) -> Result<i64, StoreError> {
     sqlx::query_scalar!(
-        r#"select channels.prune_messages($1, $2) as "removed!""#,
+        r#"select channels.prune_messages($1, $2, $3) as "removed!""#,
+        tenant.0,
         interval(older_than),
         limit,
     )

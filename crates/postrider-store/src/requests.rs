@@ -1,5 +1,6 @@
 //! Requests that came with a key under which they may be repeated, for a day.
 
+use postrider_model::ids::TenantId;
 use sqlx::PgConnection;
 
 use crate::{StoreError, unnamed::unnamed};
@@ -31,17 +32,19 @@ pub enum Found {
     AnotherRequest,
 }
 
-/// Takes a key for this transaction, in the tenant of the transaction.
+/// Takes a key of the tenant for this transaction.
 pub async fn begin(
     connection: &mut PgConnection,
+    tenant: TenantId,
     key: &str,
     fingerprint: &[u8; 32],
 ) -> Result<Found, StoreError> {
     let row = sqlx::query!(
         r#"
         select state as "state!", status, location, body
-          from tenancy.begin_request($1, $2)
+          from tenancy.begin_request($1, $2, $3)
         "#,
+        tenant.0,
         key,
         fingerprint.as_slice(),
     )
@@ -64,10 +67,16 @@ pub async fn begin(
 }
 
 /// Records what is answered to the request that this transaction began.
-pub async fn finish(connection: &mut PgConnection, key: &str, answer: &Answer) -> Result<(), StoreError> {
+pub async fn finish(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    key: &str,
+    answer: &Answer,
+) -> Result<(), StoreError> {
     let body = answer.body.as_deref().filter(|body| body.len() <= BODY_BYTES_MAX);
     sqlx::query!(
-        "select tenancy.finish_request($1, $2, $3, $4)",
+        "select tenancy.finish_request($1, $2, $3, $4, $5)",
+        tenant.0,
         key,
         i16::try_from(answer.status).unwrap_or_default(),
         answer.location,
@@ -79,10 +88,20 @@ pub async fn finish(connection: &mut PgConnection, key: &str, answer: &Answer) -
     Ok(())
 }
 
-/// Forgets up to so many requests that are older than a day, of all tenants. Says how many.
-pub async fn prune(connection: &mut PgConnection, limit: i32) -> Result<i64, StoreError> {
-    sqlx::query_scalar!(r#"select tenancy.prune_requests($1) as "removed!""#, limit)
+/// Tenants that have requests older than a day.
+pub async fn tenants(connection: &mut PgConnection) -> Result<Vec<TenantId>, StoreError> {
+    let ids =
+        sqlx::query_scalar!(r#"select id as "id!" from tenancy.tenants_with_old_requests() as tenant (id)"#)
+            .fetch_all(unnamed(connection))
+            .await
+            .map_err(StoreError::on("reading the tenants with old requests"))?;
+    Ok(ids.into_iter().map(TenantId).collect())
+}
+
+/// Removes up to so many requests of a tenant that are older than a day, and returns their number.
+pub async fn prune(connection: &mut PgConnection, tenant: TenantId, limit: i32) -> Result<i64, StoreError> {
+    sqlx::query_scalar!(r#"select tenancy.prune_requests($1, $2) as "removed!""#, tenant.0, limit)
         .fetch_one(unnamed(connection))
         .await
-        .map_err(StoreError::on("forgetting old requests"))
+        .map_err(StoreError::on("removing old requests"))
 }

@@ -131,15 +131,20 @@ async fn select(
         .collect())
 }
 
-/// Resolves a letter of the transaction's tenant with a note; twice is the same as once. False when there is none.
+/// Resolves a letter of a tenant with a note; twice is the same as once. False when there is none.
 pub async fn resolve(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: SyncErrorId,
     note: &str,
     actor: &str,
 ) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select jobs.resolve_sync_error($1, $2, $3) as "known!""#, id.0, note, actor)
-        .fetch_one(unnamed(connection))
-        .await
-        .map_err(StoreError::on("resolving the error"))
+    let resolving = sqlx::query_scalar!(
+        r#"select jobs.resolve_sync_error($1, $2, $3, $4) as "known!""#,
+        tenant.0,
+        id.0,
+        note,
+        actor
+    );
+    resolving.fetch_one(unnamed(connection)).await.map_err(StoreError::on("resolving the error"))
 }

@@ -38,7 +38,7 @@ pub async fn create(
     Ok((tenant, workspace))
 }
 
-/// All tenants, oldest first.
+/// All tenants but the system tenant, oldest first.
 pub async fn list(connection: &mut PgConnection) -> Result<Vec<Tenant>, StoreError> {
     let rows = sqlx::query!(
         r#"
@@ -53,6 +53,7 @@ pub async fn list(connection: &mut PgConnection) -> Result<Vec<Tenant>, StoreErr
                     where tenant_id = tenant.id
                     order by created_at, id
                     limit 1) as workspace on true
+         where tenant.id <> tenancy.system_tenant_id()
          order by tenant.created_at, tenant.id
         "#
     )

@@ -1,4 +1,4 @@
--- The three functions of the M10 contract, and the check that they have the signatures of the contract.
+-- The three functions of the M10 contract, and the check that schema m10_recovery holds the contract and nothing else.
 
 create or replace function m10_recovery.publish_outbox(
     p_aggregate_type text,
@@ -222,7 +222,7 @@ comment on function m10_recovery.complete_outbox_event(bigint, text, boolean, te
     'Ends a claim. Success is final; failure releases the event with an exponential backoff. Only the processor that '
     'holds the claim can end it; reporting a success twice is allowed.';
 
-create or replace function m10_recovery.contract_violations()
+create or replace function events.contract_violations()
 returns setof text
 language sql
 stable
@@ -238,6 +238,21 @@ as $$
                ('complete_outbox_event',
                 'p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text',
                 'void')
+    ), required (name, type) as (
+        values ('id', 'bigint'),
+               ('aggregate_type', 'text'),
+               ('aggregate_id', 'text'),
+               ('event_type', 'text'),
+               ('payload', 'jsonb'),
+               ('created_at', 'timestamp with time zone'),
+               ('processed_at', 'timestamp with time zone'),
+               ('retry_count', 'integer'),
+               ('process_after', 'timestamp with time zone'),
+               ('claimed_at', 'timestamp with time zone'),
+               ('claimed_by', 'text'),
+               -- These two are additions of Postrider.
+               ('last_error', 'text'),
+               ('tenant_id', 'uuid')
     ), found as (
         select routine.proname::text as name,
                pg_get_function_arguments(routine.oid) as arguments,
@@ -257,21 +272,41 @@ as $$
       join found using (name)
      where (found.arguments, found.result) is distinct from (contract.arguments, contract.result)
     union all
-    select format('m10_recovery.outbox has a column %s, which the contract forbids', attname)
-      from pg_attribute
-     where attrelid = 'm10_recovery.outbox'::regclass
-       and attname = 'next_retry_at'
-       and not attisdropped
+    select format('m10_recovery.%s(%s) is not a function of the contract', found.name, found.arguments)
+      from found
+     where found.name not in (select contract.name from contract)
+    union all
+    select format('m10_recovery.%s is not a relation of the contract', relation.relname)
+      from pg_class as relation
+     where relation.relnamespace = 'm10_recovery'::regnamespace
+       and relation.relkind not in ('i', 'S')
+       and relation.relname <> 'outbox'
+    union all
+    select case
+               when present.name is null
+                   then format('m10_recovery.outbox has no column %s, which the contract requires', required.name)
+               when required.name is null
+                   then format('m10_recovery.outbox has a column %s, which the contract forbids', present.name)
+               else format('m10_recovery.outbox.%s has type %s; the contract says %s', present.name, present.type,
+                           required.type)
+           end
+      from required
+      full join (select attribute.attname::text as name, format_type(attribute.atttypid, attribute.atttypmod) as type
+                   from pg_attribute as attribute
+                  where attribute.attrelid = to_regclass('m10_recovery.outbox')
+                    and attribute.attnum > 0
+                    and not attribute.attisdropped) as present using (name)
+     where required.type is distinct from present.type
 $$;
-revoke all on function m10_recovery.contract_violations() from public;
-grant execute on function m10_recovery.contract_violations() to postrider_app, postrider_worker, postrider_read;
-comment on function m10_recovery.contract_violations() is
-    'Returns one sentence per difference between the three functions and their contract; no row means that the '
-    'contract holds.';
+revoke all on function events.contract_violations() from public;
+grant execute on function events.contract_violations() to postrider_app, postrider_worker, postrider_read;
+comment on function events.contract_violations() is
+    'Returns one sentence per difference between schema m10_recovery and its contract: the table, its columns and the '
+    'three functions, as closed lists. No row means that the contract holds.';
 do $$
 declare
     v_violations constant text := (select string_agg(violation, '; ')
-                                     from m10_recovery.contract_violations() as violation);
+                                     from events.contract_violations() as violation);
 begin
     if v_violations is not null then
         raise exception 'the event contract does not hold: %', v_violations;

@@ -1,7 +1,8 @@
 -- Measurements of job runs: the health view of a tenant, and the numbers for the metrics of the server.
 
 create or replace view jobs.job_health with (security_invoker = true) as
-select function_name,
+select tenant_id,
+       function_name,
        status,
        count(*) as count,
        avg(duration_ms) as avg_duration_ms,
@@ -9,10 +10,10 @@ select function_name,
        sum(case when retry_count > 0 then 1 else 0 end) as retried_count
   from jobs.job_runs
  where created_at > now() - interval '24 hours'
- group by function_name, status
- order by function_name, status;
+ group by tenant_id, function_name, status
+ order by tenant_id, function_name, status;
 comment on view jobs.job_health is
-    'Job runs of the last 24 hours by function and status, of the tenants that the reader may see.';
+    'Job runs of the last 24 hours by tenant, function and status, of the tenants that the reader may see.';
 grant select on jobs.job_health to postrider_app, postrider_worker, postrider_read;
 
 create or replace function jobs.measure_jobs()
@@ -40,11 +41,12 @@ as $$
       from (select count(*) filter (where run.status = 'failed') as failed,
                    count(*) filter (where run.retry_count > 0) as retried,
                    count(*) as total
-              from jobs.job_runs as run
+              from tenancy.tenants as tenant
+              join jobs.job_runs as run on run.tenant_id = tenant.id
              where run.created_at > now() - interval '24 hours') as recent
 $$;
 comment on function jobs.measure_jobs() is
     'Returns counts and ages of job runs, schedules, firings, dead letters, alerts and notifications of all '
-    'tenants, for the metrics.';
+    'tenants, for the metrics. Locks nothing.';
 revoke all on function jobs.measure_jobs() from public;
 grant execute on function jobs.measure_jobs() to postrider_worker;

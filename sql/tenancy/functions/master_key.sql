@@ -122,8 +122,8 @@ begin
     insert into tenancy.master_key (sealed_check)
     values (p_sealed_check)
     on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
-    insert into tenancy.audit_log (actor, action, subject)
-    values (p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
 end
 $$;
 revoke all on function tenancy.replace_master_key(bytea, text, text) from public;

@@ -20,7 +20,10 @@ use axum::{
 };
 use jiff::Timestamp;
 use postrider_engine::Executing;
-use postrider_model::{chat::DeliveryReport, ids::ProviderAccountId, seal::MasterKey};
+use postrider_model::{
+    chat::DeliveryReport,
+    seal::{MasterKey, Place},
+};
 use postrider_providers::{Account, Adapters, CallbackRefused, InboundWebhook, Received};
 use postrider_store::{
     callbacks::{self, CallbackAccount},
@@ -28,13 +31,12 @@ use postrider_store::{
     pool,
 };
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use self::{
     messages::{Delivery, ReceivedMessages},
     room::Room,
 };
-use crate::{App, body::BODY_BYTES_MAX, error::ApiError};
+use crate::{App, body::BODY_BYTES_MAX, callbacks::place, error::ApiError};
 
 /// Most executions for one webhook at a time.
 const EXECUTIONS_PER_WEBHOOK_MAX: usize = 8;
@@ -74,19 +76,20 @@ impl Ingress {
     }
 }
 
-/// One answer for everything that does not exist. That an account does, whoever knows its id may learn: a signature that does
-/// not hold is said to be one, or nobody could set a vendor up.
+/// One answer for everything that does not exist, an account of another tenant included. A caller that knows the ids of an account
+/// and its tenant may learn that the account exists: a wrong signature is reported as such, so that an operator can set a vendor up.
 const UNKNOWN: ApiError = ApiError::NotFound("webhook address");
 
 /// What a chat vendor delivers: what people wrote, and what became of replies. It brings no API key; the vendor's signature is its
 /// key.
 #[utoipa::path(
     post,
-    path = "/channels/{provider}/{account}/webhook",
+    path = "/tenants/{tenant}/channels/{provider}/{account}/webhook",
     operation_id = "receive_channel_webhook",
     tag = "channels",
     security(()),
     params(
+        ("tenant" = String, Path, description = "The tenant's id"),
         ("provider" = String, Path, description = "Which vendor, such as `slack`"),
         ("account" = String, Path, description = "The account's id"),
     ),
@@ -107,24 +110,24 @@ const UNKNOWN: ApiError = ApiError::NotFound("webhook address");
 )]
 pub(crate) async fn receive(
     State(app): State<App>,
-    Path((provider, account)): Path<(String, String)>,
+    Path((tenant, provider, account)): Path<(String, String, String)>,
     OriginalUri(uri): OriginalUri,
     request: Request,
 ) -> Result<Response, ApiError> {
     let ingress = ready(&app)?;
     refuse_encoded(request.headers())?;
-    let (id, account) = known(&app, ingress, &provider, &account).await?;
+    let (place, account) = known(&app, ingress, [&tenant, &provider, &account]).await?;
     let headers = request.headers().clone();
     let body = Bytes::from_request(request, &app).await.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge(BODY_BYTES_MAX),
         _ => ApiError::BadRequest("the body ended before it was complete".to_owned()),
     })?;
-    match read(ingress, id, &account, false, &uri, &headers, &body)? {
+    match read(ingress, place, &account, false, &uri, &headers, &body)? {
         Received::Challenge(answer) => Ok(answer.into_response()),
         Received::Happened { messages, reports } => {
-            record(&app, id, &account, &reports).await?;
-            let delivery =
-                Delivery { pool: app.pool.clone(), tenant: account.tenant_id, account: id, provider };
+            record(&app, place, &account, &reports).await?;
+            let Place { tenant, account } = place;
+            let delivery = Delivery { pool: app.pool.clone(), tenant, account, provider };
             Ok(Json(ingress.execute(delivery, messages).await?).into_response())
         }
     }
@@ -133,11 +136,12 @@ pub(crate) async fn receive(
 /// Answers a chat vendor that wants to know whether the address is ours.
 #[utoipa::path(
     get,
-    path = "/channels/{provider}/{account}/webhook",
+    path = "/tenants/{tenant}/channels/{provider}/{account}/webhook",
     operation_id = "verify_channel_webhook",
     tag = "channels",
     security(()),
     params(
+        ("tenant" = String, Path, description = "The tenant's id"),
         ("provider" = String, Path, description = "Which vendor, such as `whatsapp`"),
         ("account" = String, Path, description = "The account's id"),
     ),
@@ -152,13 +156,13 @@ pub(crate) async fn receive(
 )]
 pub(crate) async fn verify(
     State(app): State<App>,
-    Path((provider, account)): Path<(String, String)>,
+    Path((tenant, provider, account)): Path<(String, String, String)>,
     OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
 ) -> Result<String, ApiError> {
     let ingress = ready(&app)?;
-    let (id, account) = known(&app, ingress, &provider, &account).await?;
-    match read(ingress, id, &account, true, &uri, &headers, &[])? {
+    let (place, account) = known(&app, ingress, [&tenant, &provider, &account]).await?;
+    match read(ingress, place, &account, true, &uri, &headers, &[])? {
         Received::Challenge(answer) => Ok(answer),
         Received::Happened { .. } => Err(UNKNOWN),
     }
@@ -183,25 +187,24 @@ fn refuse_encoded(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::UnsupportedMediaType("send the body as it is, without a `Content-Encoding`".to_owned()))
 }
 
-/// The account of an address.
+/// The account of an address: its tenant, its provider and its id.
 async fn known(
     app: &App,
     ingress: &Ingress,
-    provider: &str,
-    account: &str,
-) -> Result<(ProviderAccountId, CallbackAccount), ApiError> {
-    let id = account.parse::<Uuid>().map(ProviderAccountId).map_err(|_| UNKNOWN)?;
-    let mut transaction = pool::begin_as_server(&app.pool).await?;
-    let account = callbacks::account(&mut transaction, &ingress.master_key, id).await?;
+    [tenant, provider, account]: [&str; 3],
+) -> Result<(Place, CallbackAccount), ApiError> {
+    let place = place(tenant, account).ok_or(UNKNOWN)?;
+    let mut transaction = pool::begin_as(&app.pool, place.tenant).await?;
+    let account = callbacks::account(&mut transaction, &ingress.master_key, place).await?;
     pool::commit(transaction).await?;
     let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
-    Ok((id, account))
+    Ok((place, account))
 }
 
 /// Verifies a webhook, and reads it.
 fn read(
     ingress: &Ingress,
-    id: ProviderAccountId,
+    place: Place,
     account: &CallbackAccount,
     is_get: bool,
     uri: &Uri,
@@ -218,11 +221,11 @@ fn read(
         .collect();
     let query = uri.query().unwrap_or_default();
     let webhook = InboundWebhook { is_get, query, headers: &headers, body, now: Timestamp::now() };
-    let opened = Account { id, settings: &account.settings, secret: &account.secret };
+    let opened = Account { id: place.account, settings: &account.settings, secret: &account.secret };
     adapter.receive(&opened, &webhook).map_err(|refused| match refused {
         CallbackRefused::NotTaken => UNKNOWN,
         CallbackRefused::Forged(why) => {
-            tracing::warn!(account.id = %id, provider = account.provider, "a webhook was refused: {why}");
+            tracing::warn!(account.id = %place.account, provider = account.provider, "a webhook was refused: {why}");
             ApiError::Forbidden(why)
         }
         CallbackRefused::Malformed(why) => ApiError::BadRequest(why),
@@ -232,16 +235,17 @@ fn read(
 /// Writes down what became of replies.
 async fn record(
     app: &App,
-    id: ProviderAccountId,
+    place: Place,
     account: &CallbackAccount,
     reports: &[DeliveryReport],
 ) -> Result<(), ApiError> {
     if reports.is_empty() {
         return Ok(());
     }
-    let mut transaction = pool::begin_as(&app.pool, account.tenant_id).await?;
+    let mut transaction = pool::begin_as(&app.pool, place.tenant).await?;
     for report in reports {
-        let known = postrider_store::messages::record_delivery(&mut transaction, id, report).await?;
+        let Place { tenant, account: id } = place;
+        let known = postrider_store::messages::record_delivery(&mut transaction, tenant, id, report).await?;
         tracing::debug!(account.id = %id, provider = account.provider, known, status = report.status, "a delivery was reported");
     }
     pool::commit(transaction).await?;

@@ -240,7 +240,7 @@ pub(crate) async fn create(
     };
     let id = accounts::create(writing.connection(), &keys.master_key, &account, &actor).await?;
     if limits != Limits::default() {
-        accounts::limit(writing.connection(), id, &limits, &actor).await?;
+        accounts::limit(writing.connection(), tenant, id, &limits, &actor).await?;
     }
     let made =
         accounts::find(writing.connection(), tenant, id).await?.map(AccountBody::from).ok_or(UNKNOWN)?;
@@ -265,7 +265,7 @@ pub(crate) async fn limit(
 ) -> ApiResult<Json<AccountBody>> {
     let limits = read_limits(&change.limits)?;
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !accounts::limit(&mut transaction, id, &limits, &caller.actor()).await? {
+    if !accounts::limit(&mut transaction, caller.tenant_id, id, &limits, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     let account = accounts::find(&mut transaction, caller.tenant_id, id).await?;
@@ -321,7 +321,7 @@ pub(crate) async fn remove(
     Path(id): Path<ProviderAccountId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !accounts::remove(&mut transaction, id, &caller.actor()).await? {
+    if !accounts::remove(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;

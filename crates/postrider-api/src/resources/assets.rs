@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
-use postrider_engine::render;
+use postrider_engine::campaigns::render;
 use postrider_model::{
     Channel,
     ids::{AssetId, WorkspaceId},

@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
-use postrider_engine::drafts::{self, DraftError};
+use postrider_engine::campaigns::drafts::{self, DraftError};
 use postrider_model::{
     Channel,
     campaign::{PhaseKind, PhaseStatus},

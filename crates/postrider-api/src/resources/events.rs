@@ -57,7 +57,7 @@ pub(crate) struct PublishedEvent {
 #[schema(as = Event)]
 pub(crate) struct EventBody {
     id: i64,
-    tenant_id: Option<Uuid>,
+    tenant_id: Uuid,
     aggregate_type: String,
     aggregate_id: String,
     event_type: String,
@@ -93,7 +93,7 @@ impl From<Listed> for EventBody {
     fn from(event: Listed) -> Self {
         Self {
             id: event.id.0,
-            tenant_id: event.tenant_id.map(|tenant| tenant.0),
+            tenant_id: event.tenant_id.0,
             aggregate_type: event.aggregate_type,
             aggregate_id: event.aggregate_id,
             event_type: event.event_type,
@@ -225,7 +225,7 @@ pub(crate) async fn retry(
     Path(id): Path<EventId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    match events::retry(&mut transaction, id, &caller.actor()).await? {
+    match events::retry(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         Handled::Done => {}
         Handled::Unknown => return Err(ApiError::NotFound("event")),
         Handled::Processed => {

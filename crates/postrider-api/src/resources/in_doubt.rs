@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
-use postrider_engine::resolver::{SettledBy, settled_by};
+use postrider_engine::campaigns::resolver::{SettledBy, settled_by};
 use postrider_model::{Channel, campaign::ItemStatus, ids::OutboxId};
 use postrider_store::{
     StoreError,

@@ -120,8 +120,15 @@ pub(crate) async fn create(
         Begun::Replay(response) => return Ok(response),
         Begun::Fresh(writing) => writing,
     };
-    let (id, secret) =
-        keys::create(writing.connection(), &new.name, new.role, new.expires_at, &caller.actor()).await?;
+    let (id, secret) = keys::create(
+        writing.connection(),
+        caller.tenant_id,
+        &new.name,
+        new.role,
+        new.expires_at,
+        &caller.actor(),
+    )
+    .await?;
     let made = MadeKey {
         id: id.0,
         name: new.name,
@@ -147,7 +154,7 @@ pub(crate) async fn revoke(
     Path(id): Path<ApiKeyId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !keys::revoke(&mut transaction, id, &caller.actor()).await? {
+    if !keys::revoke(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(ApiError::NotFound("key"));
     }
     pool::commit(transaction).await?;

@@ -70,7 +70,7 @@ words! {
 
 #[cfg(test)]
 mod tests {
-    use postrider_engine::resolver;
+    use postrider_engine::campaigns::resolver;
     use postrider_model::{campaign, chat, job, lock_key, schedule};
 
     use super::*;

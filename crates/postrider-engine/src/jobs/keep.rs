@@ -1,15 +1,20 @@
-//! Keeps what this process runs, lets go of what was cancelled, and fails what dead processes left.
+//! Renews the claims of this process by heartbeats, cancels the tasks of lost runs, and recovers the runs of dead processes.
 
 use std::{sync::Arc, time::Duration};
 
+use postrider_model::ids::TenantId;
 use postrider_store::{Pool, StoreError, job_runs, pool, wakeups::Wakeups};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use crate::{step::within, vital::vital};
+use crate::common::{
+    periodic::{at_interval, work_or_poll},
+    round::within,
+    supervised::supervised,
+};
 
-/// A cancelled run is let go of within this time, whatever the lease is: the hint may be lost.
+/// The task of a cancelled run ends within this time, whatever the lease is: the hint may be lost.
 const EVERY_MAX: Duration = Duration::from_secs(5);
 
 /// Runs recovered in one transaction.
@@ -21,7 +26,7 @@ const MEASURE_EVERY: Duration = Duration::from_secs(30);
 pub(super) struct Keeper {
     shared: Arc<Shared>,
     cancels: Wakeups,
-    /// A few times within the lease, so that one lost heartbeat is none.
+    /// The heartbeat interval: several times within the lease, so that one lost heartbeat does no harm.
     every: Duration,
 }
 
@@ -32,52 +37,63 @@ impl Keeper {
     }
 
     pub(super) async fn run(mut self, over: CancellationToken) {
-        let measuring =
-            tokio::spawn(vital("what measures runs", measure(self.shared.pool.clone(), over.clone())));
+        let pool = self.shared.pool.clone();
+        let measuring = tokio::spawn(supervised(
+            "meter of runs",
+            at_interval(MEASURE_EVERY, over.clone(), move || measure(pool.clone())),
+        ));
         while !over.is_cancelled() {
             let begun = Instant::now();
             self.cancels.mark_unchanged();
-            match self.beat().await {
-                // Who could not be heard must not take it for the silence of others: its own runs would be among them.
-                Err(error) => tracing::warn!(?error, "runs could not be kept: {error}"),
+            match self.heartbeat().await {
+                // Recover the runs of other processes only after our own heartbeat succeeded; otherwise a database outage would make us
+                // fail our own runs.
+                Err(error) => tracing::warn!(?error, "the heartbeat of runs failed: {error}"),
                 Ok(()) => {
                     if let Err(error) = self.recover().await {
-                        tracing::warn!(?error, "runs of dead processes wait for the next round: {error}");
+                        tracing::warn!(?error, "runs of dead processes were not recovered: {error}; trying again");
                     }
                 }
             }
+            let rest = self.every.saturating_sub(begun.elapsed());
             tokio::select! {
                 () = over.cancelled() => {}
-                changed = self.cancels.changed() => if changed.is_err() {
-                    tokio::time::sleep_until(begun + self.every).await;
-                },
-                () = tokio::time::sleep_until(begun + self.every) => {}
+                () = work_or_poll(&mut self.cancels, rest) => {}
             }
         }
         let _ = measuring.await;
     }
 
-    async fn beat(&self) -> Result<(), StoreError> {
+    async fn heartbeat(&self) -> Result<(), StoreError> {
         let held = self.shared.held.all();
         if held.is_empty() {
             return Ok(());
         }
         let kept = within(job_runs::heartbeat(&self.shared.pool, &self.shared.name, &held)).await?;
-        for (id, claim) in held {
-            // What has just ended is not held either: then nobody waits for the token.
-            if !kept.contains(&id) && self.shared.held.lose(id, claim) {
-                tracing::debug!(job_id = %id.0, "a run is not this runner's any more");
+        for (run, claim) in held {
+            // A run whose end was recorded meanwhile is no longer held.
+            if !kept.contains(&run) && self.shared.held.lose(run, claim) {
+                tracing::debug!(job_id = %run.id.0, "another runner holds the run, or it was cancelled");
             }
         }
         Ok(())
     }
 
     async fn recover(&self) -> Result<(), StoreError> {
+        let lease = self.shared.settings.lease;
+        let mut recovered = Ok(());
+        // A tenant whose runs cannot be recovered does not delay the others.
+        for tenant in within(job_runs::stale_tenants(&self.shared.pool, lease)).await? {
+            recovered = recovered.and(self.recover_of(tenant, lease).await);
+        }
+        recovered
+    }
+
+    async fn recover_of(&self, tenant: TenantId, lease: Duration) -> Result<(), StoreError> {
         loop {
-            let recovered =
-                within(job_runs::recover(&self.shared.pool, self.shared.settings.lease, BATCH)).await?;
+            let recovered = within(job_runs::recover(&self.shared.pool, tenant, lease, BATCH)).await?;
             for run in &recovered {
-                tracing::warn!(job_id = %run.id.0, function = run.function_name, worker = run.worker, retry_at = run.retry_at.map(tracing::field::display), "the process of a run went away");
+                tracing::warn!(tenant_id = %tenant.0, job_id = %run.id.0, function = run.function_name, worker = run.worker, retry_at = run.retry_at.map(tracing::field::display), "a run was recovered from a dead process");
             }
             metrics::counter!("postrider_job_runs_total", "as" => "recovered")
                 .increment(recovered.len() as u64);
@@ -91,15 +107,9 @@ impl Keeper {
     }
 }
 
-async fn measure(pool: Pool, over: CancellationToken) {
-    loop {
-        if let Err(error) = within(measure_once(&pool)).await {
-            tracing::debug!(?error, "the jobs could not be measured");
-        }
-        tokio::select! {
-            () = over.cancelled() => return,
-            () = tokio::time::sleep(MEASURE_EVERY) => {}
-        }
+async fn measure(pool: Pool) {
+    if let Err(error) = within(measure_once(&pool)).await {
+        tracing::debug!(?error, "the runs could not be measured");
     }
 }
 

@@ -12,20 +12,18 @@ pub mod builtin;
 mod functions;
 mod keep;
 mod perform;
+pub mod scheduler;
 mod settle;
 
 use std::{
     collections::HashMap,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use futures::FutureExt;
-use postrider_model::{
-    ids::{JobRunId, TenantId},
-    seal::MasterKey,
-};
+use postrider_model::{ids::TenantId, seal::MasterKey};
 use postrider_providers::GuardedClient;
 use postrider_store::{
     Pool, StoreError,
@@ -34,17 +32,14 @@ use postrider_store::{
 };
 use tokio::{
     sync::{mpsc, watch::error::RecvError},
-    task::JoinSet,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
 use self::{keep::Keeper, perform::Performed, settle::Settler};
-use crate::{
-    Health, Hints,
-    step::{served_last, within},
-    vital::vital,
+use crate::common::{
+    attempts::Attempts, health::Health, held::Held, recorder::record_all, round::within, supervised::supervised, wakeup::Hints,
 };
 
 /// How far apart two claims by hints are at least while several runs are under way, so that a claim takes many when many come.
@@ -101,7 +96,7 @@ struct Shared {
     client: GuardedClient,
     master_key: Option<MasterKey>,
     ends: Hints,
-    held: Held,
+    held: Held<RunRef, i32>,
     sql_pool: Pool,
     settings: RunnerSettings,
     health: Health,
@@ -132,16 +127,18 @@ impl Runner {
         tracing::info!(runner = shared.name, "the runner is running");
         // It must live as long as anything is under way.
         let over = CancellationToken::new();
-        let keeper = tokio::spawn(vital(
-            "the keeper of runs",
+        let keeper = tokio::spawn(supervised(
+            "keeper of runs",
             Keeper::new(Arc::clone(&shared), self.cancels).run(over.clone()),
         ));
         let (ended, receiver) = mpsc::channel(shared.settings.concurrency);
-        let settler =
-            tokio::spawn(vital("the settler of runs", Settler::new(Arc::clone(&shared)).run(receiver)));
+        let settler = tokio::spawn(supervised(
+            "settler of runs",
+            record_all(Settler::new(Arc::clone(&shared)), receiver),
+        ));
         let mut work = Work {
             shared: Arc::clone(&shared),
-            attempts: JoinSet::new(),
+            attempts: Attempts::default(),
             tenants: HashMap::new(),
             served_last: [None; 2],
             ended,
@@ -191,7 +188,10 @@ impl Runner {
         }
 
         tracing::info!(under_way = work.attempts.len(), "the runner finishes what it holds");
-        work.finish().await;
+        let Work { attempts, ended, .. } = work;
+        attempts.finish().await;
+        // The last sender: the settler finishes its queue and ends.
+        drop(ended);
         let _ = settler.await;
         over.cancel();
         let _ = keeper.await;
@@ -224,7 +224,7 @@ struct Busy {
 /// What is under way.
 struct Work {
     shared: Arc<Shared>,
-    attempts: JoinSet<(TenantId, Kind)>,
+    attempts: Attempts<(TenantId, Kind)>,
     tenants: HashMap<TenantId, Busy>,
     /// By kind.
     served_last: [Option<TenantId>; 2],
@@ -238,10 +238,18 @@ impl Work {
         if room.limit == 0 {
             return Ok(false);
         }
-        let claimed = within(job_runs::claim(&self.shared.pool, &self.shared.name, &room)).await?;
-        let is_full = claimed.len() >= room.limit;
-        self.begin(claimed, kind);
-        Ok(is_full)
+        let chosen = within(job_runs::choose(&self.shared.pool, &room)).await?;
+        let (mut claimed, wanted) = (0, chosen.iter().map(|due| due.runs).sum::<i32>());
+        // One transaction per tenant: an attempt begins as soon as its run is claimed.
+        for due in chosen {
+            // Before the claim, so that a tenant whose claim fails does not hold up the tenants after it.
+            self.served_last[kind as usize] = Some(due.tenant);
+            let runs = within(job_runs::claim(&self.shared.pool, &self.shared.name, due, &room)).await?;
+            claimed += runs.len();
+            self.begin(runs, kind);
+        }
+        // If other runners took every run, they also take the rest.
+        Ok(claimed > 0 && usize::try_from(wanted).is_ok_and(|wanted| wanted >= room.limit))
     }
 
     /// How many more there may be.
@@ -292,38 +300,34 @@ impl Work {
     }
 
     fn begin(&mut self, claimed: Vec<ClaimedRun>, kind: Kind) {
-        let last = &mut self.served_last[kind as usize];
-        *last = served_last(*last, claimed.iter().map(|run| run.tenant));
         for run in claimed {
             let busy = self.tenants.entry(run.tenant).or_default();
             busy.attempts += 1;
             busy.sql += usize::from(kind == Kind::Sql);
-            let cancelled = self.shared.held.take(&run);
+            let cancelled = self.shared.held.take(run.run(), run.claim());
             let (shared, ended) = (Arc::clone(&self.shared), self.ended.clone());
             self.attempts.spawn(async move {
-                let (id, claim, tenant) = (run.id, run.claim(), run.tenant);
+                let (held, claim) = (run.run(), run.claim());
                 let attempt = attempt(&shared, run, &cancelled, &ended);
                 if AssertUnwindSafe(attempt).catch_unwind().await.is_err() {
-                    tracing::error!(job_id = %id.0, "an attempt panicked; its run is taken up like one of a dead process");
-                    shared.held.let_go(id, claim);
+                    tracing::error!(job_id = %held.id.0, "an attempt panicked; its run is recovered like one of a dead process");
+                    shared.held.release(held, claim);
                 }
-                (tenant, kind)
+                (held.tenant, kind)
             });
         }
     }
 
     /// Waits for the end of an attempt; for ever if there is none.
     async fn next_end(&mut self) {
-        match self.attempts.join_next().await {
-            Some(ended) => ended.into_iter().for_each(|(tenant, kind)| self.end(tenant, kind)),
-            None => std::future::pending().await,
+        if let Some((tenant, kind)) = self.attempts.next_end().await {
+            self.end(tenant, kind);
         }
     }
 
-    /// Takes the ends of all attempts that have ended.
     fn take_ends(&mut self) {
-        while let Some(ended) = self.attempts.try_join_next() {
-            ended.into_iter().for_each(|(tenant, kind)| self.end(tenant, kind));
+        for (tenant, kind) in self.attempts.take_ended() {
+            self.end(tenant, kind);
         }
     }
 
@@ -337,9 +341,6 @@ impl Work {
         }
     }
 
-    async fn finish(mut self) {
-        while self.attempts.join_next().await.is_some() {}
-    }
 }
 
 /// One attempt at a run, to its end.
@@ -350,56 +351,14 @@ async fn attempt(
     ended: &mpsc::Sender<EndedRun>,
 ) {
     match perform::perform(shared, &run, cancelled).await {
-        // The settler outlives every attempt, and lets go of the run when its end is written down.
+        // The settler outlives every attempt, and releases the run when its end is recorded.
         Performed::Ended(end) => {
             let _ = ended.send(run.end(end)).await;
         }
         Performed::Committed => {
-            shared.held.let_go(run.id, run.claim());
+            shared.held.release(run.run(), run.claim());
             shared.ends.send();
         }
-        Performed::Abandoned => shared.held.let_go(run.id, run.claim()),
-    }
-}
-
-/// The runs that this process holds: kept alive until their end is written down.
-#[derive(Default)]
-struct Held(Mutex<HashMap<JobRunId, (i32, CancellationToken)>>);
-
-impl Held {
-    /// Remembers a run. The token is cancelled when the run is not ours any more.
-    fn take(&self, run: &ClaimedRun) -> CancellationToken {
-        let cancelled = CancellationToken::new();
-        // An older claim of ours, which was taken from us: two attempts must not go on side by side.
-        if let Some((_, old)) = self.lock().insert(run.id, (run.claim(), cancelled.clone())) {
-            old.cancel();
-        }
-        cancelled
-    }
-
-    /// Forgets a run, unless it is held under another claim by now.
-    fn let_go(&self, id: JobRunId, claim: i32) {
-        let mut held = self.lock();
-        if held.get(&id).is_some_and(|(known, _)| *known == claim) {
-            held.remove(&id);
-        }
-    }
-
-    fn all(&self) -> Vec<(JobRunId, i32)> {
-        self.lock().iter().map(|(id, (claim, _))| (*id, *claim)).collect()
-    }
-
-    /// Gives a run up, if it is still held under this claim.
-    fn lose(&self, id: JobRunId, claim: i32) -> bool {
-        let mut held = self.lock();
-        let is_held = held.get(&id).is_some_and(|(known, _)| *known == claim);
-        if is_held && let Some((_, cancelled)) = held.remove(&id) {
-            cancelled.cancel();
-        }
-        is_held
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobRunId, (i32, CancellationToken)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Performed::Abandoned => shared.held.release(run.run(), run.claim()),
     }
 }

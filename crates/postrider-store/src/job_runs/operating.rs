@@ -11,8 +11,8 @@ use postrider_model::{
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
-use uuid::Uuid;
 
+use super::{RunRef, arrays};
 use crate::{StoreError, campaigns::word, jobs::interval, unnamed::unnamed};
 
 /// A run as it stands.
@@ -144,14 +144,16 @@ pub enum Retried {
     KeyTaken(JobRunId),
 }
 
-/// Runs a failed run of the transaction's tenant again, at once. `None` when there is no such run. Wake the runners after the commit.
+/// Runs a failed run of a tenant again, at once. `None` when there is no such run. Wake the runners after the commit.
 pub async fn retry(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: JobRunId,
     actor: &str,
 ) -> Result<Option<Retried>, StoreError> {
     let row = sqlx::query!(
-        r#"select outcome as "outcome!", run_id as "run_id!" from jobs.retry_run($1, $2)"#,
+        r#"select outcome as "outcome!", run_id as "run_id!" from jobs.retry_run($1, $2, $3)"#,
+        tenant.0,
         id.0,
         actor,
     )
@@ -177,31 +179,34 @@ pub enum Cancelled {
     Completed,
 }
 
-/// Gives a run of the transaction's tenant up. `None` when there is no such run. Wake the runners after the commit.
+/// Cancels a run of a tenant. `None` when there is no such run. Wake the runners after the commit.
 pub async fn cancel(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: JobRunId,
     note: Option<&str>,
     actor: &str,
 ) -> Result<Option<Cancelled>, StoreError> {
-    let status = sqlx::query_scalar!("select jobs.cancel_run($1, $2, $3)", id.0, note, actor)
+    let status = sqlx::query_scalar!("select jobs.cancel_run($1, $2, $3, $4)", tenant.0, id.0, note, actor)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("cancelling the run"))?;
     Ok(status.map(|status| if status == "completed" { Cancelled::Completed } else { Cancelled::Cancelled }))
 }
 
-/// Which of these runs are over, whoever they belong to.
-pub async fn which_ended(
-    connection: &mut PgConnection,
-    ids: &[JobRunId],
-) -> Result<Vec<JobRunId>, StoreError> {
-    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-    let rows = sqlx::query_scalar!(r#"select id as "id!" from jobs.which_ended($1) as ended (id)"#, &ids)
-        .fetch_all(unnamed(connection))
-        .await
-        .map_err(StoreError::on("asking which runs are over"))?;
-    Ok(rows.into_iter().map(JobRunId).collect())
+/// Which of these runs, of any tenants, are over.
+pub async fn which_ended(connection: &mut PgConnection, runs: &[RunRef]) -> Result<Vec<RunRef>, StoreError> {
+    let (tenants, ids) = arrays(runs.iter().copied());
+    let rows = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", id as "id!" from jobs.which_ended($1, $2)"#,
+        &tenants,
+        &ids,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("asking which runs are over"))?;
+    let ended = rows.into_iter();
+    Ok(ended.map(|row| RunRef { tenant: TenantId(row.tenant_id), id: JobRunId(row.id) }).collect())
 }
 
 /// A row of the health table: runs of one function in one state, of the last day.
@@ -232,7 +237,7 @@ pub async fn health(connection: &mut PgConnection, tenant: TenantId) -> Result<V
                max_duration_ms,
                retried_count as "retried_count!"
           from jobs.job_health
-         where tenancy.current_tenant_id() = $1
+         where tenant_id = $1
         "#,
         tenant.0,
     )
@@ -353,16 +358,33 @@ pub async fn measure(connection: &mut PgConnection) -> Result<Standing, StoreErr
     .map_err(StoreError::on("measuring the jobs"))
 }
 
-/// Removes up to so many runs that are over and older than this, and what belongs to them. Returns at most `limit`; less means that
-/// nothing is left.
+/// The tenants with runs, or what belongs to runs, that [`prune`] may remove.
+pub async fn tenants_with_old(
+    connection: &mut PgConnection,
+    older_than: Duration,
+) -> Result<Vec<TenantId>, StoreError> {
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from jobs.tenants_with_old_runs($1) as old (tenant_id)"#,
+        interval(older_than),
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("looking for tenants with old runs"))?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Removes up to so many runs of a tenant that are over and older than this, and what belongs to them. Returns at most `limit`; less
+/// means that nothing is left.
 pub async fn prune(
     connection: &mut PgConnection,
+    tenant: TenantId,
     older_than: Duration,
     limit: i32,
 ) -> Result<i64, StoreError> {
-    let removed = sqlx::query_scalar!("select jobs.prune_runs($1, $2)", interval(older_than), limit)
-        .fetch_one(unnamed(connection))
-        .await
-        .map_err(StoreError::on("removing old runs"))?;
+    let removed =
+        sqlx::query_scalar!("select jobs.prune_runs($1, $2, $3)", tenant.0, interval(older_than), limit)
+            .fetch_one(unnamed(connection))
+            .await
+            .map_err(StoreError::on("removing old runs"))?;
     Ok(removed.unwrap_or_default())
 }

@@ -13,8 +13,16 @@ use super::{ClaimedRun, End, end_in};
 use crate::{Pool, StoreError, crash_point, pool, unnamed::unnamed};
 
 /// Schemas that are not for tenants: their functions are the kernel's, or the server's.
-const CLOSED: &[&str] =
-    &["jobs", "execution", "channels", "m10_recovery", "tenancy", "postrider", "information_schema"];
+const CLOSED: &[&str] = &[
+    "jobs",
+    "execution",
+    "channels",
+    "events",
+    "m10_recovery",
+    "tenancy",
+    "postrider",
+    "information_schema",
+];
 
 /// How the attempt of a SQL function ended.
 #[derive(Debug)]
@@ -58,7 +66,7 @@ pub async fn perform_sql(
         }
         Err(error) => return Err(error),
     };
-    if !ended.contains_key(&run.id) {
+    if !ended.contains_key(&run.run()) {
         return Ok(SqlEnd::Lost);
     }
     crash_point!("run.ended");

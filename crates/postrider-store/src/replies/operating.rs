@@ -143,16 +143,18 @@ pub struct Requeue<'a> {
     pub dead_since: Option<Timestamp>,
 }
 
-/// Queues up to so many dead replies of the transaction's tenant again, and says which. Each is audited. Wake the dispatchers with
-/// [`hint`](super::hint) after the commit.
+/// Makes up to so many dead replies of a tenant pending again, and returns their ids. Each one is audited. Wake the dispatchers with
+/// [`crate::wakeups::notify`] after the commit.
 pub async fn requeue(
     connection: &mut PgConnection,
+    tenant: TenantId,
     which: Requeue<'_>,
     limit: i32,
     actor: &str,
 ) -> Result<Vec<OutboxId>, StoreError> {
     let ids = sqlx::query_scalar!(
-        r#"select id as "id!" from channels.requeue_replies($1, $2, $3, $4, $5, $6, $7, $8) as requeued (id)"#,
+        r#"select id as "id!" from channels.requeue_replies($1, $2, $3, $4, $5, $6, $7, $8, $9) as requeued (id)"#,
+        tenant.0,
         which.id.map(|id| id.0),
         which.account.map(|id| id.0),
         which.provider,

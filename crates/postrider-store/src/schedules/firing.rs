@@ -36,7 +36,7 @@ pub async fn due(
     pool: &Pool,
     limit: i32,
     per_tenant: i32,
-    except: &[ScheduleId],
+    except: &[(TenantId, ScheduleId)],
 ) -> Result<Vec<DueSchedule>, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let due = due_on(&mut transaction, limit, per_tenant, except).await?;
@@ -49,17 +49,19 @@ pub async fn due_on(
     connection: &mut PgConnection,
     limit: i32,
     per_tenant: i32,
-    except: &[ScheduleId],
+    except: &[(TenantId, ScheduleId)],
 ) -> Result<Vec<DueSchedule>, StoreError> {
-    let except: Vec<Uuid> = except.iter().map(|id| id.0).collect();
+    let (except_tenants, except): (Vec<Uuid>, Vec<Uuid>) =
+        except.iter().map(|(tenant, id)| (tenant.0, id.0)).unzip();
     let rows = sqlx::query!(
         r#"
         select tenant_id as "tenant_id!", id as "id!", cron as "cron!", timezone as "timezone!", misfire as "misfire!",
                next_fire_at as "next_fire_at!: jiff_sqlx::Timestamp", version as "version!", now as "now!: jiff_sqlx::Timestamp"
-          from jobs.due_schedules($1, $2, $3)
+          from jobs.due_schedules($1, $2, $3, $4)
         "#,
         limit,
         per_tenant,
+        &except_tenants,
         &except,
     )
     .fetch_all(unnamed(connection))
@@ -122,14 +124,34 @@ pub async fn fire(pool: &Pool, schedule: &DueSchedule, fire: &Fire<'_>) -> Resul
     Ok(started)
 }
 
-/// Goes on with firings that wait for nothing any more, and gives up those that have waited for longer than this. Answers how many runs
-/// were made.
-pub async fn fire_waiting(pool: &Pool, limit: i32, patience: Duration) -> Result<i32, StoreError> {
+/// The tenants of up to so many waiting firings, least recently checked first, and the number of these firings.
+pub async fn waiting_tenants(pool: &Pool, limit: i32) -> Result<Vec<(TenantId, i32)>, StoreError> {
     let mut transaction = pool::begin(pool).await?;
-    let started = sqlx::query_scalar!("select jobs.fire_waiting($1, $2)", limit, interval(patience))
-        .fetch_one(unnamed(&mut transaction))
-        .await
-        .map_err(StoreError::on("going on with firings that waited"))?;
+    let rows = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", firings as "firings!" from jobs.tenants_with_waiting_firings($1)"#,
+        limit,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("looking for tenants with waiting firings"))?;
+    pool::commit(transaction).await?;
+    Ok(rows.into_iter().map(|row| (TenantId(row.tenant_id), row.firings)).collect())
+}
+
+/// Checks up to so many waiting firings of a tenant: starts those whose dependencies completed, and skips those that have waited for
+/// longer than `patience`. Returns the number of new runs.
+pub async fn fire_waiting(
+    pool: &Pool,
+    tenant: TenantId,
+    limit: i32,
+    patience: Duration,
+) -> Result<i32, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let started =
+        sqlx::query_scalar!("select jobs.fire_waiting($1, $2, $3)", tenant.0, limit, interval(patience))
+            .fetch_one(unnamed(&mut transaction))
+            .await
+            .map_err(StoreError::on("checking waiting firings"))?;
     pool::commit(transaction).await?;
     Ok(started.unwrap_or_default())
 }

@@ -80,16 +80,18 @@ pub async fn now(connection: &mut PgConnection) -> Result<Timestamp, StoreError>
     Ok(now.to_jiff())
 }
 
-/// Sets a schedule of the transaction's tenant. It fires next after this moment, unless its times stay as they were.
+/// Sets a schedule of a tenant. It fires next after this moment, unless its times stay as they were.
 pub async fn put(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: ScheduleId,
     schedule: &NewSchedule<'_>,
     actor: &str,
 ) -> Result<(), StoreError> {
     let next = schedule.timing.next_after(now(connection).await?);
     sqlx::query!(
-        "select jobs.put_schedule($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10, $11, $12, $13)",
+        "select jobs.put_schedule($1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, $11, $12, $13, $14)",
+        tenant.0,
         id.0,
         schedule.function,
         schedule.timing.cron.as_str(),
@@ -115,10 +117,11 @@ pub async fn put(
     Ok(())
 }
 
-/// Switches a schedule of the transaction's tenant on or off. What it would have fired meanwhile is not made up for. False when there is
+/// Switches a schedule of a tenant on or off. What it would have fired meanwhile is not made up for. False when there is
 /// none.
 pub async fn switch(
     connection: &mut PgConnection,
+    tenant: TenantId,
     schedule: ScheduleId,
     timing: &Timing,
     enabled: bool,
@@ -126,7 +129,8 @@ pub async fn switch(
 ) -> Result<bool, StoreError> {
     let next = timing.next_after(now(connection).await?);
     sqlx::query_scalar!(
-        r#"select jobs.switch_schedule($1, $2, $3, $4) as "known!""#,
+        r#"select jobs.switch_schedule($1, $2, $3, $4, $5) as "known!""#,
+        tenant.0,
         schedule.0,
         enabled,
         next.map(ToSqlx::to_sqlx) as _,
@@ -137,9 +141,14 @@ pub async fn switch(
     .map_err(StoreError::on("switching the schedule"))
 }
 
-/// Takes a schedule away. False when the tenant of the transaction has none such.
-pub async fn remove(connection: &mut PgConnection, id: ScheduleId, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select jobs.remove_schedule($1, $2) as "known!""#, id.0, actor)
+/// Removes a schedule. False when the tenant has no such schedule.
+pub async fn remove(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: ScheduleId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select jobs.remove_schedule($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
         .fetch_one(unnamed(connection))
         .await
         .map_err(StoreError::on("removing the schedule"))
@@ -249,7 +258,7 @@ pub async fn firings(
         select firing.fire_at as "fire_at: jiff_sqlx::Timestamp",
                firing.outcome,
                firing.job_run_id,
-               case when firing.outcome = 'waiting' then jobs.why_waiting(firing.schedule_id, firing.fire_at)
+               case when firing.outcome = 'waiting' then jobs.why_waiting(firing.tenant_id, firing.schedule_id, firing.fire_at)
                     else firing.reason end as reason,
                firing.decided_at as "decided_at: jiff_sqlx::Timestamp"
           from jobs.schedule_firings as firing

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::{Subcommand, ValueEnum};
-use postrider_engine::resolver::{SettledBy, settled_by};
+use postrider_engine::campaigns::resolver::{SettledBy, settled_by};
 use postrider_model::{Span, ids::OutboxId};
 use postrider_providers::Adapters;
 use postrider_store::{

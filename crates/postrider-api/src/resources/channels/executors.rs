@@ -204,7 +204,7 @@ pub(crate) async fn remove(
     Path(id): Path<ExecutorId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !executors::remove(&mut transaction, id, &caller.actor()).await? {
+    if !executors::remove(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;

@@ -144,7 +144,7 @@ pub(crate) async fn create(
     let tenant = caller.tenant_id;
     let account = account(connection, tenant, &new.account).await?;
     let link = NewLink { account, sender_id: &new.sender_id, user_id: &new.user_id, role: new.role };
-    links::put(connection, &link, &caller.actor()).await?;
+    links::put(connection, tenant, &link, &caller.actor()).await?;
     let made = links::page(connection, tenant, Some(account), Some(&new.sender_id), None, 1).await?.pop();
     let made = made.map(LinkBody::from).ok_or(UNKNOWN)?;
     writing.answer(StatusCode::CREATED, &made).await
@@ -165,7 +165,7 @@ pub(crate) async fn remove(
     Path(id): Path<LinkId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !links::remove(&mut transaction, id, &caller.actor()).await? {
+    if !links::remove(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;

@@ -205,7 +205,7 @@ pub(crate) async fn retry(
         Begun::Fresh(writing) => writing,
     };
     let connection = writing.connection();
-    let is_due = messages::retry(connection, id, &caller.actor()).await?;
+    let is_due = messages::retry(connection, caller.tenant_id, id, &caller.actor()).await?;
     let only = MessageFilter { id: Some(id), ..MessageFilter::default() };
     let message = messages::page(connection, caller.tenant_id, only, None, 1).await?.pop();
     let message = message.ok_or(ApiError::NotFound("message"))?;

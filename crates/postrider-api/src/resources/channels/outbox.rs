@@ -253,7 +253,7 @@ pub(crate) async fn requeue(
     };
     let connection = writing.connection();
     let this = Requeue { id: Some(id), ..Requeue::default() };
-    let requeued = replies::requeue(connection, this, 1, &caller.actor()).await?;
+    let requeued = replies::requeue(connection, caller.tenant_id, this, 1, &caller.actor()).await?;
     let only = ReplyFilter { id: Some(id), ..ReplyFilter::default() };
     let reply = replies::page(connection, caller.tenant_id, only, None, 1).await?.pop().ok_or(UNKNOWN)?;
     if requeued.is_empty() {
@@ -303,7 +303,7 @@ pub(crate) async fn requeue_all(
         dead_since: wanted.dead_since,
     };
     let limit = i32::try_from(wanted.limit.unwrap_or(REQUEUE)).unwrap_or(i32::MAX);
-    let requeued = replies::requeue(connection, which, limit, &caller.actor()).await?.len();
+    let requeued = replies::requeue(connection, caller.tenant_id, which, limit, &caller.actor()).await?.len();
     let response = writing.answer(StatusCode::OK, &Requeued { requeued }).await?;
     if requeued > 0 {
         hint(&app).await;

@@ -249,7 +249,9 @@ pub(crate) async fn decide(
         Begun::Fresh(writing) => writing,
     };
     let connection = writing.connection();
-    let decided = alerts::decide_card(connection, id, status, note.as_deref(), &caller.actor()).await?;
+    let decided =
+        alerts::decide_card(connection, caller.tenant_id, id, status, note.as_deref(), &caller.actor())
+            .await?;
     if let Err(stands) = decided.ok_or(UNKNOWN)? {
         return Err(ApiError::conflict(format!("the card is {stands} already, and stays so"))
             .with("current_state", stands));

@@ -166,7 +166,7 @@ pub(crate) async fn resolve(
         Begun::Fresh(writing) => writing,
     };
     let connection = writing.connection();
-    if !sync_errors::resolve(connection, id, &note, &caller.actor()).await? {
+    if !sync_errors::resolve(connection, caller.tenant_id, id, &note, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     let error = sync_errors::find(connection, caller.tenant_id, id).await?.ok_or(UNKNOWN)?;

@@ -245,7 +245,7 @@ pub(crate) async fn remove(
     Path(FunctionName(name)): Path<FunctionName>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !functions::remove(&mut transaction, &name, &caller.actor()).await? {
+    if !functions::remove(&mut transaction, caller.tenant_id, &name, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;

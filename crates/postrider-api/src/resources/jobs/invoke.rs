@@ -138,9 +138,13 @@ pub(crate) async fn invoke(
 /// A run under the lock key, or why there is none.
 async fn acquire(writing: &mut Writing, caller: Caller, invocation: Invocation<'_>) -> ApiResult<JobRunId> {
     let (connection, actor) = (writing.connection(), caller.actor());
-    let mut acquired = job_runs::acquire(connection, invocation, &actor).await.map_err(too_large)?;
-    if acquired == Acquired::UnknownFunction && make_builtin(connection, invocation.function).await? {
-        acquired = job_runs::acquire(connection, invocation, &actor).await.map_err(too_large)?;
+    let mut acquired =
+        job_runs::acquire(connection, caller.tenant_id, invocation, &actor).await.map_err(too_large)?;
+    if acquired == Acquired::UnknownFunction
+        && make_builtin(connection, caller.tenant_id, invocation.function).await?
+    {
+        acquired =
+            job_runs::acquire(connection, caller.tenant_id, invocation, &actor).await.map_err(too_large)?;
     }
     let existing = match acquired {
         Acquired::Run(run) => return Ok(run),

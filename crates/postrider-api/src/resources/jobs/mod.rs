@@ -35,9 +35,9 @@ impl Named for FunctionName {
 }
 
 /// Makes a function that comes with the program, where the tenant has none of this name. False when there is none such.
-async fn make_builtin(connection: &mut PgConnection, name: &str) -> ApiResult<bool> {
+async fn make_builtin(connection: &mut PgConnection, tenant: TenantId, name: &str) -> ApiResult<bool> {
     let Some((name, grain)) = BUILTINS.iter().find(|(known, _)| *known == name) else { return Ok(false) };
-    store::put_builtin(connection, name, *grain).await?;
+    store::put_builtin(connection, tenant, name, *grain).await?;
     Ok(true)
 }
 
@@ -48,7 +48,7 @@ async fn function(
     name: &str,
 ) -> ApiResult<Option<FunctionState>> {
     let found = store::find(connection, tenant, name).await?;
-    if found.is_none() && make_builtin(connection, name).await? {
+    if found.is_none() && make_builtin(connection, tenant, name).await? {
         return Ok(store::find(connection, tenant, name).await?);
     }
     Ok(found)

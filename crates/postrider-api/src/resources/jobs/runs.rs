@@ -212,7 +212,7 @@ pub(super) async fn retried(
     caller: Caller,
     id: JobRunId,
 ) -> ApiResult<Option<JobRunBody>> {
-    match job_runs::retry(connection, id, &caller.actor()).await? {
+    match job_runs::retry(connection, caller.tenant_id, id, &caller.actor()).await? {
         None => return Ok(None),
         Some(Retried::Retried) => {}
         Some(Retried::NotFailed(status)) => {
@@ -263,7 +263,10 @@ pub(crate) async fn cancel(
         Begun::Fresh(writing) => writing,
     };
     let connection = writing.connection();
-    match job_runs::cancel(connection, id, note.as_deref(), &caller.actor()).await?.ok_or(UNKNOWN)? {
+    match job_runs::cancel(connection, caller.tenant_id, id, note.as_deref(), &caller.actor())
+        .await?
+        .ok_or(UNKNOWN)?
+    {
         Cancelled::Cancelled => {}
         Cancelled::Completed => {
             return Err(ApiError::conflict("the run is completed; there is nothing left to cancel")

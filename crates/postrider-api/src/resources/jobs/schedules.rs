@@ -144,7 +144,7 @@ pub(crate) async fn remove(
     Path(id): Path<ScheduleId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !schedules::remove(&mut transaction, id, &caller.actor()).await? {
+    if !schedules::remove(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;
@@ -238,13 +238,15 @@ async fn set(
         misfire: new.misfire.unwrap_or(Misfire::Once),
         enabled: new.enabled.unwrap_or(true),
     };
-    schedules::put(connection, id, &schedule, &caller.actor()).await.map_err(|error| match error {
-        StoreError::Refused { message, .. } if message == schedules::INPUT_TOO_LARGE => {
-            ApiError::Unprocessable(vec![super::input_too_large()])
+    schedules::put(connection, caller.tenant_id, id, &schedule, &caller.actor()).await.map_err(|error| {
+        match error {
+            StoreError::Refused { message, .. } if message == schedules::INPUT_TOO_LARGE => {
+                ApiError::Unprocessable(vec![super::input_too_large()])
+            }
+            // Of what was not looked at before, only a circle is left.
+            StoreError::Refused { message, .. } => ApiError::unprocessable("depends_on", message),
+            error => error.into(),
         }
-        // Of what was not looked at before, only a circle is left.
-        StoreError::Refused { message, .. } => ApiError::unprocessable("depends_on", message),
-        error => error.into(),
     })
 }
 
@@ -264,7 +266,7 @@ async fn switch(
     let timing = read(&schedule.cron, Some(&schedule.timezone)).map_err(|error| {
         ApiError::conflict(format!("its {} cannot be read any more: {}", error.field, error.detail))
     })?;
-    if !schedules::switch(connection, id, &timing, enabled, &caller.actor()).await? {
+    if !schedules::switch(connection, caller.tenant_id, id, &timing, enabled, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     let shown = details(connection, caller, id).await?;

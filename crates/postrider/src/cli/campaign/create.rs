@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use postrider_engine::drafts;
+use postrider_engine::campaigns::drafts;
 use postrider_model::{
     campaign::PhaseKind,
     ids::AssetId,

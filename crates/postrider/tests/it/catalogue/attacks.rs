@@ -213,17 +213,20 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
     let before = texts(&admin, &everything).await?;
 
     let calls = |target: &Tenant| {
+        // The own tenant, because another one is refused: see below.
+        let own = own.id;
         let Tenant { workspace, lead, campaign, run, item, account, message, reply, .. } = target;
         let Tenant { function, job, letter, schedule, card, .. } = target;
         [
-            format!("select tenancy.revoke_api_key('{}', 'me')::text", target.key),
-            format!("select tenancy.rotate_provider_account('{}', 'mine', 'me')::text", target.account),
-            format!("select tenancy.remove_provider_account('{}', 'me')::text", target.account),
+            format!("select tenancy.revoke_api_key('{}', '{}', 'me')::text", own.id, target.key),
+            format!("select tenancy.rotate_provider_account('{}', '{account}', 'mine', 'me')::text", own.id),
+            format!("select tenancy.remove_provider_account('{}', '{account}', 'me')::text", own.id),
             format!(
-                "select tenancy.create_provider_account(gen_random_uuid(), '{workspace}', 'n', 'smtp', '{{}}', 'x', 'me')::text"
+                "select tenancy.create_provider_account('{}', gen_random_uuid(), '{workspace}', 'n', 'smtp', '{{}}', 'x', 'me')::text",
+                own.id
             ),
-            format!("select m10_recovery.retry_outbox_event({}, 'me')", target.event),
-            format!("select m10_recovery.close_outbox_event({}, 'me', 'why')", target.event),
+            format!("select events.retry_outbox_event('{}', {}, 'me')", own.id, target.event),
+            format!("select events.close_outbox_event('{}', {}, 'me', 'why')", own.id, target.event),
             format!("select execution.suppress_lead('{lead}', 'why', 'me')::text"),
             format!(
                 "select execution.create_asset(gen_random_uuid(), '{workspace}', 'n', 'email', '{{}}', 'me')::text"
@@ -245,48 +248,48 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
                 "select coalesce(max(run_id::text), 'none') from execution.run_progress(array['{run}']::uuid[])"
             ),
             format!(
-                "select verdict from channels.receive_message('{account}', gen_random_uuid(), gen_random_uuid(), 'theirs', 'ann',
+                "select verdict from channels.receive_message('{own}', '{account}', gen_random_uuid(), gen_random_uuid(), 'theirs', 'ann',
                                                               'room', null, 'hi', gen_random_uuid(), '1 minute', 5)"
             ),
-            format!("select channels.recent_messages('{account}', 'ann')::text"),
-            format!("select channels.finish_message('{message}', 1, gen_random_uuid(), '{{}}', 5)::text"),
-            format!("select channels.deny_message('{message}', 1, 'why')::text"),
-            format!("select channels.fail_message('{message}', 1, null, 'why')::text"),
-            format!("select channels.fail_message('{message}', 1, '{{}}', 'why')::text"),
-            format!("select channels.retry_message('{message}', 'me')::text"),
+            format!("select channels.recent_messages('{own}', '{account}', 'ann')::text"),
+            format!("select channels.finish_message('{own}', '{message}', 1, gen_random_uuid(), '{{}}', 5)::text"),
+            format!("select channels.deny_message('{own}', '{message}', 1, 'why')::text"),
+            format!("select channels.fail_message('{own}', '{message}', 1, null, 'why')::text"),
+            format!("select channels.fail_message('{own}', '{message}', 1, '{{}}', 'why')::text"),
+            format!("select channels.retry_message('{own}', '{message}', 'me')::text"),
             format!(
-                "select channels.record_delivery('{account}', '{reply}', 'mine', 'read', true, null, null)::text"
+                "select channels.record_delivery('{own}', '{account}', '{reply}', 'mine', 'read', true, null, null)::text"
             ),
             format!(
-                "select channels.link_sender(gen_random_uuid(), '{account}', 'ann', 'me', 'admin', 'me')::text"
+                "select channels.link_sender('{own}', gen_random_uuid(), '{account}', 'ann', 'me', 'admin', 'me')::text"
             ),
-            format!("select channels.unlink_sender('{}', 'me')::text", target.link),
+            format!("select channels.unlink_sender('{own}', '{}', 'me')::text", target.link),
             format!(
-                "select channels.put_executor(gen_random_uuid(), '{account}', 'echo', null, 1, null, 'viewer', '{{}}', 'me')::text"
+                "select channels.put_executor('{own}', gen_random_uuid(), '{account}', 'echo', null, 1, null, 'viewer', '{{}}', 'me')::text"
             ),
-            format!("select channels.remove_executor('{}', 'me')::text", target.executor),
+            format!("select channels.remove_executor('{own}', '{}', 'me')::text", target.executor),
             // What the tenant has for all accounts, whoever's this one is.
-            format!("select count(*)::text || min(id::text) from channels.executor_of('{account}')"),
+            format!("select count(*)::text || min(id::text) from channels.executor_of('{own}', '{account}')"),
             format!(
-                "select count(*)::text from channels.requeue_replies('{reply}', null, null, null, null, null, 10, 'me')"
+                "select count(*)::text from channels.requeue_replies('{own}', '{reply}', null, null, null, null, null, 10, 'me')"
             ),
             format!(
-                "select count(*)::text from channels.requeue_replies(null, '{account}', null, null, null, null, 10, 'me')"
+                "select count(*)::text from channels.requeue_replies('{own}', null, '{account}', null, null, null, null, 10, 'me')"
             ),
-            format!("select jobs.remove_function('{function}', 'me')::text"),
-            format!("select outcome from jobs.acquire_run(gen_random_uuid(), '{function}', null, null, true, 'me')"),
-            format!("select count(*)::text from jobs.retry_run('{job}', 'me')"),
-            format!("select coalesce(jobs.cancel_run('{job}', null, 'me'), 'none')"),
-            format!("select jobs.resolve_sync_error('{letter}', 'how', 'me')::text"),
-            format!("select jobs.switch_schedule('{schedule}', false, null, 'me')::text"),
-            format!("select jobs.remove_schedule('{schedule}', 'me')::text"),
-            format!("select coalesce(jobs.why_waiting('{schedule}', now()), 'none')"),
+            format!("select jobs.remove_function(tenancy.current_tenant_id(), '{function}', 'me')::text"),
+            format!("select outcome from jobs.acquire_run(tenancy.current_tenant_id(), gen_random_uuid(), '{function}', null, null, true, 'me')"),
+            format!("select count(*)::text from jobs.retry_run(tenancy.current_tenant_id(), '{job}', 'me')"),
+            format!("select coalesce(jobs.cancel_run(tenancy.current_tenant_id(), '{job}', null, 'me'), 'none')"),
+            format!("select jobs.resolve_sync_error(tenancy.current_tenant_id(), '{letter}', 'how', 'me')::text"),
+            format!("select jobs.switch_schedule(tenancy.current_tenant_id(), '{schedule}', false, null, 'me')::text"),
+            format!("select jobs.remove_schedule(tenancy.current_tenant_id(), '{schedule}', 'me')::text"),
+            format!("select coalesce(jobs.why_waiting(tenancy.current_tenant_id(), '{schedule}', now()), 'none')"),
             format!(
-                "select jobs.put_schedule(gen_random_uuid(), '{function}', '0 0 * * *', 'UTC', null, null, null, null, '{{}}', 'once',
+                "select jobs.put_schedule(tenancy.current_tenant_id(), gen_random_uuid(), '{function}', '0 0 * * *', 'UTC', null, null, null, null, '{{}}', 'once',
                                           true, now(), 'me')::text"
             ),
-            format!("select jobs.resolve_alert('{function}', null)::text"),
-            format!("select count(*)::text from jobs.decide_card('{card}', 'DISMISSED', null, 'me')"),
+            format!("select jobs.resolve_alert(tenancy.current_tenant_id(), '{function}', null)::text"),
+            format!("select count(*)::text from jobs.decide_card(tenancy.current_tenant_id(), '{card}', 'DISMISSED', null, 'me')"),
         ]
     };
     let answer = async |call: &str| -> anyhow::Result<String> {
@@ -480,12 +483,16 @@ async fn objects_in_the_callers_temporary_schema_do_not_come_between_a_function_
         let id = number(&mut *client, "select m10_recovery.publish_outbox('a', '1', 'e', '{}')").await?;
         refusal(execute(&mut *client, "select m10_recovery.publish_outbox('  ', '1', 'e', '{}')").await)?;
         if role == "postrider_app" {
-            let close = format!("select m10_recovery.close_outbox_event({}, 'me', 'why')", other.event);
+            let close =
+                format!("select events.close_outbox_event('{}', {}, 'me', 'why')", own.id, other.event);
             assert_eq!(texts(&mut *client, close).await?, ["unknown"]);
-            let close = format!("select m10_recovery.close_outbox_event({id}, 'me', 'why')");
+            let close =
+                format!("select events.close_outbox_event('{}', {}, 'me', 'why')", other.id, other.event);
+            assert_eq!(refusal(texts(&mut *client, close).await)?.code, "42501");
+            let close = format!("select events.close_outbox_event('{}', {id}, 'me', 'why')", own.id);
             assert_eq!(texts(&mut *client, close).await?, ["done"]);
         }
-        assert_eq!(texts(&mut *client, "select * from m10_recovery.contract_violations()").await?, [""; 0]);
+        assert_eq!(texts(&mut *client, "select * from events.contract_violations()").await?, [""; 0]);
 
         let real = format!(
             "select count(*) from m10_recovery.outbox where id = {id} and tenant_id = '{}' and created_at > '2002-01-01'",

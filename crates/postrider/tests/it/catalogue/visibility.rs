@@ -82,6 +82,8 @@ impl Tenant {
         .bind(id)
         .fetch_one(admin)
         .await?;
+        execute(admin, format!("insert into events.outbox_deliveries values ('{id}', {event}, 'sink')"))
+            .await?;
         let [lead, campaign, run, item, list, asset] = std::array::from_fn(|_| Uuid::now_v7());
         let phase = format!(
             r#"[{{"id": "{list}", "phase": "first", "channel": "email", "asset_id": "{asset}", "list": "all", "provider_account": "{name}"}}]"#
@@ -187,7 +189,7 @@ pub async fn tenant_tables(admin: &PgPool) -> anyhow::Result<Vec<(String, &'stat
         .collect())
 }
 
-/// Two tenants with rows everywhere, and a row of nobody's where that is possible.
+/// Two tenants with rows everywhere, and an event of the system tenant.
 async fn two_tenants(admin: &PgPool) -> anyhow::Result<[Tenant; 2]> {
     let tenants = [Tenant::create(admin, "one").await?, Tenant::create(admin, "two").await?];
     execute(admin, "select m10_recovery.publish_outbox('a', '1', 'e', '{}')").await?;

@@ -48,11 +48,14 @@ impl Stage {
     /// An account whose secret nobody will open.
     pub async fn add_account(&self, name: &str, provider: &str) -> anyhow::Result<()> {
         self.as_tenant(
-            sqlx::query("select tenancy.create_provider_account($1, $2, $3, $4, '{}', '\\x00', 'a test')")
-                .bind(Uuid::now_v7())
-                .bind(self.workspace)
-                .bind(name)
-                .bind(provider),
+            sqlx::query(
+                "select tenancy.create_provider_account($1, $2, $3, $4, $5, '{}', '\\x00', 'a test')",
+            )
+            .bind(self.tenant)
+            .bind(Uuid::now_v7())
+            .bind(self.workspace)
+            .bind(name)
+            .bind(provider),
         )
         .await
     }

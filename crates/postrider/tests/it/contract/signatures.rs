@@ -123,6 +123,19 @@ const VIOLATIONS: &[(&str, &str)] = &[
         "alter table m10_recovery.outbox add next_retry_at timestamptz",
         "m10_recovery.outbox has a column next_retry_at, which the contract forbids",
     ),
+    (
+        "alter table m10_recovery.outbox drop claimed_by cascade",
+        "m10_recovery.outbox has no column claimed_by, which the contract requires",
+    ),
+    (
+        "alter table m10_recovery.outbox alter last_error type varchar(100)",
+        "m10_recovery.outbox.last_error has type character varying(100); the contract says text",
+    ),
+    (
+        "create function m10_recovery.retry_outbox_event(bigint) returns void language sql as ''",
+        "m10_recovery.retry_outbox_event(bigint) is not a function of the contract",
+    ),
+    ("create table m10_recovery.inbox ()", "m10_recovery.inbox is not a relation of the contract"),
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,7 +145,7 @@ async fn a_second_signature_or_any_other_breach_is_noticed_by_the_migration_and_
     let admin = world.client("postgres").await?;
     let own_check = &*migrations_own_check();
     execute(&admin, own_check).await?;
-    let listed = "select * from m10_recovery.contract_violations()";
+    let listed = "select * from events.contract_violations()";
     assert_eq!(texts(&admin, listed).await?, [""; 0]);
 
     for (breach, expected) in VIOLATIONS {

@@ -230,9 +230,12 @@ async fn new_limits_wake_what_waited_for_the_old_ones_and_nobody_elses() -> anyh
     let account =
         format!("select id::text from tenancy.provider_accounts where tenant_id = '{}'", stage.own.id);
     let account = texts(&stage.admin, account).await?.remove(0);
-    let limit =
-        |limits: Value| format!("select tenancy.limit_provider_account('{account}', '{limits}', 'a test')");
-    assert!(!stage.ask::<bool>(other, limit(json!({}))).await?, "another tenant's account");
+    let limit_as = |tenant: uuid::Uuid, limits: Value| {
+        format!("select tenancy.limit_provider_account('{tenant}', '{account}', '{limits}', 'a test')")
+    };
+    let limit = |limits: Value| limit_as(stage.own.id, limits);
+    assert!(!stage.ask::<bool>(other, limit_as(other.id, json!({}))).await?, "another tenant's account");
+    assert_eq!(refusal(stage.ask::<bool>(other, limit(json!({}))).await)?.code, "42501");
     assert!(stage.ask::<bool>(stage.own, limit(json!({ "daily": 5 }))).await?);
     let claimed = claim(&stage.worker, "w", 10).await?;
     assert_eq!(claimed.iter().map(|job| job.tenant_id).collect::<Vec<_>>(), [stage.own.id]);

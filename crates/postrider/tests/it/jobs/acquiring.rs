@@ -47,7 +47,7 @@ async fn a_run_that_failed_for_good_or_was_cancelled_leaves_the_key_free() -> an
     let mut dead = Vec::new();
     dead.push(stage.ended(stage.own, "f", End::Refused).await?);
     dead.push(stage.run(stage.own, "f").await?);
-    let cancel = format!("select jobs.cancel_run('{}', null, 'me')", dead[1]);
+    let cancel = format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{}', null, 'me')", dead[1]);
     assert_eq!(stage.ask::<String>(stage.own, cancel).await?, "cancelled");
     let new = stage.run(stage.own, "f").await?;
     assert!(!dead.contains(&new));
@@ -89,7 +89,12 @@ async fn force_counts_over_a_completed_run_only_and_is_audited() -> anyhow::Resu
     for force in [false, true] {
         assert_eq!(stage.acquire(own, "f", force).await?, ("retry_pending".to_owned(), Some(forced)));
     }
-    stage.ask::<String>(own, format!("select jobs.cancel_run('{forced}', null, 'me')")).await?;
+    stage
+        .ask::<String>(
+            own,
+            format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{forced}', null, 'me')"),
+        )
+        .await?;
     assert_eq!(stage.acquire(own, "f", false).await?, ("completed".to_owned(), Some(plain)));
     assert_eq!(stage.acquire(own, "f", true).await?.0, "acquired");
     let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
@@ -180,7 +185,9 @@ async fn a_function_that_the_tenant_does_not_have_is_unknown() -> anyhow::Result
     // An id that is taken makes no second run, and does not take the key.
     let id = stage.run(stage.own, "f").await?;
     let mut transaction = acting_for(&stage.app, other).await?;
-    let taken = format!("select outcome from jobs.acquire_run('{id}', 'f', null, null, false, 'me')");
+    let taken = format!(
+        "select outcome from jobs.acquire_run(tenancy.current_tenant_id(), '{id}', 'f', null, null, false, 'me')"
+    );
     let refused =
         refusal(sqlx::query_scalar::<_, String>(AssertSqlSafe(taken)).fetch_one(&mut *transaction).await)?;
     assert_eq!(refused.code, "55P03", "{refused:?}");

@@ -41,7 +41,10 @@ async fn account(
 /// Sets what an account may be asked.
 async fn limit(stage: &Stage, account: Uuid, limits: &Value) -> anyhow::Result<()> {
     let known = stage
-        .ask(&format!("select tenancy.limit_provider_account('{account}', '{limits}', 'a test')::text"))
+        .ask(&format!(
+            "select tenancy.limit_provider_account('{}', '{account}', '{limits}', 'a test')::text",
+            stage.tenant
+        ))
         .await?;
     anyhow::ensure!(known == "true", "there is no account {account}");
     Ok(())
