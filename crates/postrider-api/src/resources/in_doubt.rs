@@ -196,7 +196,7 @@ pub(crate) async fn resolve(
         ResolvedAs::Sent => Resolution::Sent { message_id: verdict.provider_message_id.as_deref() },
         ResolvedAs::Failed => Resolution::Failed,
     };
-    let status = doubts::resolve(connection, id, resolution, &verdict.note, &caller.actor()).await.map_err(
+    let status = doubts::resolve(connection, caller.tenant_id, id, resolution, &verdict.note, &caller.actor()).await.map_err(
         |error| match error {
             // The item is there and the verdict is whole, so it is the item's state that does not allow it.
             StoreError::Refused { message, hint } => {

@@ -141,12 +141,12 @@ impl Gate {
         state.jobs.iter().enumerate().map(place).collect()
     }
 
-    /// If it is slow, its runs, and the place that another job would have.
-    pub(super) fn slow_runs(&self, now: Instant) -> Option<(Vec<RunId>, Place)> {
+    /// If it is slow, its runs with their tenant, and the place that another job would have.
+    pub(super) fn slow_runs(&self, now: Instant) -> Option<(Vec<(TenantId, RunId)>, Place)> {
         let state = self.state();
         let tenant = state.tenant.filter(|_| state.is_slow(now))?;
         let next = Place { tenant, hold: None, rank: state.jobs.len(), has_had_its_time: false, since: now };
-        Some((state.runs.iter().copied().collect(), next))
+        Some((state.runs.iter().map(|run| (tenant, *run)).collect(), next))
     }
 
     /// Somebody waits for the rate.

@@ -29,7 +29,7 @@ use std::{
 };
 
 use postrider_model::{
-    ids::{AssetId, JobId, ProviderAccountId, RunId, TenantId},
+    ids::{AssetId, ProviderAccountId, RunId, TenantId},
     seal::MasterKey,
 };
 use postrider_providers::Adapters;
@@ -38,7 +38,7 @@ use postrider_store::{
     fence::Fence,
     jobs::{self, ClaimedJob},
     limits,
-    outbox::JobHold,
+    outbox::{JobHold, JobRef},
     phases,
     wakeups::Wakeups,
 };
@@ -120,11 +120,11 @@ struct Shared {
     submissions: Submissions,
     writing: Arc<Writing>,
     health: Health,
-    /// What is known about each account.
-    gates: Mutex<HashMap<ProviderAccountId, Arc<Gate>>>,
+    /// What is known about each account. Ids of accounts and of jobs are unique within a tenant.
+    gates: Mutex<HashMap<(TenantId, ProviderAccountId), Arc<Gate>>>,
     /// Assets that were compiled already. An asset is known by its tenant and its id.
     templates: Mutex<HashMap<(TenantId, AssetId), Arc<Template>>>,
-    held: Mutex<HashMap<JobId, Held>>,
+    held: Mutex<HashMap<JobRef, Held>>,
     job_ended: Notify,
     /// A circuit was opened or closed.
     circuits_changed: Notify,
@@ -137,8 +137,8 @@ struct Shared {
 /// Runs whose account is slow: there is no place for another job of it, or there is one.
 #[derive(Default)]
 struct SlowRuns {
-    full: Vec<RunId>,
-    with_room: Vec<RunId>,
+    full: Vec<(TenantId, RunId)>,
+    with_room: Vec<(TenantId, RunId)>,
 }
 
 struct Held {
@@ -350,7 +350,7 @@ impl Shared {
 
     fn hold(&self, hold: JobHold) -> CancellationToken {
         let lost = CancellationToken::new();
-        if let Some(before) = self.held().insert(hold.job_id, Held { hold, lost: lost.clone() }) {
+        if let Some(before) = self.held().insert(hold.job(), Held { hold, lost: lost.clone() }) {
             // We were away so long that we took over from ourselves.
             before.lost.cancel();
         }
@@ -368,11 +368,11 @@ impl Shared {
         self.job_ended.notify_waiters();
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<JobId, Held>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<JobRef, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn gates(&self) -> MutexGuard<'_, HashMap<ProviderAccountId, Arc<Gate>>> {
+    fn gates(&self) -> MutexGuard<'_, HashMap<(TenantId, ProviderAccountId), Arc<Gate>>> {
         self.gates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -380,10 +380,10 @@ impl Shared {
         self.templates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gate of an account, which allows so many calls at a time.
-    fn gate_of(&self, account: ProviderAccountId, concurrency: usize) -> Arc<Gate> {
+    /// The gate of a tenant's account, which allows so many calls at a time.
+    fn gate_of(&self, tenant: TenantId, account: ProviderAccountId, concurrency: usize) -> Arc<Gate> {
         let concurrency = concurrency.min(self.settings.account_concurrency);
-        Arc::clone(self.gates().entry(account).or_insert_with(|| Arc::new(Gate::new(concurrency))))
+        Arc::clone(self.gates().entry((tenant, account)).or_insert_with(|| Arc::new(Gate::new(concurrency))))
     }
 
     /// Runs whose account has more jobs than turns.
@@ -445,7 +445,7 @@ impl Shared {
         match jobs::heartbeat(&self.pool, &self.worker, &holds).await {
             Ok(kept) => {
                 for (hold, lost) in holds.iter().zip(tokens) {
-                    if !kept.contains(&hold.job_id) {
+                    if !kept.contains(&hold.job()) {
                         // Its own, of when we asked: a job that was handed back may have come again since, under the same
                         // attempt. Of one that has ended, nobody listens.
                         lost.cancel();

@@ -61,7 +61,7 @@ impl Route {
         let manifest = adapter.manifest();
         let concurrency =
             limits.concurrency.or(manifest.concurrency).map_or(usize::MAX, |most| most as usize);
-        let gate = shared.gate_of(account.id, concurrency);
+        let gate = shared.gate_of(job.hold.tenant_id, account.id, concurrency);
         gate.join(job.hold, job.run_id);
         gate.learn(Instant::now(), account.known);
         Ok(Self {

@@ -14,7 +14,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Durati
 
 use futures::FutureExt;
 use postrider_model::{
-    DoubtClass, Finding, Limits, Manifest, Message, ids::ProviderAccountId, limits::By, schedule::Zone,
+    DoubtClass, Finding, Limits, Manifest, Message, limits::By, schedule::Zone,
     seal::MasterKey,
 };
 use postrider_providers::{Account, Adapters};
@@ -22,7 +22,7 @@ use postrider_store::{
     Pool, StoreError,
     doubts::Resolution,
     jobs, pool,
-    resolving::{self, ClaimedDoubt, PutOff, Turn},
+    resolving::{self, AccountRef, ClaimedDoubt, PutOff, Turn},
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -99,8 +99,8 @@ impl Resolver {
         let shared = self.shared;
         tracing::info!(resolver = shared.name, "the resolver is running");
         let vendors = shared.vendors();
-        let mut looks: JoinSet<ProviderAccountId> = JoinSet::new();
-        let mut of_account: HashMap<ProviderAccountId, usize> = HashMap::new();
+        let mut looks: JoinSet<AccountRef> = JoinSet::new();
+        let mut of_account: HashMap<AccountRef, usize> = HashMap::new();
         while !shutdown.is_cancelled() {
             let room = shared.settings.concurrency.saturating_sub(looks.len());
             let claimed = match room {
@@ -109,18 +109,17 @@ impl Resolver {
                     Vec::new()
                 }
                 _ => {
-                    let is_busy = |(_, asked): &(&ProviderAccountId, &usize)| {
-                        **asked >= shared.settings.account_concurrency
-                    };
-                    let busy: Vec<ProviderAccountId> =
+                    let is_busy =
+                        |(_, asked): &(&AccountRef, &usize)| **asked >= shared.settings.account_concurrency;
+                    let busy: Vec<AccountRef> =
                         of_account.iter().filter(is_busy).map(|(account, _)| *account).collect();
                     shared.claim(&vendors, room, &busy).await
                 }
             };
             let found = claimed.len();
             for doubt in claimed {
-                let asked = of_account.entry(doubt.account_id).or_default();
-                let account = doubt.account_id;
+                let account = (doubt.doubt.tenant_id(), doubt.account_id);
+                let asked = of_account.entry(account).or_default();
                 let is_busy = *asked >= shared.settings.account_concurrency;
                 *asked += 1;
                 let shared = Arc::clone(&shared);
@@ -132,7 +131,7 @@ impl Resolver {
                     account
                 });
             }
-            let ended = |of_account: &mut HashMap<ProviderAccountId, usize>, account| {
+            let ended = |of_account: &mut HashMap<AccountRef, usize>, account| {
                 if let Some(asked) = of_account.get_mut(&account) {
                     *asked -= 1;
                     if *asked == 0 {
@@ -172,7 +171,7 @@ impl Shared {
         self.settings.call_timeout * 3 + Duration::from_secs(30)
     }
 
-    async fn claim(&self, vendors: &[&str], room: usize, busy: &[ProviderAccountId]) -> Vec<ClaimedDoubt> {
+    async fn claim(&self, vendors: &[&str], room: usize, busy: &[AccountRef]) -> Vec<ClaimedDoubt> {
         let (lease, key) = (self.lease(), &self.master_key);
         match resolving::claim(&self.pool, &self.name, key, vendors, room, lease, busy).await {
             Ok(claimed) => {
