@@ -89,7 +89,7 @@ async fn no_login_of_the_app_role_acts_for_a_tenant_that_the_server_did_not_sign
         ),
         format!("select tenancy.revoke_api_key('{}', '{}', 'me')::text", other.id, other.key),
         format!("select events.close_outbox_event('{}', {}, 'me', 'why')", other.id, other.event),
-        format!("select execution.verify_launch('{}')::text", other.run),
+        format!("select execution.verify_launch('{}', '{}')::text", other.id, other.run),
         format!("select provider from tenancy.account_of_callback('{}', '{}')", other.id, other.account),
         format!(
             "select id::text from jobs.which_ended(array['{}']::uuid[], array['{}']::uuid[])",

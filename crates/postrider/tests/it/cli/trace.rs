@@ -86,9 +86,9 @@ async fn a_campaign_is_traced_by_name_or_id_whether_deployed_or_not() -> anyhow:
 async fn a_job_and_an_item_are_traced_alone_with_what_is_above_them() -> anyhow::Result<()> {
     let stage = Stage::new(5).await?;
     let (run_id, job, items) = tell_a_story(&stage).await?;
-    let of_job = stage.json(&["trace", &format!("job_{}", job.id)])?;
+    let of_job = stage.json(&["trace", &format!("job_{}", job.job_id)])?;
     let jobs = &of_job["runs"][0]["jobs"];
-    assert_eq!((jobs.as_array().map(Vec::len), &jobs[0]["id"]), (Some(1), &json!(job.id)));
+    assert_eq!((jobs.as_array().map(Vec::len), &jobs[0]["id"]), (Some(1), &json!(job.job_id)));
     assert_eq!(jobs[0]["items"].as_array().map(Vec::len), Some(3));
     assert_eq!(of_job["runs"][0]["id"], json!(run_id));
 

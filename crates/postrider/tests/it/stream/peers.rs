@@ -72,7 +72,7 @@ async fn a_thousand_breaks_lose_and_repeat_nothing_for_npm_eventsource() -> anyh
         }
         let mut transaction = super::acting_for(&stage.app, &stage.api.acme).await?;
         for trigger in ["resume", "complete"] {
-            sqlx::query("select execution.control_phase($1, 'only', $2, null, 'a test')")
+            sqlx::query("select execution.control_phase(tenancy.current_tenant_id(), $1, 'only', $2, null, 'a test')")
                 .bind(stage.campaign)
                 .bind(trigger)
                 .execute(&mut *transaction)

@@ -8,7 +8,7 @@ use crate::world::{Process, postrider, run};
 impl Stage {
     async fn control(&self, trigger: &str) -> anyhow::Result<()> {
         let mut transaction = super::acting_for(&self.app, &self.api.acme).await?;
-        sqlx::query("select execution.control_phase($1, 'only', $2, null, 'a test')")
+        sqlx::query("select execution.control_phase(tenancy.current_tenant_id(), $1, 'only', $2, null, 'a test')")
             .bind(self.campaign)
             .bind(trigger)
             .execute(&mut *transaction)

@@ -180,11 +180,11 @@ async fn what_is_unknown_is_refused_and_so_is_who_is_nobody() -> anyhow::Result<
 
     let other = crate::execution::Tenant::create(&stage.admin, "other").await?;
     let sql =
-        format!("select outcome from execution.control_phase('{campaign}', 'only', 'start', null, 'a test')");
+        format!("select outcome from execution.control_phase(tenancy.current_tenant_id(), '{campaign}', 'only', 'start', null, 'a test')");
     let foreign = refusal(stage.ask::<String>(other, sql).await)?;
     assert_eq!(foreign.message, format!("there is no campaign {campaign}"));
     let sql =
-        format!("select outcome from execution.control_phase('{campaign}', 'only', 'start', null, ' ')");
+        format!("select outcome from execution.control_phase(tenancy.current_tenant_id(), '{campaign}', 'only', 'start', null, ' ')");
     assert_eq!(refusal(stage.ask::<String>(stage.own, sql).await)?.code, "22023");
     assert_eq!(events(&stage, campaign).await?, 0);
     Ok(())
