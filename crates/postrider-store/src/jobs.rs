@@ -117,8 +117,7 @@ async fn choose(
     .await
     .map_err(StoreError::on("choosing jobs"))?;
     pool::commit(transaction).await?;
-    let due =
-        |(tenant, jobs, is_overdue)| Due { tenant: TenantId(tenant), jobs, is_overdue };
+    let due = |(tenant, jobs, is_overdue)| Due { tenant: TenantId(tenant), jobs, is_overdue };
     Ok(rows.into_iter().map(|row| due((row.tenant_id, row.jobs, row.is_overdue))).collect())
 }
 

@@ -309,8 +309,7 @@ pub async fn move_over(
     reservations: Vec<Reservation>,
 ) -> Result<MovedOver, MoveFailed> {
     let asked = Asked::now();
-    let items =
-        reservations.iter().filter(|reservation| !reservation.has_moved()).map(ItemRef::of).collect();
+    let items = reservations.iter().filter(|reservation| !reservation.has_moved()).map(ItemRef::of).collect();
     let items = match commit_move(pool, worker, items).await {
         Ok(items) => items,
         Err(error) => return Err(MoveFailed { reservations, error }),
@@ -352,15 +351,10 @@ pub struct MoveFailed {
     pub error: StoreError,
 }
 
-async fn commit_move(
-    pool: &Pool,
-    worker: &str,
-    mut items: Vec<ItemRef>,
-) -> Result<Vec<ItemRef>, StoreError> {
+async fn commit_move(pool: &Pool, worker: &str, mut items: Vec<ItemRef>) -> Result<Vec<ItemRef>, StoreError> {
     // In the order of tenants and ids, so that two writers never wait for each other in a circle.
     items.sort_unstable();
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) =
-        items.iter().map(|item| (item.tenant.0, item.id.0)).unzip();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = items.iter().map(|item| (item.tenant.0, item.id.0)).unzip();
     let mut transaction = pool::begin(pool).await?;
     let moved = sqlx::query!(
         r#"select tenant_id as "tenant_id!", id as "id!" from execution.move_outbox_items($1, $2, $3)"#,

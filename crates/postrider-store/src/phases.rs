@@ -248,12 +248,11 @@ pub async fn note_progress(pool: &Pool, worker: &str) -> Result<(), StoreError> 
 /// to do.
 pub async fn tend(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
     let mut transaction = pool::begin(pool).await?;
-    let tenant = sqlx::query_scalar!(
-        r#"select tenant_id as "tenant_id!" from execution.tenants_with_due_phases(1)"#
-    )
-    .fetch_optional(unnamed(&mut transaction))
-    .await
-    .map_err(StoreError::on("choosing a phase"))?;
+    let tenant =
+        sqlx::query_scalar!(r#"select tenant_id as "tenant_id!" from execution.tenants_with_due_phases(1)"#)
+            .fetch_optional(unnamed(&mut transaction))
+            .await
+            .map_err(StoreError::on("choosing a phase"))?;
     pool::commit(transaction).await?;
     let Some(tenant) = tenant else { return Ok(false) };
     let mut transaction = pool::begin(pool).await?;

@@ -364,7 +364,11 @@ pub struct Evidence {
 }
 
 /// Verifies a run of the tenant, item by item.
-pub async fn verify(connection: &mut PgConnection, tenant: TenantId, id: RunId) -> Result<Certificate, StoreError> {
+pub async fn verify(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: RunId,
+) -> Result<Certificate, StoreError> {
     let row = sqlx::query!(
         r#"
         select run_status as "run_status!",
@@ -408,7 +412,11 @@ pub async fn verify(connection: &mut PgConnection, tenant: TenantId, id: RunId) 
     })
 }
 
-async fn evidence(connection: &mut PgConnection, tenant: TenantId, id: RunId) -> Result<Evidence, StoreError> {
+async fn evidence(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: RunId,
+) -> Result<Evidence, StoreError> {
     let row = sqlx::query!(
         r#"
         select installation_id,

@@ -92,7 +92,8 @@ async fn act(
                 ResolvedAs::Sent => Resolution::Sent { message_id: message_id.as_deref() },
                 ResolvedAs::Failed => Resolution::Failed,
             };
-            let status = doubts::resolve(&mut transaction, tenant.id, item, resolution, &note, &actor()).await?;
+            let status =
+                doubts::resolve(&mut transaction, tenant.id, item, resolution, &note, &actor()).await?;
             pool::commit(transaction).await?;
             // Its job may have waited for nothing else.
             let mut hinting = pool::begin(&pool).await?;

@@ -128,7 +128,12 @@ async fn a_walk_shows_every_doubt_once_while_some_are_settled_and_others_come() 
     let walked = tokio::task::block_in_place(|| {
         walk(&stage, &stage.acme.viewer, "/in-doubt", 9, |page| {
             // One that was silent is marked meanwhile, which changes since when it is in doubt; one that was shown is settled.
-            handle.block_on(finalize(&worker, stage.acme.id.0, "w", &[(items[99 - 2 * page], "in_doubt")]))?;
+            handle.block_on(finalize(
+                &worker,
+                stage.acme.id.0,
+                "w",
+                &[(items[99 - 2 * page], "in_doubt")],
+            ))?;
             handle.block_on(finalize(&worker, stage.acme.id.0, "w", &[(items[page], "sent")]))?;
             Ok(())
         })

@@ -29,7 +29,8 @@ async fn a_run_is_told_from_its_beginning_to_its_end() -> anyhow::Result<()> {
 
     let (worker, taken) = take_all(&stage).await?;
     let (job, items) = &taken[0];
-    finalize(&worker, stage.acme.id.0, "w", &[(items[0], "sent"), (items[1], "failed"), (items[2], "sent")]).await?;
+    finalize(&worker, stage.acme.id.0, "w", &[(items[0], "sent"), (items[1], "failed"), (items[2], "sent")])
+        .await?;
     let certificate = stage.get(key, &format!("/runs/{run}/launch"))?.expect(200)?;
     assert_eq!(
         (&certificate["launched"], &certificate["every_item_is_terminal"]),

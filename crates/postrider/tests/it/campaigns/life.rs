@@ -32,8 +32,11 @@ async fn every_item_of_every_channel_is_called_once_and_recorded() -> anyhow::Re
         let run = stage.deploy_one(&format!("by {channel}"), channel).await?;
         assert_eq!(stage.ended(run).await?, "completed");
         assert_eq!(stage.items(run).await?, [(state.to_owned(), count)].into());
-        let launched =
-            stage.ask(&format!("select launched::text from execution.verify_launch(tenancy.current_tenant_id(), '{run}')")).await?;
+        let launched = stage
+            .ask(&format!(
+                "select launched::text from execution.verify_launch(tenancy.current_tenant_id(), '{run}')"
+            ))
+            .await?;
         assert_eq!(launched, "true");
     }
     let acted = keys(&sim)?;

@@ -59,7 +59,9 @@ mod scenarios {
         })
         .await?;
         assert_eq!(stage.items(run).await?, [("in doubt".to_owned(), 1)].into());
-        let launch = format!("select in_doubt || ' ' || launched from execution.verify_launch(tenancy.current_tenant_id(), '{run}')");
+        let launch = format!(
+            "select in_doubt || ' ' || launched from execution.verify_launch(tenancy.current_tenant_id(), '{run}')"
+        );
         assert_eq!(stage.ask(&launch).await?, "1 false");
         Ok(alive)
     }
@@ -107,8 +109,11 @@ mod scenarios {
 
         resolve(&stage, run, "sent", receipts[0]["message_id"].as_str().unwrap()).await?;
         assert_eq!(stage.ended(run).await?, "completed");
-        let launched =
-            stage.ask(&format!("select launched::text from execution.verify_launch(tenancy.current_tenant_id(), '{run}')")).await?;
+        let launched = stage
+            .ask(&format!(
+                "select launched::text from execution.verify_launch(tenancy.current_tenant_id(), '{run}')"
+            ))
+            .await?;
         assert_eq!((launched.as_str(), sim.receipts()?.len()), ("true", 1));
         Ok(())
     }

@@ -152,7 +152,9 @@ impl Stage {
 
     pub async fn deploy(&self, campaign: Uuid, phase: &str) -> anyhow::Result<Uuid> {
         Ok(self
-            .ask(&format!("select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', '{phase}')::text"))
+            .ask(&format!(
+                "select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', '{phase}')::text"
+            ))
             .await?
             .parse()?)
     }

@@ -201,25 +201,25 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             ),
             format!("select events.retry_outbox_event('{own}', {}, 'me')", target.event),
             format!("select events.close_outbox_event('{own}', {}, 'me', 'why')", target.event),
-            format!("select execution.suppress_lead('{lead}', 'why', 'me')::text"),
+            format!("select execution.suppress_lead('{own}', '{lead}', 'why', 'me')::text"),
             format!(
-                "select execution.create_asset(gen_random_uuid(), '{workspace}', 'n', 'email', '{{}}', 'me')::text"
+                "select execution.create_asset('{own}', gen_random_uuid(), '{workspace}', 'n', 'email', '{{}}', 'me')::text"
             ),
             format!(
-                "select execution.import_leads(gen_random_uuid(), '{workspace}', 'n', gen_random_uuid())::text"
+                "select execution.import_leads('{own}', gen_random_uuid(), '{workspace}', 'n', gen_random_uuid())::text"
             ),
             format!(
-                "select execution.create_campaign(gen_random_uuid(), '{workspace}', 'n', true, '[{{}}]', 'me')::text"
+                "select execution.create_campaign('{own}', gen_random_uuid(), '{workspace}', 'n', true, '[{{}}]', 'me')::text"
             ),
-            format!("select execution.deploy_campaign('{campaign}')::text"),
+            format!("select execution.deploy_campaign('{own}', '{campaign}')::text"),
             format!(
-                "select execution.deploy_campaign('{campaign}', 'first', 'me', gen_random_uuid(), 1)::text"
+                "select execution.deploy_campaign('{own}', '{campaign}', 'first', 'me', gen_random_uuid(), 1)::text"
             ),
-            format!("select execution.resolve_in_doubt('{item}', 'sent', null, 'how', 'me')"),
-            format!("select execution.resolve_in_doubt('{item}', 'failed', null, 'how', 'me')"),
-            format!("select execution.verify_launch('{run}')::text"),
+            format!("select execution.resolve_in_doubt('{own}', '{item}', 'sent', null, 'how', 'me')"),
+            format!("select execution.resolve_in_doubt('{own}', '{item}', 'failed', null, 'how', 'me')"),
+            format!("select execution.verify_launch('{own}', '{run}')::text"),
             format!(
-                "select coalesce(max(run_id::text), 'none') from execution.run_progress(array['{run}']::uuid[])"
+                "select coalesce(max(run_id::text), 'none') from execution.run_progress('{own}', array['{run}']::uuid[])"
             ),
             format!(
                 "select verdict from channels.receive_message('{own}', '{account}', gen_random_uuid(), gen_random_uuid(), 'theirs', 'ann',

@@ -765,11 +765,12 @@ async fn progress_reads_only_the_items_of_jobs_that_are_under_way() -> anyhow::R
         .bind(stage.tenant.to_string())
         .execute(&mut *transaction)
         .await?;
-    let counted: i64 =
-        sqlx::query_scalar("select succeeded + failed + in_flight from execution.run_progress(tenancy.current_tenant_id(), $1)")
-            .bind(vec![run_id])
-            .fetch_one(&mut *transaction)
-            .await?;
+    let counted: i64 = sqlx::query_scalar(
+        "select succeeded + failed + in_flight from execution.run_progress(tenancy.current_tenant_id(), $1)",
+    )
+    .bind(vec![run_id])
+    .fetch_one(&mut *transaction)
+    .await?;
     let read: i64 = sqlx::query_scalar(
         "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relid = 'execution.channel_outbox'::regclass",
     )

@@ -6,12 +6,13 @@ use uuid::Uuid;
 
 use super::{
     assert_misused, assert_refused,
-    stage::{Held, SPRING, Stage, redacted},
+    stage::{SPRING, Stage, redacted},
     succeeded,
 };
+use crate::execution::calls::Job;
 
 /// Two jobs: one with an item of each kind, one that nobody has taken.
-async fn tell_a_story(stage: &Stage) -> anyhow::Result<(Uuid, Held, Vec<Uuid>)> {
+async fn tell_a_story(stage: &Stage) -> anyhow::Result<(Uuid, Job, Vec<Uuid>)> {
     let run_id = stage.deploy_spring(3).await?;
     let worker = stage.worker("hand").await?;
     let job = worker.claim().await?;

@@ -133,7 +133,8 @@ async fn whoever_asks_again_because_the_answer_was_lost_gets_the_same_reservatio
     assert_eq!(items(&stage).await?, 3);
 
     // But not what is in doubt, or has ended.
-    finalize(&stage.worker, stage.own.id, "w", &[(windows.ids[0], "in_doubt"), (windows.ids[1], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(windows.ids[0], "in_doubt"), (windows.ids[1], "sent")])
+        .await?;
     let third = windows.begin(&stage.worker, "w").await?;
     assert_eq!(verdicts(&third), job.item_ids.iter().copied().zip(["queued", "sent", "reserved"]).collect());
     Ok(())
@@ -160,7 +161,10 @@ async fn a_reservation_is_not_given_to_another_worker_or_attempt_under_the_same_
 async fn a_lead_that_was_suppressed_after_the_claim_is_skipped_without_a_call() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 3).await?;
-    let suppress = format!("select execution.suppress_lead(tenancy.current_tenant_id(), '{}', 'unsubscribed', 'ann')", job.item_ids[1]);
+    let suppress = format!(
+        "select execution.suppress_lead(tenancy.current_tenant_id(), '{}', 'unsubscribed', 'ann')",
+        job.item_ids[1]
+    );
     assert!(stage.ask::<bool>(stage.own, &suppress).await?);
     assert!(stage.ask::<bool>(stage.own, suppress).await?, "twice is the same as once");
 
@@ -173,7 +177,10 @@ async fn a_lead_that_was_suppressed_after_the_claim_is_skipped_without_a_call() 
     let skipped = stage.look(row, "channel_outbox", windows.ids[1]).await?;
     assert_eq!(skipped, "skipped t t the lead is suppressed");
     // Suppressed after the reservation: the call may be under way, and nothing changes.
-    let late = format!("select execution.suppress_lead(tenancy.current_tenant_id(), '{}', 'unsubscribed', 'ann')", job.item_ids[0]);
+    let late = format!(
+        "select execution.suppress_lead(tenancy.current_tenant_id(), '{}', 'unsubscribed', 'ann')",
+        job.item_ids[0]
+    );
     stage.ask::<bool>(stage.own, late).await?;
     let again = windows.begin(&stage.worker, "w").await?;
     assert_eq!(verdicts(&again), job.item_ids.iter().copied().zip(expected).collect());

@@ -30,8 +30,12 @@ pub async fn claim<'c>(
     worker: &str,
     limit: i32,
 ) -> Result<Vec<Job>, sqlx::Error> {
-    let mut client = client.acquire().await?;
-    let mut chosen = choose(&mut client, limit).await?;
+    claim_on(&mut *client.acquire().await?, worker, limit).await
+}
+
+/// The same over one connection.
+pub async fn claim_on(client: &mut PgConnection, worker: &str, limit: i32) -> Result<Vec<Job>, sqlx::Error> {
+    let mut chosen = choose(client, limit).await?;
     if chosen.iter().any(|(_, _, is_overdue)| *is_overdue) {
         for (tenant, _, _) in chosen.iter().filter(|(_, _, is_overdue)| *is_overdue) {
             sqlx::query("select execution.requeue_overdue_jobs($1, $2)")
@@ -40,12 +44,11 @@ pub async fn claim<'c>(
                 .execute(&mut *client)
                 .await?;
         }
-        chosen = choose(&mut client, limit).await?;
+        chosen = choose(client, limit).await?;
     }
     let mut claimed = Vec::new();
     for (tenant, jobs, _) in chosen.into_iter().filter(|(_, jobs, _)| *jobs > 0) {
-        let sql =
-            "select job_id, tenant_id, run_id, attempts, item_ids from execution.claim_queued_jobs($1, $2, $3)";
+        let sql = "select job_id, tenant_id, run_id, attempts, item_ids from execution.claim_queued_jobs($1, $2, $3)";
         let of_tenant: Vec<Job> =
             sqlx::query_as(sql).bind(tenant).bind(worker).bind(jobs).fetch_all(&mut *client).await?;
         claimed.extend(of_tenant);
@@ -106,20 +109,22 @@ impl Windows {
     pub async fn begin(&self, client: impl PgExecutor<'_>, worker: &str) -> Result<Vec<Begun>, sqlx::Error> {
         let recipients: Vec<Option<String>> = self.ids.iter().map(|id| Some(format!("to {id}"))).collect();
         let hashes: Vec<Option<Vec<u8>>> = self.ids.iter().map(|_| Some(vec![7; 32])).collect();
-        sqlx::query_as("select * from execution.begin_outbox_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)")
-            .bind(&self.tenants)
-            .bind(worker)
-            .bind(&self.jobs)
-            .bind(&self.attempts)
-            .bind(&self.first)
-            .bind(&self.counts)
-            .bind(&self.ids)
-            .bind(recipients)
-            .bind(hashes)
-            .bind(&self.verdicts)
-            .bind(&self.reasons)
-            .fetch_all(client)
-            .await
+        sqlx::query_as(
+            "select * from execution.begin_outbox_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        )
+        .bind(&self.tenants)
+        .bind(worker)
+        .bind(&self.jobs)
+        .bind(&self.attempts)
+        .bind(&self.first)
+        .bind(&self.counts)
+        .bind(&self.ids)
+        .bind(recipients)
+        .bind(hashes)
+        .bind(&self.verdicts)
+        .bind(&self.reasons)
+        .fetch_all(client)
+        .await
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::sync::Barrier;
 use uuid::Uuid;
 
-use super::{Stage, claim, complete, finalize, reserve_all};
+use super::{Stage, calls::claim_on, claim, complete, finalize, reserve_all};
 use crate::sql::{execute, number, refusal, texts};
 
 /// Each status, with what it needs beside it, and whether such a job can be claimed at all.
@@ -241,7 +241,7 @@ async fn thirty_two_claimers_at_once_take_each_job_once() -> anyhow::Result<()> 
                 let mut mine = Vec::new();
                 start.wait().await;
                 loop {
-                    let jobs = claim(&mut *client, &name, limit).await?;
+                    let jobs = claim_on(&mut client, &name, limit).await?;
                     if jobs.is_empty() {
                         return anyhow::Ok(mine);
                     }

@@ -148,12 +148,9 @@ async fn heartbeats_lock_jobs_in_the_order_of_reservations() -> anyhow::Result<(
     let (worker, tenant) = (stage.worker.clone(), stage.own.id);
     let backwards: Vec<Uuid> = ids.iter().rev().copied().collect();
     let heartbeat = tokio::spawn(async move {
-        let sql = "select id from execution.heartbeat_jobs(array_fill($1, '{16}'), 'w', $2, array_fill(1, '{16}'))";
-        sqlx::query_scalar::<_, Uuid>(sql)
-            .bind(tenant)
-            .bind(backwards)
-            .fetch_all(&worker)
-            .await
+        let sql =
+            "select id from execution.heartbeat_jobs(array_fill($1, '{16}'), 'w', $2, array_fill(1, '{16}'))";
+        sqlx::query_scalar::<_, Uuid>(sql).bind(tenant).bind(backwards).fetch_all(&worker).await
     });
     someone_waits(&stage.admin).await?;
     // It waits for the first, and holds none of the others meanwhile.

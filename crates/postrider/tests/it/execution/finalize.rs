@@ -76,7 +76,10 @@ async fn only_the_worker_that_reserved_an_item_settles_it() -> anyhow::Result<()
     }
     assert_eq!(stage.look(ROW, "channel_outbox", ids[0]).await?, "queued f f f f -");
     assert_eq!(stage.log_of(ids[0]).await?, [""; 0]);
-    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &[(Uuid::now_v7(), "sent"), (ids[0], "sent")]).await?, ids);
+    assert_eq!(
+        finalize(&stage.worker, stage.own.id, "w", &[(Uuid::now_v7(), "sent"), (ids[0], "sent")]).await?,
+        ids
+    );
     Ok(())
 }
 
@@ -88,7 +91,11 @@ async fn a_worker_that_lost_its_lock_still_settles_its_own_row_and_ends_the_doub
         let ids = reserve_all(&stage.worker, "slow", &job).await?;
         let heir = stage.take_over(&job, "heir").await?;
         assert_eq!(stage.look("in_doubt_since is not null", "channel_outbox", ids[0]).await?, "true");
-        assert_eq!(finalize(&stage.worker, stage.own.id, "heir", &[(ids[0], word)]).await?, NOTHING, "it never called");
+        assert_eq!(
+            finalize(&stage.worker, stage.own.id, "heir", &[(ids[0], word)]).await?,
+            NOTHING,
+            "it never called"
+        );
 
         assert_eq!(finalize(&stage.worker, stage.own.id, "slow", &[(ids[0], word)]).await?, [ids[0]]);
 
@@ -129,7 +136,10 @@ async fn a_second_settlement_changes_nothing_and_a_contradiction_is_written_down
     finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], "failed")]).await?;
     let before = stage.look(ROW, "channel_outbox", ids[0]).await?;
 
-    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], "failed")]).await?, NOTHING);
+    assert_eq!(
+        finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], "failed")]).await?,
+        NOTHING
+    );
     assert_eq!(stage.log_of(ids[0]).await?, [""; 0], "the same answer again says nothing new");
 
     let again = [(ids[0], "failed"), (ids[1], "sent"), (ids[2], "sent")];

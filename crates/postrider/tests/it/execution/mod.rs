@@ -136,7 +136,9 @@ impl Stage {
 
     /// Deploys a campaign, with jobs of this size.
     pub async fn deploy(&self, tenant: Tenant, campaign: Uuid, job_size: usize) -> Result<Uuid, sqlx::Error> {
-        let sql = format!("select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', null, 'a test', null, {job_size})");
+        let sql = format!(
+            "select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', null, 'a test', null, {job_size})"
+        );
         self.ask(tenant, sql).await
     }
 

@@ -8,8 +8,9 @@ use crate::sql::{execute, number, refusal, texts};
 
 /// Asks for a resolution.
 async fn resolve(stage: &Stage, tenant: Tenant, id: Uuid, word: &str) -> Result<String, sqlx::Error> {
-    let sql =
-        format!("select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{id}', '{word}', 'theirs', 'seen in their log', 'ann')");
+    let sql = format!(
+        "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{id}', '{word}', 'theirs', 'seen in their log', 'ann')"
+    );
     stage.ask(tenant, sql).await
 }
 
@@ -122,7 +123,10 @@ async fn an_item_is_not_in_doubt_while_its_worker_is_heard_of() -> anyhow::Resul
             stage.own.id
         );
         execute(&mut *transaction, context).await?;
-        let sql = format!("select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', '{word}', null, 'how', 'ann')", ids[0]);
+        let sql = format!(
+            "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', '{word}', null, 'how', 'ann')",
+            ids[0]
+        );
         match (texts(&mut *transaction, sql).await, answer) {
             (Ok(said), Ok(expected)) => assert_eq!(said, [expected], "{silence}, {age}"),
             (said, Err(expected)) => assert!(refusal(said)?.message.contains(expected), "{silence}, {age}"),
@@ -150,11 +154,17 @@ async fn a_resolution_says_as_what_how_it_is_known_and_by_whom() -> anyhow::Resu
         "'sent', null, 'how', null",
         "'failed', null, 'how', ' '",
     ] {
-        let sql = format!("select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', {arguments})", ids[0]);
+        let sql = format!(
+            "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', {arguments})",
+            ids[0]
+        );
         assert_eq!(refusal(stage.ask::<String>(stage.own, sql).await)?.code, "22023", "{arguments}");
     }
     assert_eq!(stage.look("status", "channel_outbox", ids[0]).await?, "queued");
-    let none = format!("select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', 'sent', null, 'how', 'ann')", ids[0]);
+    let none = format!(
+        "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', 'sent', null, 'how', 'ann')",
+        ids[0]
+    );
     assert_eq!(refusal(texts(&stage.app, none).await)?.code, "42501", "no tenant");
     Ok(())
 }

@@ -236,7 +236,9 @@ async fn call_back(
     key: &str,
     proves: bool,
 ) -> Result<String, sqlx::Error> {
-    let sql = format!("select execution.record_callback(tenancy.current_tenant_id(), '{account}', '{key}', 'CA1', 'ringing', {proves})");
+    let sql = format!(
+        "select execution.record_callback(tenancy.current_tenant_id(), '{account}', '{key}', 'CA1', 'ringing', {proves})"
+    );
     stage.ask(tenant, sql).await
 }
 

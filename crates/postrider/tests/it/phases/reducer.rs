@@ -136,8 +136,15 @@ impl Server<'_> {
             phases::control(self.app, self.tenant, control).await?;
         } else {
             let mut transaction = pool::begin_as(self.app, self.tenant).await?;
-            phases::report_progress(&mut transaction, self.tenant, self.campaign, phase, choice as f64 * 6.5, "a test")
-                .await?;
+            phases::report_progress(
+                &mut transaction,
+                self.tenant,
+                self.campaign,
+                phase,
+                choice as f64 * 6.5,
+                "a test",
+            )
+            .await?;
             pool::commit(transaction).await?;
         }
         Ok(())

@@ -108,13 +108,15 @@ async fn campaign(app: &PgPool, tenant: &Tenant, name: &str) -> anyhow::Result<U
     let id = Uuid::now_v7();
     let phases = json!([{ "id": Uuid::now_v7(), "phase": "only", "kind": "external" }]);
     let mut transaction = acting_for(app, tenant).await?;
-    sqlx::query("select execution.create_campaign(tenancy.current_tenant_id(), $1, $2, $3, false, $4, 'a test')")
-        .bind(id)
-        .bind(tenant.workspace_id.0)
-        .bind(name)
-        .bind(phases)
-        .execute(&mut *transaction)
-        .await?;
+    sqlx::query(
+        "select execution.create_campaign(tenancy.current_tenant_id(), $1, $2, $3, false, $4, 'a test')",
+    )
+    .bind(id)
+    .bind(tenant.workspace_id.0)
+    .bind(name)
+    .bind(phases)
+    .execute(&mut *transaction)
+    .await?;
     transaction.commit().await?;
     Ok(id)
 }

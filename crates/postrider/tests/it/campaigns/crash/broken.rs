@@ -152,8 +152,11 @@ async fn work(
         tokio::time::sleep(Duration::from_millis(50)).await; // between two looks
         return Ok(());
     };
-    let held =
-        Held { tenant: job.try_get("tenant_id")?, id: job.try_get("job_id")?, attempt: job.try_get("attempts")? };
+    let held = Held {
+        tenant: job.try_get("tenant_id")?,
+        id: job.try_get("job_id")?,
+        attempt: job.try_get("attempts")?,
+    };
     let items: Vec<Uuid> = job.try_get("item_ids")?;
     let channel: String = job.try_get("channel")?;
     for (stretch, items) in items.chunks(CARELESS).enumerate() {

@@ -23,7 +23,14 @@ async fn release(stage: &Stage, worker: &str, job: &Job) -> anyhow::Result<()> {
 }
 
 async fn await_reservations(stage: &Stage, campaign: uuid::Uuid) -> Result<i64, sqlx::Error> {
-    stage.ask(stage.own, format!("select execution.await_reservations(tenancy.current_tenant_id(), '{campaign}', 'first')")).await
+    stage
+        .ask(
+            stage.own,
+            format!(
+                "select execution.await_reservations(tenancy.current_tenant_id(), '{campaign}', 'first')"
+            ),
+        )
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,7 +68,8 @@ async fn a_paused_phase_reserves_nothing_and_goes_on_where_it_was() -> anyhow::R
         let windows = Windows::of(&job, 1, 2);
         for item in windows.begin(&stage.worker, "w").await?.iter().filter(|item| item.verdict == "reserved")
         {
-            finalize(&stage.worker, stage.own.id, "w", &[(item.outbox_id.unwrap_or_default(), "sent")]).await?;
+            finalize(&stage.worker, stage.own.id, "w", &[(item.outbox_id.unwrap_or_default(), "sent")])
+                .await?;
         }
         assert_eq!(complete(&stage.worker, "w", &job).await?, "completed");
     }
