@@ -116,7 +116,7 @@ pub(crate) async fn receive(
         status: &echo.status,
         proves_action: echo.proves_action,
     };
-    let recorded = callbacks::record(&mut transaction, &new).await?;
+    let recorded = callbacks::record(&mut transaction, place.tenant, &new).await?;
     pool::commit(transaction).await?;
     match recorded {
         Recorded::Unknown => return Err(UNKNOWN),

@@ -54,9 +54,10 @@ pub struct Filter {
     pub channel: Option<Channel>,
 }
 
-/// Makes the next version in the tenant of the transaction, or answers with the newest one when it says the same already.
+/// Makes the next version of an asset of the tenant, or answers with the newest one when it says the same already.
 pub async fn create(
     connection: &mut PgConnection,
+    tenant: TenantId,
     workspace: WorkspaceId,
     name: &str,
     channel: Channel,
@@ -67,8 +68,9 @@ pub async fn create(
         r#"
         select id as "id!",
                version as "version!"
-          from execution.create_asset($1, $2, $3, $4, $5, $6)
+          from execution.create_asset($1, $2, $3, $4, $5, $6, $7)
         "#,
+        tenant.0,
         AssetId::new().0,
         workspace.0,
         name,

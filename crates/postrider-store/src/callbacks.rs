@@ -1,7 +1,7 @@
 //! What providers tell about their calls without being asked.
 
 use postrider_model::{
-    ids::ProviderAccountId,
+    ids::{ProviderAccountId, TenantId},
     seal::{MasterKey, Place},
 };
 use secrecy::SecretString;
@@ -73,13 +73,15 @@ pub struct NewCallback<'a> {
     pub proves_action: bool,
 }
 
-/// Writes a callback down, in the tenant of the transaction.
+/// Writes down a callback about an item of the tenant.
 pub async fn record(
     connection: &mut PgConnection,
+    tenant: TenantId,
     callback: &NewCallback<'_>,
 ) -> Result<Recorded, StoreError> {
     let word = sqlx::query_scalar!(
-        r#"select execution.record_callback($1, $2, $3, $4, $5) as "word!""#,
+        r#"select execution.record_callback($1, $2, $3, $4, $5, $6) as "word!""#,
+        tenant.0,
         callback.account.0,
         callback.key,
         callback.message_id,

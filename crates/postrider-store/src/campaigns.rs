@@ -1,8 +1,7 @@
 //! Campaigns: create, deploy, find, list, and how they stand. What works on them is in [`crate::jobs`] and
 //! [`crate::outbox`].
 //!
-//! Functions that change something act in the tenant of the transaction. Functions that read name the tenant as well,
-//! because an operator's login sees every tenant's rows.
+//! Every function names the tenant. For a login that serves requests, the transaction must act for the same one.
 
 mod draft;
 mod standing;
@@ -31,9 +30,10 @@ pub const JOB_SIZE: i32 = 500;
 /// Most items per job.
 pub const JOB_SIZE_MAX: i32 = 10_000;
 
-/// Makes a campaign in the tenant of the transaction; all of it or nothing.
+/// Makes a campaign of the tenant; all of it or nothing.
 pub async fn create(
     connection: &mut PgConnection,
+    tenant: TenantId,
     workspace: WorkspaceId,
     campaign: &NewCampaign,
     actor: &str,
@@ -50,7 +50,8 @@ pub async fn create(
     let phases: Vec<Row<'_>> =
         campaign.phases.iter().map(|phase| Row { id: PhaseId::new(), phase }).collect();
     sqlx::query!(
-        "select execution.create_campaign($1, $2, $3, $4, $5, $6)",
+        "select execution.create_campaign($1, $2, $3, $4, $5, $6, $7)",
+        tenant.0,
         id.0,
         workspace.0,
         campaign.name,
@@ -81,6 +82,7 @@ pub struct Deployed {
 /// Deploys a phase, or without a name the one that is next. Wake the workers with [`crate::jobs::hint`] after the commit.
 pub async fn deploy(
     connection: &mut PgConnection,
+    tenant: TenantId,
     campaign: CampaignId,
     phase: Option<&str>,
     job_size: i32,
@@ -88,7 +90,8 @@ pub async fn deploy(
 ) -> Result<Deployed, StoreError> {
     let made = RunId::new();
     let run_id = sqlx::query_scalar!(
-        r#"select execution.deploy_campaign($1, $2, $3, $4, $5) as "id!""#,
+        r#"select execution.deploy_campaign($1, $2, $3, $4, $5, $6) as "id!""#,
+        tenant.0,
         campaign.0,
         phase,
         actor,

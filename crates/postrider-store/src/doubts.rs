@@ -151,10 +151,11 @@ impl<'a> Resolution<'a> {
     }
 }
 
-/// Settles an item of the tenant of the transaction, and says what it has become. Its job may be able to end now: wake
+/// Settles an item of the tenant, and says what it has become. Its job may be able to end now: wake
 /// the workers with [`crate::jobs::hint`] after the commit.
 pub async fn resolve(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: OutboxId,
     resolution: Resolution<'_>,
     note: &str,
@@ -162,7 +163,8 @@ pub async fn resolve(
 ) -> Result<ItemStatus, StoreError> {
     let (resolved_as, message_id) = resolution.words();
     let status = sqlx::query_scalar!(
-        r#"select execution.resolve_in_doubt($1, $2, $3, $4, $5) as "status!""#,
+        r#"select execution.resolve_in_doubt($1, $2, $3, $4, $5, $6) as "status!""#,
+        tenant.0,
         id.0,
         resolved_as,
         message_id,

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::{
     Pool, StoreError, accounts, crash_point,
     limits::Known,
-    outbox::{self, JobHold},
+    outbox::{self, JobHold, JobRef},
     pool,
     unnamed::unnamed,
     wakeups,
@@ -51,16 +51,93 @@ pub struct ClaimedJob {
     pub correlation_id: Uuid,
 }
 
-/// Takes up to `limit` jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. The
-/// commit was seen.
+/// A tenant of which jobs are to be claimed, and how many.
+struct Due {
+    tenant: TenantId,
+    jobs: i32,
+    is_overdue: bool,
+}
+
+/// Claims up to `limit` jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. Every
+/// commit was seen. A tenant whose claim fails does not take the jobs of the others from the worker: the error is logged.
 pub async fn claim(
     pool: &Pool,
     worker: &str,
     limit: usize,
     except: &[TenantId],
-    except_runs: &[RunId],
+    except_runs: &[(TenantId, RunId)],
 ) -> Result<Vec<ClaimedJob>, StoreError> {
     crash_point!("claim.before");
+    let mut chosen = choose(pool, limit, except, except_runs).await?;
+    if chosen.iter().any(|due| due.is_overdue) {
+        for due in chosen.iter().filter(|due| due.is_overdue) {
+            requeue_overdue(pool, worker, due.tenant).await?;
+        }
+        chosen = choose(pool, limit, except, except_runs).await?;
+    }
+    let mut claimed = Vec::new();
+    for due in chosen.into_iter().filter(|due| due.jobs > 0) {
+        let runs: Vec<Uuid> =
+            except_runs.iter().filter(|(tenant, _)| *tenant == due.tenant).map(|(_, run)| run.0).collect();
+        match claim_of_tenant(pool, worker, due.tenant, due.jobs, &runs).await {
+            Ok(jobs) => claimed.extend(jobs),
+            Err(error) if claimed.is_empty() => return Err(error),
+            Err(error) => {
+                tracing::error!(error = ?error, tenant.id = %due.tenant, "the jobs of a tenant were not claimed: {error}");
+                break;
+            }
+        }
+    }
+    Ok(claimed)
+}
+
+/// Chooses tenants with due jobs, the one that was served longest ago first, without locking anything.
+async fn choose(
+    pool: &Pool,
+    limit: usize,
+    except: &[TenantId],
+    except_runs: &[(TenantId, RunId)],
+) -> Result<Vec<Due>, StoreError> {
+    let (run_tenants, runs): (Vec<Uuid>, Vec<Uuid>) =
+        except_runs.iter().map(|(tenant, run)| (tenant.0, run.0)).unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select tenant_id as "tenant_id!",
+               jobs as "jobs!",
+               is_overdue as "is_overdue!"
+          from execution.tenants_with_due_jobs($1, $2, $3, $4)
+        "#,
+        i32::try_from(limit).unwrap_or(i32::MAX),
+        &except.iter().map(|tenant| tenant.0).collect::<Vec<_>>(),
+        &run_tenants,
+        &runs,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing jobs"))?;
+    pool::commit(transaction).await?;
+    let due = |(tenant, jobs, is_overdue)| Due { tenant: TenantId(tenant), jobs, is_overdue };
+    Ok(rows.into_iter().map(|row| due((row.tenant_id, row.jobs, row.is_overdue))).collect())
+}
+
+/// Takes over a tenant's expired locks and queues its retries that are due.
+async fn requeue_overdue(pool: &Pool, worker: &str, tenant: TenantId) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    sqlx::query!("select execution.requeue_overdue_jobs($1, $2)", tenant.0, worker)
+        .fetch_one(unnamed(&mut transaction))
+        .await
+        .map_err(StoreError::on("requeuing overdue jobs"))?;
+    pool::commit(transaction).await
+}
+
+async fn claim_of_tenant(
+    pool: &Pool,
+    worker: &str,
+    tenant: TenantId,
+    limit: i32,
+    except_runs: &[Uuid],
+) -> Result<Vec<ClaimedJob>, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
@@ -79,10 +156,10 @@ pub async fn claim(
                correlation_id as "correlation_id!"
           from execution.claim_queued_jobs($1, $2, $3, $4)
         "#,
+        tenant.0,
         worker,
-        i32::try_from(limit).unwrap_or(i32::MAX),
-        &except.iter().map(|tenant| tenant.0).collect::<Vec<_>>(),
-        &except_runs.iter().map(|run| run.0).collect::<Vec<_>>(),
+        limit,
+        except_runs,
     )
     .fetch_all(unnamed(&mut transaction))
     .await
@@ -120,12 +197,14 @@ pub async fn claim(
         .collect())
 }
 
-/// Keeps locks fresh, and says which of them are still held.
-pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Vec<JobId>, StoreError> {
+/// Renews locks, and returns those that are still held.
+pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Vec<JobRef>, StoreError> {
+    let tenants: Vec<Uuid> = jobs.iter().map(|job| job.tenant_id.0).collect();
     let (ids, attempts): (Vec<Uuid>, Vec<i32>) = jobs.iter().map(|job| (job.job_id.0, job.attempt)).unzip();
     let mut transaction = pool::begin(pool).await?;
-    let held = sqlx::query_scalar!(
-        r#"select execution.heartbeat_jobs($1, $2, $3) as "id!""#,
+    let held = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", id as "id!" from execution.heartbeat_jobs($1, $2, $3, $4)"#,
+        &tenants,
         worker,
         &ids,
         &attempts,
@@ -134,7 +213,7 @@ pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Ve
     .await
     .map_err(StoreError::on("keeping the jobs' locks fresh"))?;
     pool::commit(transaction).await?;
-    Ok(held.into_iter().map(JobId).collect())
+    Ok(held.into_iter().map(|row| JobRef { tenant: TenantId(row.tenant_id), id: JobId(row.id) }).collect())
 }
 
 /// Ends a job whose items have all been tried, and says what it has become.
@@ -147,7 +226,8 @@ pub async fn complete(
     crash_point!("complete.before");
     let mut transaction = pool::begin(pool).await?;
     let status = sqlx::query_scalar!(
-        r#"select execution.complete_job($1, $2, $3, $4) as "status!""#,
+        r#"select execution.complete_job($1, $2, $3, $4, $5) as "status!""#,
+        job.tenant_id.0,
         job.job_id.0,
         worker,
         job.attempt,
@@ -172,7 +252,8 @@ pub async fn fail(
 ) -> Result<JobStatus, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let status = sqlx::query_scalar!(
-        r#"select execution.fail_job($1, $2, $3, $4, $5) as "status!""#,
+        r#"select execution.fail_job($1, $2, $3, $4, $5, $6) as "status!""#,
+        job.tenant_id.0,
         job.job_id.0,
         worker,
         job.attempt,
@@ -195,7 +276,8 @@ pub async fn release(
 ) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!(
-        "select execution.release_job($1, $2, $3, $4)",
+        "select execution.release_job($1, $2, $3, $4, $5)",
+        job.tenant_id.0,
         job.job_id.0,
         worker,
         job.attempt,
@@ -339,7 +421,8 @@ async fn read_content(
     hold: JobHold,
 ) -> Result<Option<serde_json::Value>, StoreError> {
     sqlx::query_scalar!(
-        r#"select content as "content!" from execution.read_job($1, $2, $3)"#,
+        r#"select content as "content!" from execution.read_job($1, $2, $3, $4)"#,
+        hold.tenant_id.0,
         worker,
         hold.job_id.0,
         hold.attempt,
@@ -366,8 +449,9 @@ async fn read_accounts(
                limits as "limits!",
                wait_seconds,
                circuit_seconds
-          from execution.read_accounts($1, $2, $3)
+          from execution.read_accounts($1, $2, $3, $4)
         "#,
+        hold.tenant_id.0,
         worker,
         hold.job_id.0,
         hold.attempt,
@@ -410,8 +494,9 @@ async fn audience(
                attributes as "attributes: Vec<Json<Box<RawValue>>>",
                suppression_reasons as "suppression_reasons: Texts",
                begun
-          from execution.read_audience($1, $2, $3, $4)
+          from execution.read_audience($1, $2, $3, $4, $5)
         "#,
+        hold.tenant_id.0,
         worker,
         hold.job_id.0,
         hold.attempt,

@@ -140,8 +140,9 @@ async fn copy_and_merge(
         r#"
         select list_id, added as "added!", updated as "updated!", repeated as "repeated!", matched as "matched!",
                ambiguous as "ambiguous!"
-          from execution.import_leads($1, $2, $3, $4)
+          from execution.import_leads($1, $2, $3, $4, $5)
         "#,
+        to.tenant.0,
         intake,
         to.workspace.0,
         to.list,
@@ -224,18 +225,25 @@ fn push_value(piece: &mut String, value: Option<&String>) {
     }
 }
 
-/// Nothing more is sent to this lead of the tenant of the transaction. Doing it twice is the same as once: the first reason stays.
+/// Nothing more is sent to this lead of the tenant. Doing it twice is the same as once: the first reason stays.
 /// False when there is no such lead.
 pub async fn suppress(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: LeadId,
     reason: &str,
     actor: &str,
 ) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select execution.suppress_lead($1, $2, $3) as "exists!""#, id.0, reason, actor)
-        .fetch_one(unnamed(connection))
-        .await
-        .map_err(StoreError::on("suppressing the lead"))
+    sqlx::query_scalar!(
+        r#"select execution.suppress_lead($1, $2, $3, $4) as "exists!""#,
+        tenant.0,
+        id.0,
+        reason,
+        actor,
+    )
+    .fetch_one(unnamed(connection))
+    .await
+    .map_err(StoreError::on("suppressing the lead"))
 }
 
 /// Tells what is wrong with a row from everything else.

@@ -63,8 +63,9 @@ pub async fn take_turns(pool: &Pool, worker: &str, ask: Ask) -> Result<Turns, St
         select granted as "granted!",
                wait_seconds as "wait_seconds!",
                why
-          from execution.take_turns($1, $2, $3, $4, $5, $6, $7)
+          from execution.take_turns($1, $2, $3, $4, $5, $6, $7, $8)
         "#,
+        hold.tenant_id.0,
         worker,
         hold.job_id.0,
         hold.attempt,
@@ -94,7 +95,8 @@ pub async fn hold_account(
 ) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!(
-        "select execution.hold_account($1, $2, $3, $4, $5, $6)",
+        "select execution.hold_account($1, $2, $3, $4, $5, $6, $7)",
+        at.hold.tenant_id.0,
         worker,
         at.hold.job_id.0,
         at.hold.attempt,
@@ -117,7 +119,8 @@ pub async fn open_circuit(
 ) -> Result<Duration, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let open_for = sqlx::query_scalar!(
-        r#"select execution.open_circuit($1, $2, $3, $4, $5) as "seconds!""#,
+        r#"select execution.open_circuit($1, $2, $3, $4, $5, $6) as "seconds!""#,
+        at.hold.tenant_id.0,
         worker,
         at.hold.job_id.0,
         at.hold.attempt,
@@ -135,7 +138,8 @@ pub async fn open_circuit(
 pub async fn close_circuit(pool: &Pool, worker: &str, at: JobAccount) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!(
-        "select execution.close_circuit($1, $2, $3, $4)",
+        "select execution.close_circuit($1, $2, $3, $4, $5)",
+        at.hold.tenant_id.0,
         worker,
         at.hold.job_id.0,
         at.hold.attempt,
@@ -167,16 +171,19 @@ pub async fn known(
     pool: &Pool,
     worker: &str,
     jobs: &[JobHold],
-) -> Result<HashMap<ProviderAccountId, Known>, StoreError> {
-    let ids: Vec<Uuid> = jobs.iter().map(|job| job.job_id.0).collect();
+) -> Result<HashMap<(TenantId, ProviderAccountId), Known>, StoreError> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) =
+        jobs.iter().map(|job| (job.tenant_id.0, job.job_id.0)).unzip();
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
-        select account_id as "account_id!",
+        select tenant_id as "tenant_id!",
+               account_id as "account_id!",
                wait_seconds,
                circuit_seconds
-          from execution.read_account_states($1, $2)
+          from execution.read_account_states($1, $2, $3)
         "#,
+        &tenants,
         worker,
         &ids,
     )
@@ -186,7 +193,10 @@ pub async fn known(
     pool::commit(transaction).await?;
     Ok(rows
         .into_iter()
-        .map(|row| (ProviderAccountId(row.account_id), Known::of(row.wait_seconds, row.circuit_seconds)))
+        .map(|row| {
+            let account = (TenantId(row.tenant_id), ProviderAccountId(row.account_id));
+            (account, Known::of(row.wait_seconds, row.circuit_seconds))
+        })
         .collect())
 }
 
@@ -225,7 +235,8 @@ pub async fn put_off(
 ) -> Result<i32, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let jobs = sqlx::query_scalar!(
-        r#"select execution.put_off_job($1, $2, $3, $4, $5, $6, $7, $8) as "jobs!""#,
+        r#"select execution.put_off_job($1, $2, $3, $4, $5, $6, $7, $8, $9) as "jobs!""#,
+        job.tenant_id.0,
         job.job_id.0,
         worker,
         job.attempt,

@@ -35,6 +35,36 @@ pub struct JobHold {
     pub channel: Channel,
 }
 
+impl JobHold {
+    /// The job without the attempt.
+    #[must_use]
+    pub const fn job(self) -> JobRef {
+        JobRef { tenant: self.tenant_id, id: self.job_id }
+    }
+}
+
+/// A job and its tenant. Ids of jobs are unique within a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobRef {
+    /// The tenant of the job.
+    pub tenant: TenantId,
+    /// The id of the job.
+    pub id: JobId,
+}
+
+/// An item and its tenant. Ids of items are unique within a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct ItemRef {
+    tenant: TenantId,
+    id: OutboxId,
+}
+
+impl ItemRef {
+    fn of(reservation: &Reservation) -> Self {
+        Self { tenant: reservation.tenant_id(), id: reservation.outbox_id() }
+    }
+}
+
 /// A stretch of a job's items to reserve.
 #[derive(Debug)]
 pub struct Window {
@@ -237,9 +267,9 @@ async fn settle_and_reserve(
         finalize(&mut transaction, worker, settlements).await?;
         crash_point!("finalize.after_statement");
     }
-    // In the order of jobs, so that two writers never wait for each other in a circle.
+    // In the order of tenants and jobs, so that two writers never wait for each other in a circle.
     let mut order: Vec<usize> = (0..windows.len()).collect();
-    order.sort_unstable_by_key(|n| windows[*n].job.job_id);
+    order.sort_unstable_by_key(|n| windows[*n].job.job());
     let in_order: Vec<&Window> = order.iter().map(|n| windows[*n]).collect();
     let mut begun = None;
     if !windows.is_empty() {
@@ -279,29 +309,25 @@ pub async fn move_over(
     reservations: Vec<Reservation>,
 ) -> Result<MovedOver, MoveFailed> {
     let asked = Asked::now();
-    let ids = reservations
-        .iter()
-        .filter(|reservation| !reservation.has_moved())
-        .map(|reservation| reservation.outbox_id().0)
-        .collect();
-    let ids = match commit_move(pool, worker, ids).await {
-        Ok(ids) => ids,
+    let items = reservations.iter().filter(|reservation| !reservation.has_moved()).map(ItemRef::of).collect();
+    let items = match commit_move(pool, worker, items).await {
+        Ok(items) => items,
         Err(error) => return Err(MoveFailed { reservations, error }),
     };
     let (moved, kept): (Vec<_>, Vec<_>) =
-        reservations.into_iter().partition(|reservation| ids.contains(&reservation.outbox_id().0));
+        reservations.into_iter().partition(|reservation| items.contains(&ItemRef::of(reservation)));
     Ok(MovedOver { moved: moved.into_iter().map(|reservation| reservation.moved(asked)).collect(), kept })
 }
 
 /// The same for one. What did not move comes back as the error's value, and must not be called.
 pub async fn move_one_over(pool: &Pool, worker: &str, reservation: Reservation) -> Result<Reservation, Kept> {
     let asked = Asked::now();
-    let id = reservation.outbox_id().0;
+    let item = ItemRef::of(&reservation);
     if reservation.has_moved() {
         return Err(Kept { reservation, error: None });
     }
-    match commit_move(pool, worker, vec![id]).await {
-        Ok(ids) if ids.contains(&id) => Ok(reservation.moved(asked)),
+    match commit_move(pool, worker, vec![item]).await {
+        Ok(items) if items.contains(&item) => Ok(reservation.moved(asked)),
         Ok(_) => Err(Kept { reservation, error: None }),
         Err(error) => Err(Kept { reservation, error: Some(error) }),
     }
@@ -325,16 +351,23 @@ pub struct MoveFailed {
     pub error: StoreError,
 }
 
-async fn commit_move(pool: &Pool, worker: &str, mut ids: Vec<Uuid>) -> Result<Vec<Uuid>, StoreError> {
-    // In the order of ids, so that two writers never wait for each other in a circle.
-    ids.sort_unstable();
+async fn commit_move(pool: &Pool, worker: &str, mut items: Vec<ItemRef>) -> Result<Vec<ItemRef>, StoreError> {
+    // In the order of tenants and ids, so that two writers never wait for each other in a circle.
+    items.sort_unstable();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = items.iter().map(|item| (item.tenant.0, item.id.0)).unzip();
     let mut transaction = pool::begin(pool).await?;
-    let moved = sqlx::query_scalar!(r#"select execution.move_outbox_items($1, $2) as "id!""#, worker, &ids,)
-        .fetch_all(unnamed(&mut transaction))
-        .await
-        .map_err(StoreError::on("moving items to the other account"))?;
+    let moved = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", id as "id!" from execution.move_outbox_items($1, $2, $3)"#,
+        &tenants,
+        worker,
+        &ids,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("moving items to the other account"))?;
     pool::commit(transaction).await?;
-    Ok(moved)
+    let item = |tenant, id| ItemRef { tenant: TenantId(tenant), id: OutboxId(id) };
+    Ok(moved.into_iter().map(|row| item(row.tenant_id, row.id)).collect())
 }
 
 /// Commits. A test can have the process die between the COMMIT and its acknowledgement.
@@ -356,9 +389,10 @@ async fn finalize(
     worker: &str,
     settlements: &[&Settlement],
 ) -> Result<(), StoreError> {
-    // In the order of ids, so that two writers never wait for each other in a circle.
+    // In the order of tenants and ids, so that two writers never wait for each other in a circle.
     let mut settlements = settlements.to_vec();
-    settlements.sort_unstable_by_key(|settlement| settlement.outbox_id);
+    settlements.sort_unstable_by_key(|settlement| (settlement.tenant_id, settlement.outbox_id));
+    let tenants: Vec<Uuid> = settlements.iter().map(|settlement| settlement.tenant_id.0).collect();
     let ids: Vec<Uuid> = settlements.iter().map(|settlement| settlement.outbox_id.0).collect();
     let statuses: Vec<&str> = settlements
         .iter()
@@ -383,7 +417,8 @@ async fn finalize(
         })
         .collect();
     sqlx::query_scalar!(
-        "select count(*) from execution.finalize_outbox_items($1, $2, $3, $4, $5)",
+        "select count(*) from execution.finalize_outbox_items($1, $2, $3, $4, $5, $6)",
+        &tenants,
         worker,
         &ids,
         &statuses as _,
@@ -415,6 +450,7 @@ async fn begin(
     windows: &[&Window],
 ) -> Result<Begun, StoreError> {
     let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let tenants: Vec<Uuid> = windows.iter().map(|window| window.job.tenant_id.0).collect();
     let jobs: Vec<Uuid> = windows.iter().map(|window| window.job.job_id.0).collect();
     let attempts: Vec<i32> = windows.iter().map(|window| window.job.attempt).collect();
     let firsts: Vec<i32> = windows.iter().map(|window| number(window.first + 1)).collect();
@@ -443,8 +479,9 @@ async fn begin(
                item_ids as "item_ids!: Vec<Option<Uuid>>",
                idempotency_keys as "keys!: Vec<Option<String>>",
                verdicts as "verdicts!: Vec<Option<String>>"
-          from execution.begin_windows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+          from execution.begin_windows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
         "#,
+        &tenants,
         worker,
         &jobs,
         &attempts,

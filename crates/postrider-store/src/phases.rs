@@ -74,7 +74,7 @@ pub struct Standing {
 /// Wake the workers with [`crate::jobs::hint`] when something was changed.
 pub async fn control(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Result<Controlled, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
-    let mut controlled = apply(&mut transaction, control).await?;
+    let mut controlled = apply(&mut transaction, tenant, control).await?;
     pool::commit(transaction).await?;
     if let Controlled::Changed(standing) | Controlled::Unchanged(standing) = &mut controlled
         && control.trigger == PhaseTrigger::Pause
@@ -84,8 +84,12 @@ pub async fn control(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Res
     Ok(controlled)
 }
 
-/// Controls a phase in the tenant of the transaction. A pause is exact once [`await_reservations`] has answered after the commit.
-pub async fn apply(connection: &mut PgConnection, control: Control<'_>) -> Result<Controlled, StoreError> {
+/// Controls a phase of the tenant. A pause is exact once [`await_reservations`] has answered after the commit.
+pub async fn apply(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    control: Control<'_>,
+) -> Result<Controlled, StoreError> {
     let row = sqlx::query!(
         r#"
         select outcome as "outcome!",
@@ -96,8 +100,9 @@ pub async fn apply(connection: &mut PgConnection, control: Control<'_>) -> Resul
                run_id,
                items,
                second_messages
-          from execution.control_phase($1, $2, $3, $4, $5, $6, $7)
+          from execution.control_phase($1, $2, $3, $4, $5, $6, $7, $8)
         "#,
+        tenant.0,
         control.campaign.0,
         control.phase,
         control.trigger.as_str(),
@@ -155,7 +160,8 @@ pub async fn await_reservations(
 ) -> Result<i64, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
     let in_flight = sqlx::query_scalar!(
-        r#"select execution.await_reservations($1, $2) as "in_flight!""#,
+        r#"select execution.await_reservations($1, $2, $3) as "in_flight!""#,
+        tenant.0,
         campaign.0,
         phase,
     )
@@ -173,9 +179,10 @@ pub async fn await_reservations(
     Ok(in_flight)
 }
 
-/// Records how far another service is with a phase that it does, in the tenant of the transaction. It never touches the phase's state.
+/// Records how far another service is with a phase of the tenant that it does. It never touches the phase's state.
 pub async fn report_progress(
     connection: &mut PgConnection,
+    tenant: TenantId,
     campaign: CampaignId,
     phase: &str,
     percentage: f64,
@@ -188,8 +195,9 @@ pub async fn report_progress(
                kind as "kind!",
                reason,
                sequence as "sequence!"
-          from execution.report_progress($1, $2, $3::double precision::numeric, $4)
+          from execution.report_progress($1, $2, $3, $4::double precision::numeric, $5)
         "#,
+        tenant.0,
         campaign.0,
         phase,
         percentage,
@@ -213,21 +221,42 @@ pub async fn report_progress(
     Ok(controlled(&row.outcome, row.reason, standing))
 }
 
-/// Says how far the runs are that a worker works on.
+/// Writes progress events for the runs that a worker works on, and for reports that wait for their event: chooses tenants, and then
+/// writes in one transaction per tenant.
 pub async fn note_progress(pool: &Pool, worker: &str) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
-    sqlx::query!("select execution.note_progress($1)", worker)
-        .fetch_one(unnamed(&mut transaction))
-        .await
-        .map_err(StoreError::on("noting the progress"))?;
-    pool::commit(transaction).await
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from execution.tenants_with_due_progress($1)"#,
+        worker,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing campaigns whose progress is due"))?;
+    pool::commit(transaction).await?;
+    for tenant in tenants {
+        let mut transaction = pool::begin(pool).await?;
+        sqlx::query!("select execution.note_progress($1, $2)", tenant, worker)
+            .fetch_one(unnamed(&mut transaction))
+            .await
+            .map_err(StoreError::on("noting the progress"))?;
+        pool::commit(transaction).await?;
+    }
+    Ok(())
 }
 
-/// Does what one phase is due for: ends it, or starts its successor where a campaign goes on by itself. False when there was nothing
+/// Ends one phase that is due to end, or starts the next phase of a campaign that advances by itself. False when there was nothing
 /// to do.
 pub async fn tend(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
     let mut transaction = pool::begin(pool).await?;
-    let found = sqlx::query_scalar!(r#"select execution.tend_phase($1) as "found!""#, actor)
+    let tenant =
+        sqlx::query_scalar!(r#"select tenant_id as "tenant_id!" from execution.tenants_with_due_phases(1)"#)
+            .fetch_optional(unnamed(&mut transaction))
+            .await
+            .map_err(StoreError::on("choosing a phase"))?;
+    pool::commit(transaction).await?;
+    let Some(tenant) = tenant else { return Ok(false) };
+    let mut transaction = pool::begin(pool).await?;
+    let found = sqlx::query_scalar!(r#"select execution.tend_phase($1, $2) as "found!""#, tenant, actor)
         .fetch_one(unnamed(&mut transaction))
         .await
         .map_err(StoreError::on("ending or starting a phase"))?;

@@ -105,7 +105,8 @@ impl Reservation {
 
     /// Ends the item with what the provider answered. [`Outcome::Unknown`] leaves the row `queued`, in doubt.
     pub fn settle(self, outcome: Outcome) -> Settlement {
-        Settlement { outbox_id: self.outbox_id, channel: self.channel, outcome }
+        let Self { outbox_id, tenant_id, channel, .. } = self;
+        Settlement { outbox_id, tenant_id, channel, outcome }
     }
 }
 
@@ -114,6 +115,7 @@ impl Reservation {
 #[derive(Debug)]
 pub struct Settlement {
     pub(crate) outbox_id: OutboxId,
+    pub(crate) tenant_id: TenantId,
     pub(crate) channel: Channel,
     pub(crate) outcome: Outcome,
 }

@@ -11,6 +11,7 @@ use postrider_model::{
 };
 use secrecy::SecretString;
 use serde::Deserialize;
+use uuid::Uuid;
 
 use crate::{
     Pool, StoreError, accounts,
@@ -161,7 +162,12 @@ pub struct ClaimedDoubt {
     pub looked_at: Timestamp,
 }
 
-/// Takes doubts that are due, of these vendors and not of these accounts, for as long as the lease lasts. The commit was seen.
+/// An account and its tenant. Ids of accounts are unique within a tenant.
+pub type AccountRef = (TenantId, ProviderAccountId);
+
+/// Claims doubts that are due, of these vendors and not of these accounts, for as long as the lease lasts: chooses tenants, and then
+/// claims in one transaction per tenant. Every commit was seen. A tenant whose claim fails does not take the doubts of the others from
+/// the resolver: the error is logged.
 pub async fn claim(
     pool: &Pool,
     resolver: &str,
@@ -169,10 +175,56 @@ pub async fn claim(
     providers: &[&str],
     limit: usize,
     lease: Duration,
-    except: &[ProviderAccountId],
+    except: &[AccountRef],
+) -> Result<Vec<ClaimedDoubt>, StoreError> {
+    let providers: Vec<String> = providers.iter().map(|&name| name.to_owned()).collect();
+    let (tenants, accounts): (Vec<Uuid>, Vec<Uuid>) =
+        except.iter().map(|(tenant, account)| (tenant.0, account.0)).unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let due = sqlx::query!(
+        r#"
+        select tenant_id as "tenant_id!",
+               doubts as "doubts!"
+          from execution.tenants_with_due_doubts($1, $2, $3, $4)
+        "#,
+        &providers,
+        i32::try_from(limit).unwrap_or(i32::MAX),
+        &tenants,
+        &accounts,
+    )
+    .fetch_all(unnamed(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing doubts"))?;
+    pool::commit(transaction).await?;
+    let mut claimed = Vec::new();
+    for due in due {
+        let tenant = TenantId(due.tenant_id);
+        let busy: Vec<Uuid> =
+            except.iter().filter(|(of, _)| *of == tenant).map(|(_, account)| account.0).collect();
+        match claim_of_tenant(pool, resolver, key, tenant, &providers, due.doubts, lease, &busy).await {
+            Ok(doubts) => claimed.extend(doubts),
+            Err(error) if claimed.is_empty() => return Err(error),
+            Err(error) => {
+                tracing::error!(error = ?error, tenant.id = %tenant, "the doubts of a tenant were not claimed: {error}");
+                break;
+            }
+        }
+    }
+    Ok(claimed)
+}
+
+#[expect(clippy::too_many_arguments, reason = "they are those of the function in the database")]
+async fn claim_of_tenant(
+    pool: &Pool,
+    resolver: &str,
+    key: &MasterKey,
+    tenant: TenantId,
+    providers: &[String],
+    limit: i32,
+    lease: Duration,
+    except: &[Uuid],
 ) -> Result<Vec<ClaimedDoubt>, StoreError> {
     let asked = Asked::now();
-    let providers: Vec<String> = providers.iter().map(|&name| name.to_owned()).collect();
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
@@ -199,13 +251,14 @@ pub async fn claim(
                is_suppressed,
                repeated_at as "repeated_at: jiff_sqlx::Timestamp",
                echo
-          from execution.claim_doubts($1, $2, $3, $4, $5)
+          from execution.claim_doubts($1, $2, $3, $4, $5, $6)
         "#,
+        tenant.0,
         resolver,
-        &providers,
-        i32::try_from(limit).unwrap_or(i32::MAX),
+        providers,
+        limit,
         interval(lease),
-        &except.iter().map(|account| account.0).collect::<Vec<_>>(),
+        except,
     )
     .fetch_all(unnamed(&mut transaction))
     .await
@@ -304,8 +357,8 @@ pub async fn take_turn(
                wait_seconds as "wait_seconds!"
           from execution.take_turn_for_doubt($1, $2, $3, $4, $5)
         "#,
-        resolver,
         doubt.tenant_id.0,
+        resolver,
         doubt.outbox_id.0,
         doubt.look,
         rate,
@@ -333,8 +386,8 @@ pub async fn settle(
     let mut transaction = pool::begin(pool).await?;
     let status = sqlx::query_scalar!(
         r#"select execution.settle_doubt($1, $2, $3, $4, $5, $6, $7) as "status!""#,
-        resolver,
         doubt.tenant_id.0,
+        resolver,
         doubt.outbox_id.0,
         doubt.look,
         resolved_as,
@@ -375,8 +428,8 @@ pub async fn put_off(
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!(
         "select execution.put_off_doubt($1, $2, $3, $4, $5, $6, $7)",
-        resolver,
         doubt.tenant_id.0,
+        resolver,
         doubt.outbox_id.0,
         doubt.look,
         next as _,

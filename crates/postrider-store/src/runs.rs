@@ -252,7 +252,7 @@ impl Progress {
     }
 }
 
-/// How far runs are, by their ids. The tenant must be that of the transaction; of any other there is nothing to read.
+/// How far runs of the tenant are, by their ids.
 pub async fn progress(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -273,8 +273,7 @@ pub async fn progress(
                progress.skipped as "skipped!",
                progress.in_doubt as "in_doubt!",
                progress.in_flight as "in_flight!"
-          from execution.run_progress($2) as progress
-         where $1 = tenancy.current_tenant_id()
+          from execution.run_progress($1, $2) as progress
         "#,
         tenant.0,
         &ids,
@@ -364,8 +363,12 @@ pub struct Evidence {
     pub items_adopted: i64,
 }
 
-/// Verifies a run of the tenant of the transaction, item by item.
-pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certificate, StoreError> {
+/// Verifies a run of the tenant, item by item.
+pub async fn verify(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: RunId,
+) -> Result<Certificate, StoreError> {
     let row = sqlx::query!(
         r#"
         select run_status as "run_status!",
@@ -381,14 +384,15 @@ pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certific
                every_item_is_terminal as "every_item_is_terminal!",
                duplicates_are_impossible as "duplicates_are_impossible!",
                launched as "launched!"
-          from execution.verify_launch($1)
+          from execution.verify_launch($1, $2)
         "#,
+        tenant.0,
         id.0,
     )
     .fetch_one(unnamed(&mut *connection))
     .await
     .map_err(StoreError::on("verifying the launch"))?;
-    let evidence = evidence(connection, id).await?;
+    let evidence = evidence(connection, tenant, id).await?;
     Ok(Certificate {
         run_id: id,
         run_status: word(&row.run_status)?,
@@ -408,7 +412,11 @@ pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certific
     })
 }
 
-async fn evidence(connection: &mut PgConnection, id: RunId) -> Result<Evidence, StoreError> {
+async fn evidence(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: RunId,
+) -> Result<Evidence, StoreError> {
     let row = sqlx::query!(
         r#"
         select installation_id,
@@ -420,8 +428,9 @@ async fn evidence(connection: &mut PgConnection, id: RunId) -> Result<Evidence, 
                refusal,
                last_mark_at as "last_mark_at: jiff_sqlx::Timestamp",
                items_adopted as "items_adopted!"
-          from execution.launch_evidence($1)
+          from execution.launch_evidence($1, $2)
         "#,
+        tenant.0,
         id.0,
     )
     .fetch_one(unnamed(connection))

@@ -14,7 +14,7 @@ set enable_sort = off
 set enable_incremental_sort = off
 as $$
 declare
-    v_nil     constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_nil     constant uuid := uuid '00000000-0000-0000-0000-000000000000';
     v_now     constant timestamptz := now();
     v_tenant  uuid := coalesce(p_after_tenant, v_nil);
     v_account uuid := coalesce(p_after_account, v_nil);

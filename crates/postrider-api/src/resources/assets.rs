@@ -133,8 +133,16 @@ pub(crate) async fn create(
     };
     let connection = writing.connection();
     let workspace = workspace(connection, caller.tenant_id, new.workspace_id.map(WorkspaceId)).await?;
-    let (id, _) =
-        assets::create(connection, workspace, &new.name, new.channel, &new.content, &caller.actor()).await?;
+    let (id, _) = assets::create(
+        connection,
+        caller.tenant_id,
+        workspace,
+        &new.name,
+        new.channel,
+        &new.content,
+        &caller.actor(),
+    )
+    .await?;
     let made = assets::read(connection, caller.tenant_id, id).await?;
     let (asset, content) =
         made.ok_or_else(|| ApiError::Internal(format!("asset {id} was made and is gone")))?;

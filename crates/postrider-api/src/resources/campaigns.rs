@@ -285,7 +285,7 @@ pub(crate) async fn create(
             DraftError::Store(error) => error.into(),
         },
     )?;
-    let id = campaigns::create(connection, workspace, &campaign, &caller.actor()).await?;
+    let id = campaigns::create(connection, caller.tenant_id, workspace, &campaign, &caller.actor()).await?;
     let made = whole(connection, caller.tenant_id, id).await?;
     let made = made.ok_or_else(|| ApiError::Internal(format!("campaign {id} was made and is gone")))?;
     writing.answer(StatusCode::CREATED, &made).await

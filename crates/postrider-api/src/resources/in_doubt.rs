@@ -196,15 +196,16 @@ pub(crate) async fn resolve(
         ResolvedAs::Sent => Resolution::Sent { message_id: verdict.provider_message_id.as_deref() },
         ResolvedAs::Failed => Resolution::Failed,
     };
-    let status = doubts::resolve(connection, id, resolution, &verdict.note, &caller.actor()).await.map_err(
-        |error| match error {
+    let status =
+        doubts::resolve(connection, caller.tenant_id, id, resolution, &verdict.note, &caller.actor())
+            .await
+            .map_err(|error| match error {
             // The item is there and the verdict is whole, so it is the item's state that does not allow it.
             StoreError::Refused { message, hint } => {
                 ApiError::conflict(hint.map_or(message.clone(), |hint| format!("{message}. {hint}")))
             }
             error => error.into(),
-        },
-    )?;
+        })?;
     let response = writing.answer(StatusCode::OK, &Resolved { outbox_id: id.0, status }).await?;
     // Its job may have waited for nothing else. The hint is no more than one, and what was done stays done.
     if let Err(error) = hint(&app).await {

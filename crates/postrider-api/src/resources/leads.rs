@@ -182,7 +182,7 @@ pub(crate) async fn suppress(
         return Err(ApiError::unprocessable("reason", problem));
     }
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    leads::suppress(&mut transaction, id, &reason, &caller.actor()).await?;
+    leads::suppress(&mut transaction, caller.tenant_id, id, &reason, &caller.actor()).await?;
     let found = leads::find(&mut transaction, caller.tenant_id, id).await?;
     let lead = found.ok_or(ApiError::NotFound("lead"))?;
     pool::commit(transaction).await?;

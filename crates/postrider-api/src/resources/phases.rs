@@ -267,7 +267,7 @@ pub(crate) async fn control(
         reason: request.reason.as_deref(),
         actor: &actor,
     };
-    let (changed, standing) = match phases::apply(writing.connection(), control).await? {
+    let (changed, standing) = match phases::apply(writing.connection(), caller.tenant_id, control).await? {
         Controlled::Changed(standing) => (true, standing),
         Controlled::Unchanged(standing) => (false, standing),
         refused => return Err(refusal(refused)),
@@ -320,6 +320,7 @@ pub(crate) async fn progress(
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
     let reported = phases::report_progress(
         &mut transaction,
+        caller.tenant_id,
         campaign,
         &phase,
         report.progress_percentage,

@@ -181,7 +181,7 @@ pub(crate) async fn launch(
 ) -> ApiResult<Json<CertificateBody>> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
     find(&mut transaction, caller.tenant_id, id).await?;
-    let certificate = runs::verify(&mut transaction, id).await?;
+    let certificate = runs::verify(&mut transaction, caller.tenant_id, id).await?;
     pool::commit(transaction).await?;
     Ok(Json(certificate.into()))
 }

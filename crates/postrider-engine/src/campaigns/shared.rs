@@ -10,7 +10,7 @@ use std::{
 };
 
 use postrider_model::{
-    ids::{AssetId, JobId, ProviderAccountId, RunId, TenantId},
+    ids::{AssetId, ProviderAccountId, RunId, TenantId},
     seal::MasterKey,
 };
 use postrider_providers::Adapters;
@@ -18,7 +18,7 @@ use postrider_store::{
     Pool, StoreError,
     jobs::{self, ClaimedJob},
     limits,
-    outbox::JobHold,
+    outbox::{JobHold, JobRef},
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -42,9 +42,10 @@ pub(super) struct Shared {
     pub(super) submissions: Submissions,
     pub(super) writing: Arc<Writing>,
     pub(super) health: Health,
-    pub(super) held: Held<JobId, Claim>,
+    pub(super) held: Held<JobRef, Claim>,
     claims: AtomicU64,
-    accounts: Mutex<HashMap<ProviderAccountId, Arc<AccountState>>>,
+    /// By tenant and id: ids are unique within a tenant.
+    accounts: Mutex<HashMap<(TenantId, ProviderAccountId), Arc<AccountState>>>,
     /// Compiled assets, by tenant and id.
     templates: Mutex<HashMap<(TenantId, AssetId), Arc<Template>>>,
     pub(super) job_ended: Notify,
@@ -74,7 +75,7 @@ impl HeldJob {
     /// Holds a claimed job. The token is cancelled when its lock is lost.
     pub(super) fn new(shared: &Arc<Shared>, hold: JobHold) -> (Self, CancellationToken) {
         let claim = Claim { hold, number: shared.claims.fetch_add(1, Ordering::Relaxed) };
-        let lost = shared.held.take(hold.job_id, claim);
+        let lost = shared.held.take(hold.job(), claim);
         (Self { shared: Arc::clone(shared), claim }, lost)
     }
 }
@@ -89,9 +90,9 @@ impl Drop for HeldJob {
 #[derive(Default)]
 struct SlowRuns {
     /// Another job of the account gets no slot.
-    full: Vec<RunId>,
+    full: Vec<(TenantId, RunId)>,
     /// Another job of the account gets a slot.
-    with_slot: Vec<RunId>,
+    with_slot: Vec<(TenantId, RunId)>,
 }
 
 impl Shared {
@@ -168,7 +169,7 @@ impl Shared {
 
     fn release(&self, claim: Claim) {
         let hold = claim.hold;
-        self.held.release(hold.job_id, claim);
+        self.held.release(hold.job(), claim);
         let now = Instant::now();
         self.accounts().retain(|_, account| {
             account.leave(hold);
@@ -177,7 +178,7 @@ impl Shared {
         self.job_ended.notify_waiters();
     }
 
-    fn accounts(&self) -> MutexGuard<'_, HashMap<ProviderAccountId, Arc<AccountState>>> {
+    fn accounts(&self) -> MutexGuard<'_, HashMap<(TenantId, ProviderAccountId), Arc<AccountState>>> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,10 +186,15 @@ impl Shared {
         self.templates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state of an account, which allows so many calls at a time.
-    pub(super) fn account_state(&self, account: ProviderAccountId, concurrency: usize) -> Arc<AccountState> {
+    /// The state of a tenant's account, which allows so many calls at a time.
+    pub(super) fn account_state(
+        &self,
+        tenant: TenantId,
+        account: ProviderAccountId,
+        concurrency: usize,
+    ) -> Arc<AccountState> {
         let concurrency = concurrency.min(self.settings.account_concurrency);
-        Arc::clone(self.accounts().entry(account).or_insert_with(|| Arc::new(AccountState::new(concurrency))))
+        Arc::clone(self.accounts().entry((tenant, account)).or_insert_with(|| Arc::new(AccountState::new(concurrency))))
     }
 
     /// Runs whose account has more jobs than call tokens.

@@ -141,12 +141,12 @@ impl AccountState {
         state.jobs.iter().enumerate().map(slot).collect()
     }
 
-    /// For a slow account: its runs, and the slot that another job would have.
-    pub(in crate::campaigns) fn slow_runs(&self, now: Instant) -> Option<(Vec<RunId>, Slot)> {
+    /// For a slow account: its runs with their tenant, and the slot that another job would have.
+    pub(in crate::campaigns) fn slow_runs(&self, now: Instant) -> Option<(Vec<(TenantId, RunId)>, Slot)> {
         let state = self.state();
         let tenant = state.tenant.filter(|_| state.is_slow(now))?;
         let next = Slot { tenant, hold: None, rank: state.jobs.len(), has_had_its_share: false, since: now };
-        Some((state.runs.iter().copied().collect(), next))
+        Some((state.runs.iter().map(|run| (tenant, *run)).collect(), next))
     }
 
     /// A job waits for the rate.

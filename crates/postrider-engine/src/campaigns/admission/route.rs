@@ -61,7 +61,7 @@ impl Route {
         let manifest = adapter.manifest();
         let concurrency =
             limits.concurrency.or(manifest.concurrency).map_or(usize::MAX, |most| most as usize);
-        let state = shared.account_state(account.id, concurrency);
+        let state = shared.account_state(job.hold.tenant_id, account.id, concurrency);
         state.join(job.hold, job.run_id);
         state.learn(Instant::now(), account.known);
         Ok(Self {

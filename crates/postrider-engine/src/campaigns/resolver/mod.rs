@@ -14,7 +14,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Durati
 
 use futures::FutureExt;
 use postrider_model::{
-    DoubtClass, Finding, Limits, Manifest, Message, ids::ProviderAccountId, limits::By, schedule::Zone,
+    DoubtClass, Finding, Limits, Manifest, Message, limits::By, schedule::Zone,
     seal::MasterKey,
 };
 use postrider_providers::{Account, Adapters};
@@ -22,7 +22,7 @@ use postrider_store::{
     Pool, StoreError,
     doubts::Resolution,
     jobs, pool,
-    resolving::{self, ClaimedDoubt, PutOff, Turn},
+    resolving::{self, AccountRef, ClaimedDoubt, PutOff, Turn},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -96,7 +96,7 @@ impl Resolver {
         let shared = self.shared;
         tracing::info!(resolver = shared.name, "the resolver is running");
         let vendors = shared.vendors();
-        let mut looks: Attempts<ProviderAccountId> = Attempts::default();
+        let mut looks: Attempts<AccountRef> = Attempts::default();
         let mut busy = BusyAccounts { looks: HashMap::new(), looks_max: shared.settings.account_concurrency };
         while !shutdown.is_cancelled() {
             let capacity = shared.settings.concurrency.saturating_sub(looks.len());
@@ -108,7 +108,7 @@ impl Resolver {
             };
             let found = claimed.len();
             for doubt in claimed {
-                let account = doubt.account_id;
+                let account = (doubt.doubt.tenant_id(), doubt.account_id);
                 let is_busy = busy.begin(account);
                 let shared = Arc::clone(&shared);
                 looks.spawn(async move {
@@ -136,24 +136,24 @@ impl Resolver {
 
 /// Running looks by account.
 struct BusyAccounts {
-    looks: HashMap<ProviderAccountId, usize>,
+    looks: HashMap<AccountRef, usize>,
     looks_max: usize,
 }
 
 impl BusyAccounts {
     /// Accounts with enough looks.
-    fn accounts(&self) -> Vec<ProviderAccountId> {
+    fn accounts(&self) -> Vec<AccountRef> {
         self.looks.iter().filter(|(_, looks)| **looks >= self.looks_max).map(|(account, _)| *account).collect()
     }
 
     /// Counts a look. Returns whether the account had enough already.
-    fn begin(&mut self, account: ProviderAccountId) -> bool {
+    fn begin(&mut self, account: AccountRef) -> bool {
         let looks = self.looks.entry(account).or_default();
         *looks += 1;
         *looks > self.looks_max
     }
 
-    fn end(&mut self, account: ProviderAccountId) {
+    fn end(&mut self, account: AccountRef) {
         if let Some(looks) = self.looks.get_mut(&account) {
             *looks -= 1;
             if *looks == 0 {
@@ -178,7 +178,7 @@ impl Shared {
         self.settings.call_timeout * 3 + Duration::from_secs(30)
     }
 
-    async fn claim(&self, vendors: &[&str], room: usize, busy: &[ProviderAccountId]) -> Vec<ClaimedDoubt> {
+    async fn claim(&self, vendors: &[&str], room: usize, busy: &[AccountRef]) -> Vec<ClaimedDoubt> {
         let (lease, key) = (self.lease(), &self.master_key);
         match resolving::claim(&self.pool, &self.name, key, vendors, room, lease, busy).await {
             Ok(claimed) => {

@@ -89,7 +89,7 @@ async fn no_login_of_the_app_role_acts_for_a_tenant_that_the_server_did_not_sign
         ),
         format!("select tenancy.revoke_api_key('{}', '{}', 'me')::text", other.id, other.key),
         format!("select events.close_outbox_event('{}', {}, 'me', 'why')", other.id, other.event),
-        format!("select execution.verify_launch('{}')::text", other.run),
+        format!("select execution.verify_launch('{}', '{}')::text", other.id, other.run),
         format!("select provider from tenancy.account_of_callback('{}', '{}')", other.id, other.account),
         format!(
             "select id::text from jobs.which_ended(array['{}']::uuid[], array['{}']::uuid[])",
@@ -204,9 +204,9 @@ async fn a_publisher_publishes_for_any_tenant_and_can_do_nothing_else() -> anyho
         execute(&mut client, format!("begin; {context}")).await?;
         let id = number(&mut client, publish).await?;
         execute(&mut client, "commit").await?;
-        let written =
-            format!("select coalesce(tenant_id::text, 'none') from m10_recovery.outbox where id = {id}");
-        let expected = if context.is_empty() { "none".to_owned() } else { own.id.to_string() };
+        let written = format!("select tenant_id::text from m10_recovery.outbox where id = {id}");
+        let system = texts(&admin, "select tenancy.system_tenant_id()::text").await?.remove(0);
+        let expected = if context.is_empty() { system } else { own.id.to_string() };
         assert_eq!(texts(&admin, written).await?, [expected], "{context}");
     }
     // A login that was granted the function alone, as older documentation had it, publishes as before.

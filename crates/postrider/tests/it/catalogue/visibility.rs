@@ -94,9 +94,9 @@ impl Tenant {
              insert into execution.leads (id, tenant_id, workspace_id, identity, email) values ('{lead}', '{id}', '{workspace}', 'ann', 'a@b.c');
              insert into execution.lead_lists (id, tenant_id, workspace_id, name) values ('{list}', '{id}', '{workspace}', 'all');
              insert into execution.lead_list_members (tenant_id, list_id, lead_id) values ('{id}', '{list}', '{lead}');
-             select execution.create_asset('{asset}', '{workspace}', 'letter', 'email', '{{}}', 'a test');
-             select execution.create_campaign('{campaign}', '{workspace}', 'spring', true, '{phase}', 'a test');
-             select execution.deploy_campaign('{campaign}', 'first', 'a test', '{run}');
+             select execution.create_asset(tenancy.current_tenant_id(), '{asset}', '{workspace}', 'letter', 'email', '{{}}', 'a test');
+             select execution.create_campaign(tenancy.current_tenant_id(), '{campaign}', '{workspace}', 'spring', true, '{phase}', 'a test');
+             select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', 'first', 'a test', '{run}');
              insert into execution.channel_outbox (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id,
                                                    idempotency_key, in_doubt_since)
              select '{item}', tenant_id, workspace_id, run_id, id, 'email', 'smtp', '{lead}', 'key', now() - interval '1 day'

@@ -89,7 +89,7 @@ async fn a_campaign_without_a_name_an_actor_a_workspace_or_a_tenant_is_refused()
     let own = format!("'{}'", stage.own.workspace);
     let call = |workspace: &str, name: &str, actor: &str| {
         format!(
-            "select execution.create_campaign(gen_random_uuid(), {workspace}, {name}, true, '{phases}', {actor})::text"
+            "select execution.create_campaign(tenancy.current_tenant_id(), gen_random_uuid(), {workspace}, {name}, true, '{phases}', {actor})::text"
         )
     };
     let before = stage.census().await?;
@@ -185,7 +185,7 @@ async fn versions_of_an_asset_count_without_gaps_and_the_same_words_make_no_new_
     let stage = Stage::new().await?;
     let create = |content: &str| {
         format!(
-            "select version from execution.create_asset(gen_random_uuid(), '{}', 'letter', 'email', '{content}', 'me')",
+            "select version from execution.create_asset(tenancy.current_tenant_id(), gen_random_uuid(), '{}', 'letter', 'email', '{content}', 'me')",
             stage.own.workspace
         )
     };
