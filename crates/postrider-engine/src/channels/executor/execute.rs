@@ -1,4 +1,4 @@
-//! What executes: the trait, and the two kinds that come with Postrider.
+//! The trait of executors, and the two executors that come with Postrider.
 
 use async_trait::async_trait;
 use postrider_model::{
@@ -13,40 +13,40 @@ use postrider_store::{
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Makes a reply of a message.
+/// Executes messages.
 #[async_trait]
 pub trait Executor: Send + Sync {
-    /// Executes a message. It may come a second time, with the same id, when nobody knows what became of the first.
+    /// Executes a message and returns the reply. If the result of an execution is lost, the message is executed again under the same id.
     async fn execute(&self, request: &Request<'_>) -> Result<Reply, ExecuteError>;
 }
 
-/// Why there is no reply, in one line that does not repeat what anybody wrote.
+/// The reason why there is no reply, in one line that repeats no text of the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ExecuteError(pub String);
 
-/// A message that is to be executed, as agents and sentinels see it.
+/// A message to execute, as agents and sentinels receive it.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Request<'a> {
-    /// The same each time it is executed.
+    /// Id of the message; the same for each execution.
     pub message_id: ChannelMessageId,
-    /// Which vendor.
+    /// Name of the provider.
     pub provider: &'a str,
-    /// At which account.
+    /// Id of the account that received the message.
     pub account_id: ProviderAccountId,
-    /// Who wrote it, in the vendor's words.
+    /// The provider's id of the sender.
     pub sender_id: &'a str,
-    /// Who wrote it, in the product's words.
+    /// The product's id of the sender.
     pub user_id: &'a str,
-    /// What that user may do.
+    /// Role of the sender.
     pub role: &'a str,
-    /// Where a reply goes.
+    /// Id of the conversation that receives the reply.
     pub conversation_id: &'a str,
-    /// The part of the conversation.
+    /// Thread in the conversation.
     pub thread: Option<&'a str>,
-    /// What was written.
+    /// Text of the message.
     pub text: &'a str,
-    /// What ties everything about it together in logs.
+    /// Id that all log lines about the message share.
     pub correlation_id: Uuid,
 }
 
@@ -67,14 +67,14 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// A reply to it, in the same part of the conversation.
+    /// Creates a reply in the same thread.
     #[must_use]
     pub fn reply(&self, text: impl Into<String>) -> Reply {
         Reply { text: text.into(), thread: self.thread.map(str::to_owned) }
     }
 }
 
-/// Says back what was said, for trying things out.
+/// An executor for trials: the reply is the text of the message.
 pub struct Echo;
 
 #[async_trait]
@@ -84,7 +84,7 @@ impl Executor for Echo {
     }
 }
 
-/// An agent behind a URL.
+/// An executor that calls an agent by HTTP.
 pub struct HttpAgent(Agent);
 
 #[async_trait]
@@ -95,7 +95,7 @@ impl Executor for HttpAgent {
     }
 }
 
-/// What the settings of an executor stand for.
+/// Creates the executor for its settings.
 pub(super) fn open(
     client: &GuardedClient,
     executor: &executors::Executor,
@@ -106,14 +106,16 @@ pub(super) fn open(
     })
 }
 
-/// Whoever is asked by HTTP is asked under the executor's secret.
+/// Creates the client of an agent or sentinel. Requests are signed with the executor's secret.
 pub(super) fn agent(
     client: &GuardedClient,
     url: &str,
     executor: &executors::Executor,
 ) -> Result<Agent, ExecuteError> {
     let secret = executor.secret.as_ref().ok_or_else(|| {
-        ExecuteError("what executes has no secret to sign requests with; set one".to_owned())
+        ExecuteError(
+            "the executor has no signing secret; set one with `postrider channels executor set`".to_owned(),
+        )
     })?;
     Agent::new(client, url, secret).map_err(|error| ExecuteError(error.0))
 }

@@ -1,13 +1,14 @@
-//! Executing: from a message that was written down to its reply in the outbox.
+//! The executor turns a recorded message into a reply in the outbox.
 //!
 //! ```text
 //! Execution ──▶ sentinel ──▶ Executor ──▶ finish: `executed`, and the reply is in the outbox
-//!                  │             │           └─ that fails: `dispatch_failed`, the reply is kept
+//!                  │             │           └─ on failure: `dispatch_failed`, the reply is kept
 //!                  │             └─ no reply: `dispatch_failed`
-//!                  └─ it objects: `denied_sentinel`
+//!                  └─ objection: `denied_sentinel`
 //! ```
 //!
-//! One executor's time bounds the sentinel and the execution together. A sentinel that cannot be asked is no permission.
+//! The executor's timeout limits sentinel and execution together. A failed request to the sentinel is an error, never a permission.
+//! Leases and retries of messages: docs/decisions/0015-a-message-is-leased-and-its-reply-is-claimed.md.
 
 mod execute;
 mod sentinel;
@@ -30,10 +31,10 @@ use postrider_store::{
 pub use self::execute::{Echo, ExecuteError, Executor, HttpAgent, Request};
 use crate::common::wakeup::Hints;
 
-/// How long the database may take for one step. Then the message fails, or is taken up when its time is over.
-const STEP_WITHIN: Duration = Duration::from_secs(15);
+/// Timeout of one database step. After it the message fails, or is executed again when its lease expires.
+const STEP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What it takes to execute messages.
+/// Executes messages and records the results.
 #[derive(Clone)]
 pub struct Executing {
     pool: Pool,
@@ -43,28 +44,28 @@ pub struct Executing {
     max_attempts: i32,
 }
 
-/// What became of a message.
+/// The result of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// It was executed, and its reply is in the outbox.
+    /// The message was executed, and its reply is in the outbox.
     Executed,
-    /// The sentinel does not want it executed.
+    /// The sentinel denied the execution.
     DeniedSentinel,
-    /// It was not executed, or its reply is not in the outbox, for this reason. It may be delivered again; a reply that there
-    /// was is kept.
+    /// The message was not executed, or its reply is not in the outbox, for this reason. The provider may deliver the message again;
+    /// an existing reply is kept.
     Failed(String),
-    /// It took too long, and somebody else has it.
+    /// The lease expired, and another process executes the message.
     TakenUpElsewhere,
 }
 
-/// What is to be written down about a message.
+/// The decision about a message.
 enum Decided {
     Reply(Reply),
     Deny(String),
 }
 
 impl Executing {
-    /// `client` must allow for the longest time that an executor may be given.
+    /// `client` must allow for the longest timeout of an executor.
     #[must_use]
     pub fn new(
         pool: Pool,
@@ -76,12 +77,12 @@ impl Executing {
         Self { pool, master_key, client, hints, max_attempts }
     }
 
-    /// Says that there are replies, for who put one into the outbox without executing.
+    /// Hints to dispatchers that replies are due. For callers that enqueued a kept reply without an execution.
     pub fn hint(&self) {
         self.hints.send();
     }
 
-    /// Executes a message and ends it. Timeout and panic are failures like any other.
+    /// Executes a message and records the result. A timeout or a panic is a failure.
     pub async fn run(&self, execution: Execution) -> Ended {
         let provider = execution.provider.clone();
         let decided = AssertUnwindSafe(self.decide(&execution)).catch_unwind().await;
@@ -89,14 +90,14 @@ impl Executing {
             Ok(Ok(Decided::Reply(reply))) => self.finish(execution, &reply).await,
             Ok(Ok(Decided::Deny(reason))) => self.deny(execution, &reason).await,
             Ok(Err(ExecuteError(reason))) => self.fail(execution, None, reason).await,
-            Err(_) => self.fail(execution, None, "what executes it panicked".to_owned()).await,
+            Err(_) => self.fail(execution, None, "the executor panicked".to_owned()).await,
         };
         metrics::counter!("postrider_executions_total", "provider" => provider, "ended" => ended.word())
             .increment(1);
         ended
     }
 
-    /// What is to be written down, within the executor's time.
+    /// Asks the sentinel and the executor, within the executor's timeout.
     async fn decide(&self, execution: &Execution) -> Result<Decided, ExecuteError> {
         let executor = self.executor(execution).await?;
         let work = async {
@@ -111,7 +112,7 @@ impl Executing {
         };
         let within = executor.timeout;
         tokio::time::timeout(within, work).await.unwrap_or_else(|_| {
-            Err(ExecuteError(format!("it was not executed within its time of {} s", within.as_secs())))
+            Err(ExecuteError(format!("sentinel and executor did not finish within {} s", within.as_secs())))
         })
     }
 
@@ -123,10 +124,9 @@ impl Executing {
             pool::commit(transaction).await?;
             Ok(found)
         };
-        step("reading what executes", reading).await.map_err(ExecuteError)?.ok_or_else(|| {
+        step("reading the executor", reading).await.map_err(ExecuteError)?.ok_or_else(|| {
             ExecuteError(
-                "nothing executes the messages of this account any more; say what does: `postrider channels executor`"
-                    .to_owned(),
+                "the account has no executor; set one with `postrider channels executor set`".to_owned(),
             )
         })
     }
@@ -140,7 +140,7 @@ impl Executing {
                 tracing::info!(%correlation_id, channel_message_id = %id, provider = execution.provider, "message {id} was executed");
                 Ended::Executed
             }
-            Ok(false) => taken_up_elsewhere(&execution),
+            Ok(false) => lease_lost(&execution),
             Err(reason) => {
                 let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
                 tracing::error!(%correlation_id, channel_message_id = %id, provider = execution.provider, "the reply to message {id} could not be put into the outbox: {reason}");
@@ -153,35 +153,35 @@ impl Executing {
         let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
         match step("denying the message", messages::deny(&self.pool, execution, reason)).await {
             Ok(true) => {
-                // Not the reason: it may repeat what somebody wrote.
+                // Without the reason, which may repeat the text of the message.
                 tracing::info!(%correlation_id, channel_message_id = %id, "the sentinel denied message {id}");
                 Ended::DeniedSentinel
             }
             Ok(false) => Ended::TakenUpElsewhere,
             Err(error) => {
-                tracing::error!(%correlation_id, channel_message_id = %id, "message {id} was denied, which could not be written down; it is taken up again: {error}");
+                tracing::error!(%correlation_id, channel_message_id = %id, "failed to record that the sentinel denied message {id}; the message is executed again when its lease expires: {error}");
                 Ended::Failed(error)
             }
         }
     }
 
-    /// Says that the message failed, and keeps the reply if there is one.
+    /// Records that the message failed, and keeps the reply if there is one.
     async fn fail(&self, execution: Execution, reply: Option<&Reply>, reason: String) -> Ended {
         let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
         let failing = messages::fail(&self.pool, execution, reply, &reason);
-        match step("writing down that the message failed", failing).await {
+        match step("recording that the message failed", failing).await {
             Ok(true) => {
                 let reply_is_kept = reply.is_some();
                 tracing::error!(%correlation_id, channel_message_id = %id, reply_is_kept, "message {id} failed: {reason}");
                 Ended::Failed(reason)
             }
             Ok(false) => {
-                // Or it was enqueued after all, and only the answer to that was lost.
+                // The reply may have been enqueued by a statement whose response was lost.
                 self.hints.send();
                 Ended::TakenUpElsewhere
             }
             Err(error) => {
-                tracing::error!(%correlation_id, channel_message_id = %id, "message {id} failed, which could not be written down; it is taken up when its time is over: {reason}; {error}");
+                tracing::error!(%correlation_id, channel_message_id = %id, "failed to record that message {id} failed; the message is executed again when its lease expires: {reason}; {error}");
                 Ended::Failed(reason)
             }
         }
@@ -199,33 +199,33 @@ impl Ended {
     }
 }
 
-fn taken_up_elsewhere(execution: &Execution) -> Ended {
+fn lease_lost(execution: &Execution) -> Ended {
     let (id, correlation_id) = (execution.message_id.0, execution.correlation_id);
-    tracing::warn!(%correlation_id, channel_message_id = %id, "message {id} took too long, and somebody else has taken it up: this reply is dropped");
+    tracing::warn!(%correlation_id, channel_message_id = %id, "this process lost the lease of message {id} to another process, and drops its reply");
     Ended::TakenUpElsewhere
 }
 
-/// A reply that can be kept and sent, or why it cannot.
+/// Checks that a reply can be stored and sent.
 fn fit(mut reply: Reply) -> Result<Reply, ExecuteError> {
-    // The database holds no NUL, and nobody would see it.
+    // Postgres cannot store NUL, and readers would not see it.
     reply.text.retain(|c| c != '\0');
     match reply.text.len() {
         _ if reply.text.trim().is_empty() => Err(ExecuteError("the reply is empty".to_owned())),
         length if length > TEXT_BYTES_MAX => {
-            Err(ExecuteError(format!("the reply has {length} bytes, and may have {TEXT_BYTES_MAX}")))
+            Err(ExecuteError(format!("the reply has {length} bytes; the limit is {TEXT_BYTES_MAX}")))
         }
         _ => Ok(reply),
     }
 }
 
-/// One step in the database, within its time. What went wrong is said in one line, with its causes.
+/// Runs one database step, within its timeout. The error is one line with its causes.
 async fn step<T>(
-    doing: &'static str,
+    operation: &'static str,
     statement: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, String> {
-    match tokio::time::timeout(STEP_WITHIN, statement).await {
+    match tokio::time::timeout(STEP_TIMEOUT, statement).await {
         Ok(result) => result.map_err(|error| error_chain(&error)),
-        Err(_) => Err(format!("{doing} took longer than {} s", STEP_WITHIN.as_secs())),
+        Err(_) => Err(format!("{operation} took longer than {} s", STEP_TIMEOUT.as_secs())),
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_kept_as_it_is_or_not_at_all() {
+    fn a_reply_is_stored_without_nul_or_refused() {
         assert_eq!(fit(text("hi\0 there")), Ok(text("hi there")));
         assert_eq!(fit(text("é".repeat(TEXT_BYTES_MAX / 2))), Ok(text("é".repeat(TEXT_BYTES_MAX / 2))));
         for (unfit, says) in [

@@ -1,4 +1,4 @@
-//! Whether a message must not be executed although its sender may write: first the rules, then whoever is asked by HTTP.
+//! The sentinel can deny a message of a permitted sender: first by the executor's rules, then by a request to its URL.
 
 use postrider_providers::{GuardedClient, agent::Verdict};
 use postrider_store::{
@@ -8,7 +8,7 @@ use postrider_store::{
 
 use super::{ExecuteError, Request, execute::agent, step};
 
-/// Why a message must not be executed. A sentinel that cannot be asked is an error, never a permission.
+/// The reason why the sentinel denies a message, if it does. A failed request is an error, never a permission.
 pub(super) async fn objection(
     pool: &Pool,
     client: &GuardedClient,

@@ -155,7 +155,7 @@ async fn an_agent_that_fails_fails_the_message_which_may_be_delivered_again() ->
         (json(" \n\t"), "the reply is empty"),
         (json("\u{0}"), "the reply is empty"),
         (Does::Answers(200, "text/plain", "canary ".repeat(5 << 20 >> 3)), "more than 65536 bytes"),
-        (Does::Holds("canary".to_owned()), "not executed within its time of 1 s"),
+        (Does::Holds("canary".to_owned()), "did not finish within 1 s"),
     ];
     let count = cases.len();
     for (n, (does, says)) in cases.into_iter().enumerate() {
