@@ -1,4 +1,4 @@
-//! Conversations: messages are executed, and their replies are sent.
+//! Conversations. The executor executes messages; the dispatcher sends their replies.
 
 pub mod dispatcher;
 pub mod executor;

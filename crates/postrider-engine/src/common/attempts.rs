@@ -2,7 +2,7 @@
 
 use tokio::task::JoinSet;
 
-/// Tasks that return a value when they end. A task must catch its own panics; one that panics all the same ends without a value.
+/// Tasks that return a value when they end. A task should catch its own panics; a task that panics ends without a value.
 pub(crate) struct Attempts<T>(JoinSet<T>);
 
 impl<T> Default for Attempts<T> {
@@ -12,17 +12,16 @@ impl<T> Default for Attempts<T> {
 }
 
 impl<T: Send + 'static> Attempts<T> {
-    /// Starts an attempt.
     pub(crate) fn spawn(&mut self, attempt: impl Future<Output = T> + Send + 'static) {
         self.0.spawn(attempt);
     }
 
-    /// How many attempts are running, or have ended and were not taken.
+    /// Number of attempts that are running, or have ended and were not taken.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Waits for the end of an attempt; for ever if there is none. Nothing is lost when this is dropped.
+    /// Waits for the end of an attempt; never returns if there is none. Cancel safe.
     pub(crate) async fn next_end(&mut self) -> Option<T> {
         match self.0.join_next().await {
             Some(ended) => ended.ok(),

@@ -1,7 +1,7 @@
 //! The health of the loops of a process, for `/readyz`.
 //!
-//! Each loop reports its passes. A role cannot work when a loop reports that it is blocked, when its passes have failed for some seconds,
-//! or when it has made none for minutes.
+//! Each loop reports its passes. A role cannot work when one of its loops is blocked, when the passes of the loop have failed for some
+//! seconds, or when the loop has made no pass for minutes.
 
 use std::{
     fmt::Display,
@@ -9,16 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Failing passes count as a problem after this long: one failure is soon repeated.
+/// Failing passes are reported as a problem after this time, so that a single failure is not.
 const FAILING_AFTER: Duration = Duration::from_secs(5);
-/// A loop without a pass counts as a problem after this long. Longer than any poll interval, delivery or statement of ours.
+/// A loop without a pass is reported as a problem after this time. Longer than any poll interval, delivery or statement.
 const STALLED_AFTER: Duration = Duration::from_secs(300);
 
-/// The health of one loop. Its clones are the same.
+/// The health of one loop. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Health {
     role: &'static str,
-    /// Whether the loop makes passes even when there is nothing to do.
+    /// Whether the loop makes passes even when there is no work.
     polls: bool,
     state: Arc<Mutex<State>>,
 }
@@ -31,20 +31,20 @@ struct State {
 }
 
 impl Health {
-    /// A loop of this role, which has just started.
+    /// The health of a loop of this role that has just started.
     #[must_use]
     pub fn new(role: &'static str) -> Self {
         let state = State { passed_at: Instant::now(), failing: None, blocked: None };
         Self { role, polls: true, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// The same for a loop that does nothing while it has nothing to do.
+    /// The health of a loop that makes passes only when there is work.
     #[must_use]
     pub fn of_events(role: &'static str) -> Self {
         Self { polls: false, ..Self::new(role) }
     }
 
-    /// Reports that the loop made a pass: it asked for work, and did what it found.
+    /// Reports that the loop made a pass: it queried for work and did the work that it found.
     pub fn passed(&self) {
         let mut state = self.state();
         state.passed_at = Instant::now();
@@ -68,17 +68,17 @@ impl Health {
         self.state().blocked = None;
     }
 
-    /// Why the role cannot work, in one sentence that begins with its name. `None` when it can.
+    /// The reason why the role cannot work, in one sentence that begins with the role's name. `None` when it can.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let state = self.state();
         let why = match (&state.blocked, &state.failing) {
             (Some(why), _) => why.clone(),
             (None, Some((since, why))) if since.elapsed() >= FAILING_AFTER => {
-                format!("it has failed for {} s: {why}", since.elapsed().as_secs())
+                format!("every pass has failed for {} s: {why}", since.elapsed().as_secs())
             }
             (None, None) if self.polls && state.passed_at.elapsed() >= STALLED_AFTER => {
-                format!("it has done nothing for {} s", state.passed_at.elapsed().as_secs())
+                format!("no pass for {} s", state.passed_at.elapsed().as_secs())
             }
             _ => return None,
         };
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_cannot_work_while_it_is_blocked_fails_for_seconds_or_stands_still() {
+    fn a_role_cannot_work_while_it_is_blocked_fails_for_seconds_or_makes_no_pass() {
         let health = Health::new("relay");
         assert_eq!(health.problem(), None);
         health.block("other sinks are registered".to_owned());
@@ -114,12 +114,12 @@ mod tests {
         assert_eq!(health.problem(), None, "one failure is no problem");
         later(&health, FAILING_AFTER);
         health.failed(&"still none");
-        assert_eq!(health.problem().unwrap(), "relay cannot work: it has failed for 5 s: still none");
+        assert_eq!(health.problem().unwrap(), "relay cannot work: every pass has failed for 5 s: still none");
         health.passed();
         assert_eq!(health.problem(), None);
 
         later(&health, STALLED_AFTER);
-        assert_eq!(health.problem().unwrap(), "relay cannot work: it has done nothing for 300 s");
+        assert_eq!(health.problem().unwrap(), "relay cannot work: no pass for 300 s");
         health.passed();
         assert_eq!(health.problem(), None);
     }

@@ -1,4 +1,4 @@
-//! What a process holds: send jobs, and runs of functions. Heartbeats renew it, and its task learns when it is lost.
+//! The send jobs or job runs that a process holds. Heartbeats renew their claims; the task of a lost claim is cancelled.
 
 use std::{
     collections::HashMap,
@@ -8,7 +8,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-/// The work that this process holds, each under its newest claim.
+/// The newest claim of each key that this process holds.
 pub(crate) struct Held<K, C>(Mutex<HashMap<K, (C, CancellationToken)>>);
 
 impl<K, C> Default for Held<K, C> {
@@ -18,17 +18,17 @@ impl<K, C> Default for Held<K, C> {
 }
 
 impl<K: Copy + Eq + Hash, C: Copy + PartialEq> Held<K, C> {
-    /// Remembers a claim. The token is cancelled when the claim is lost.
+    /// Adds a claim. The returned token is cancelled when the claim is lost.
     pub(crate) fn take(&self, key: K, claim: C) -> CancellationToken {
         let lost = CancellationToken::new();
         if let Some((_, older)) = self.lock().insert(key, (claim, lost.clone())) {
-            // This process was unavailable for so long that it took over from itself: two tasks must not go on side by side.
+            // This process was stopped for so long that its claim expired and it claimed the key again. Only the newer task may continue.
             older.cancel();
         }
         lost
     }
 
-    /// Forgets a claim, unless a newer one has replaced it. A claim that no task works under must not be renewed.
+    /// Removes a claim, unless a newer one has replaced it. Heartbeats must not renew a claim whose task has ended.
     pub(crate) fn release(&self, key: K, claim: C) {
         let mut held = self.lock();
         if held.get(&key).is_some_and(|(known, _)| *known == claim) {
@@ -36,7 +36,7 @@ impl<K: Copy + Eq + Hash, C: Copy + PartialEq> Held<K, C> {
         }
     }
 
-    /// Cancels the task of a lost claim and forgets it. Returns whether it was still held.
+    /// Removes a lost claim and cancels its task. Returns whether the claim was still held.
     pub(crate) fn lose(&self, key: K, claim: C) -> bool {
         let mut held = self.lock();
         let is_held = held.get(&key).is_some_and(|(known, _)| *known == claim);
@@ -46,7 +46,7 @@ impl<K: Copy + Eq + Hash, C: Copy + PartialEq> Held<K, C> {
         is_held
     }
 
-    /// All claims, for a heartbeat.
+    /// All claims, for heartbeats.
     pub(crate) fn all(&self) -> Vec<(K, C)> {
         self.lock().iter().map(|(key, (claim, _))| (*key, *claim)).collect()
     }
@@ -65,13 +65,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_newest_claim_counts() {
+    fn a_newer_claim_replaces_the_older_one() {
         let held: Held<&str, i32> = Held::default();
         let first = held.take("a", 1);
         let second = held.take("a", 2);
         assert!(first.is_cancelled() && !second.is_cancelled());
         held.release("a", 1);
-        assert_eq!(held.all(), [("a", 2)], "the older task has ended, and the newer one goes on");
+        assert_eq!(held.all(), [("a", 2)], "the older task has ended, and the newer claim remains");
         assert!(!held.lose("a", 1) && !second.is_cancelled());
         assert!(held.lose("a", 2) && second.is_cancelled());
         assert_eq!(held.len(), 0);

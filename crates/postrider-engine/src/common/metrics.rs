@@ -1,6 +1,6 @@
 //! Every metric of Postrider: its name, its labels, its kind and its help text.
 //!
-//! `describe` gives the help texts to the exporter, and docs/operations.md has one row for each line of this table (a test
+//! `describe` registers the help texts with the exporter, and docs/operations.md has one row for each line of this table (a test
 //! compares them). Each name has one writer: a gauge is set in one place, and a counter or histogram is written in one module.
 
 use metrics::{describe_counter, describe_gauge, describe_histogram};
@@ -8,15 +8,15 @@ use metrics::{describe_counter, describe_gauge, describe_histogram};
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
-    /// A number that only rises.
+    /// A number that only increases.
     Counter,
-    /// A number as it is now.
+    /// A current value.
     Gauge,
-    /// How many durations were at most so many seconds long.
+    /// Durations, counted by upper bounds in seconds.
     Histogram(&'static [f64]),
 }
 
-/// One metric.
+/// The definition of a metric.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     /// The name, without labels.
@@ -29,12 +29,12 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-/// From the claim of a send job to a call: milliseconds, or as long as the limits of an account make it wait.
+/// Buckets for the time from the claim of a send job to a call: milliseconds, or longer while the limits of an account delay the call.
 const WAITS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
-/// One call over a network: at most 120 seconds.
+/// Buckets for the duration of one network call: at most 120 seconds.
 const CALLS: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 120.0];
-/// From a commit to the end of the work that it asked for, with pauses of up to 1024 seconds in between.
+/// Buckets for the time from a commit to the delivery, with backoff of up to 1024 seconds between attempts.
 const DELIVERIES: &[f64] =
     &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
 
@@ -128,7 +128,7 @@ pub const METRICS: &[Metric] = &[
     counter("postrider_connections_stalled_total", &[], "Connections closed because the client accepted no data for `api.write_timeout_seconds`"),
 ];
 
-/// Gives the help texts to the recorder that was installed.
+/// Registers the help texts with the installed recorder.
 pub fn describe() {
     for Metric { name, kind, help, .. } in METRICS {
         match kind {

@@ -7,7 +7,7 @@
 //! | [`metrics`] | every metric: name, labels, kind and help text |
 //! | [`supervised`] | tasks whose panic ends the process |
 //! | [`wakeup`] | hints to loops, in this process and in others, that there may be work |
-//! | `held` | what a process holds, and renews by heartbeats |
+//! | `held` | the claims that a process holds and renews by heartbeats |
 //! | `periodic` | tasks that run at an interval |
 //! | `recorder` | records results, also while the database is unavailable |
 //! | `round` | one step of a loop: its deadline, and the order of tenants |

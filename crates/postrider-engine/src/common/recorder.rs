@@ -1,14 +1,14 @@
-//! Records results: of deliveries, replies, job runs and items.
+//! Records the results of deliveries, replies, job runs and items.
 //!
 //! ```text
 //! results ──▶ batch ──▶ write ──▶ recorded
 //!                         ├─ the database is unavailable: write the same batch again, with backoff
-//!                         └─ the database refuses the batch: write each entry alone, so that one entry cannot hold up the others
+//!                         └─ the database refuses the batch: write each entry alone, so that one entry does not delay the others
 //! ```
 //!
-//! The results that gather while one statement runs are the next batch, so a fast provider makes large batches, a slow one makes
-//! small ones, and no result waits for a timer. A result is never dropped because the database is unavailable. The number of waiting
-//! results is bounded by the work in flight, because a task keeps its place until its result is recorded.
+//! The results that arrive while one statement runs are the next batch. So batches are large for a fast provider and small for a slow
+//! one, and no result waits for a timer. A result is never dropped because the database is unavailable. The number of waiting results is
+//! bounded by the concurrency of the loop, because a task occupies its slot until its result is recorded.
 
 use std::time::{Duration, Instant};
 
@@ -18,32 +18,32 @@ use tokio::sync::mpsc;
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// What a failed write means for its batch.
+/// The kind of a failed write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The database understood the batch and refused it; it would refuse it again.
+    /// The database refused the batch, and would refuse it again.
     Refused,
     /// The batch may succeed later.
     Passing,
-    /// The batch may succeed in parts: it failed again and again although the database is available.
+    /// The batch failed repeatedly although the database is available; smaller batches may succeed.
     TooLarge,
 }
 
-/// Results of one kind, and how they are written.
+/// A kind of results, and the statements that record them.
 pub(crate) trait Ledger: Send {
-    /// One result.
+    /// A result.
     type Entry: Send;
     /// The database's response to a batch.
     type Receipt: Send;
 
-    /// Most entries in one batch.
+    /// Maximum entries per batch.
     const BATCH_MAX: usize;
     /// The name of the entries in log lines.
     const NAME: &'static str;
-    /// After this long the entries are given up, because their claims have expired; never without.
+    /// Entries are dropped after this time, because their claims have expired. `None`: never.
     const GIVE_UP_AFTER: Option<Duration> = None;
 
-    /// Writes all entries in one transaction. It may take entries out that need no writing.
+    /// Writes all entries in one transaction. May remove entries that need no write.
     fn write(
         &mut self,
         entries: &mut Vec<Self::Entry>,
@@ -52,14 +52,14 @@ pub(crate) trait Ledger: Send {
     /// Reports entries that were written.
     fn recorded(&mut self, entries: Vec<Self::Entry>, receipt: Self::Receipt);
 
-    /// Handles an entry that the database refuses by itself. Returns an entry to write instead, if there is one.
+    /// Handles an entry that the database refuses even alone. Returns an entry to write instead, if there is one.
     fn refused(
         &mut self,
         entry: Self::Entry,
         error: StoreError,
     ) -> impl Future<Output = Option<Self::Entry>> + Send;
 
-    /// Classifies the failure of a batch that was written so many times.
+    /// Classifies a failed write. `_tries` counts the writes of the batch so far.
     fn classify(error: &StoreError, _tries: u32) -> Failure {
         match error {
             StoreError::Refused { .. } => Failure::Refused,
@@ -67,27 +67,27 @@ pub(crate) trait Ledger: Send {
         }
     }
 
-    /// Reports a failed write that is tried again.
+    /// Reports a failed write that will be retried.
     fn retrying(&self, entries: usize, error: &StoreError) {
         tracing::warn!(
             ?error,
             entries,
-            "{entries} {} are not recorded yet: {error}; trying again",
+            "{entries} {} are not recorded yet: {error}; retrying",
             Self::NAME
         );
     }
 }
 
-/// Records the results that arrive, until the last sender is gone.
+/// Records the results that arrive, until the last sender is dropped.
 pub(crate) async fn record_all<L: Ledger>(mut ledger: L, mut results: mpsc::Receiver<L::Entry>) {
-    let mut gathered = Vec::with_capacity(L::BATCH_MAX);
-    while results.recv_many(&mut gathered, L::BATCH_MAX).await > 0 {
-        let batch = std::mem::replace(&mut gathered, Vec::with_capacity(L::BATCH_MAX));
+    let mut next = Vec::with_capacity(L::BATCH_MAX);
+    while results.recv_many(&mut next, L::BATCH_MAX).await > 0 {
+        let batch = std::mem::replace(&mut next, Vec::with_capacity(L::BATCH_MAX));
         record(&mut ledger, batch).await;
     }
 }
 
-/// Records a batch. It returns when every entry is recorded, refused or given up.
+/// Records a batch. Returns when every entry is recorded, refused or dropped.
 pub(crate) async fn record<L: Ledger>(ledger: &mut L, mut batch: Vec<L::Entry>) {
     let began = Instant::now();
     let (mut tries, mut backoff) = (0, BACKOFF_MIN);
@@ -99,7 +99,12 @@ pub(crate) async fn record<L: Ledger>(ledger: &mut L, mut batch: Vec<L::Entry>) 
         };
         match L::classify(&error, tries) {
             Failure::Refused | Failure::TooLarge if batch.len() > 1 => {
-                tracing::warn!(?error, entries = batch.len(), "{} are recorded one by one: {error}", L::NAME);
+                tracing::warn!(
+                    ?error,
+                    entries = batch.len(),
+                    "a batch of {} failed and is recorded entry by entry: {error}",
+                    L::NAME
+                );
                 for entry in batch {
                     Box::pin(record(ledger, vec![entry])).await;
                 }
@@ -107,7 +112,7 @@ pub(crate) async fn record<L: Ledger>(ledger: &mut L, mut batch: Vec<L::Entry>) 
             }
             Failure::Refused => {
                 for entry in std::mem::take(&mut batch) {
-                    // One entry, so its error is not needed again.
+                    // The batch has exactly one entry, so `error` is used once.
                     return match ledger.refused(entry, error).await {
                         Some(instead) => Box::pin(record(ledger, vec![instead])).await,
                         None => {}
@@ -116,7 +121,12 @@ pub(crate) async fn record<L: Ledger>(ledger: &mut L, mut batch: Vec<L::Entry>) 
             }
             Failure::Passing | Failure::TooLarge => {
                 if L::GIVE_UP_AFTER.is_some_and(|limit| began.elapsed() > limit) {
-                    tracing::error!(?error, entries = batch.len(), "{} could not be recorded: {error}", L::NAME);
+                    tracing::error!(
+                        ?error,
+                        entries = batch.len(),
+                        "failed to record {} before their claims expired: {error}",
+                        L::NAME
+                    );
                     return;
                 }
                 ledger.retrying(batch.len(), &error);
@@ -133,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers, of which the database refuses the negative ones; and what it does with each write before that.
+    /// A ledger of numbers. The first writes fail with `failures`; after that, writes with negative numbers are refused.
     #[derive(Default)]
     struct Numbers {
         failures: VecDeque<Failure>,
@@ -158,7 +168,7 @@ mod tests {
             match self.failures.pop_front() {
                 Some(Failure::Refused) => Err(refusal()),
                 Some(Failure::TooLarge) => Err(StoreError::Unfit("too large".to_owned())),
-                Some(Failure::Passing) => Err(StoreError::Conflict { message: "away".to_owned() }),
+                Some(Failure::Passing) => Err(StoreError::Conflict { message: "unavailable".to_owned() }),
                 None if entries.iter().any(|entry| *entry < 0) => Err(refusal()),
                 None => Ok(()),
             }
@@ -183,28 +193,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_batch_is_written_until_the_database_takes_it() {
+    async fn a_batch_is_retried_until_every_entry_is_recorded_or_refused() {
         use Failure::{Passing, Refused, TooLarge};
         #[rustfmt::skip]
         let table = [
             // entries     failures                     recorded        refused  writes
             (vec![1, 2],   vec![],                      vec![1, 2],     vec![],  1),
             (vec![1, 2],   vec![Passing, Passing],      vec![1, 2],     vec![],  3),
-            // One bad entry does not hold up the others.
+            // A refused entry does not delay the others.
             (vec![1, -2, 3], vec![],                    vec![1, 3],     vec![-2], 4),
             (vec![1, 2],   vec![TooLarge],              vec![1, 2],     vec![],  3),
-            // An entry alone cannot be divided further.
+            // A single entry cannot be divided further.
             (vec![1],      vec![TooLarge, TooLarge],    vec![1],        vec![],  3),
             (vec![1],      vec![Refused],               vec![],         vec![1], 1),
         ];
         for (entries, failures, recorded, refused, writes) in table {
             let mut numbers = Numbers { failures: failures.clone().into(), ..Numbers::default() };
             record(&mut numbers, entries.clone()).await;
-            let shown = format!("{entries:?} {failures:?}");
+            let row = format!("{entries:?} {failures:?}");
             assert_eq!(
                 (numbers.recorded, numbers.refused, numbers.writes.len()),
                 (recorded, refused, writes),
-                "{shown}"
+                "{row}"
             );
         }
     }
@@ -217,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn results_that_gather_during_a_write_are_the_next_batch() {
+    async fn results_that_arrive_during_a_write_are_the_next_batch() {
         let (results, receiver) = mpsc::channel(10);
         for number in 1..=7 {
             results.send(number).await.unwrap();

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use postrider_store::StoreError;
 
-/// Longest duration of one step in the database. A connection that died silently must not stop a loop.
-const WITHIN: Duration = Duration::from_secs(30);
+/// Timeout of one database step. A dead connection must not stop a loop.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Gives up a step that takes too long. It may have been committed all the same; then a sweep or a recovery finds its work.
+/// Runs a database step with a timeout. A step that timed out may have been committed; then a sweep or a recovery finds its work.
 pub(crate) async fn within<T>(step: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    let took_too_long = || StoreError::Unfit(format!("the database has not answered within {WITHIN:?}"));
-    tokio::time::timeout(WITHIN, step).await.unwrap_or_else(|_| Err(took_too_long()))
+    let timed_out = || StoreError::Unfit(format!("the database did not answer within {STEP_TIMEOUT:?}"));
+    tokio::time::timeout(STEP_TIMEOUT, step).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
-/// The key that was served last by a claim that began after `began` and continued at the first key after the last one.
+/// The last key that a claim served. The claim began after the key `began`, and continued at the first key after it reached the last one.
 pub(crate) fn served_last<T: Ord + Copy>(began: Option<T>, served: impl Iterator<Item = T>) -> Option<T> {
     served.max_by_key(|key| (Some(*key) <= began, *key)).or(began)
 }
@@ -27,7 +27,7 @@ mod tests {
         for (began, served, last) in [
             (None, vec![1, 3, 2], Some(3)),
             (Some(2), vec![3, 4], Some(4)),
-            // The order begins after 2, and 1 comes after the end.
+            // The order begins after 2, and continues with 1 after the last key.
             (Some(2), vec![3, 4, 1], Some(1)),
             (Some(2), vec![1, 2], Some(2)),
             // No key was served: the next claim begins at the same place.

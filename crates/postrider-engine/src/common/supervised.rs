@@ -1,7 +1,7 @@
 //! Tasks whose panic ends the process.
 //!
-//! A panic would end one of them silently, and a process that does half of its work would look healthy. So the process finishes what it
-//! can and exits, and its service manager starts it again. The work of the lost task is recovered as after a crash.
+//! Otherwise a panic would end such a task silently, and a process that does half of its work would look healthy. So the process shuts
+//! down and exits, and its service manager starts it again. The work of the panicked task is recovered as after a crash.
 
 use std::{panic::AssertUnwindSafe, sync::LazyLock};
 
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 static PANICKED: LazyLock<watch::Sender<Option<&'static str>>> = LazyLock::new(|| watch::Sender::new(None));
 
-/// Runs a task of this name. Its panic is logged and reported to [`panicked`].
+/// Runs a task. A panic is logged under this name and reported to [`panicked`].
 pub async fn supervised(name: &'static str, task: impl Future<Output = ()>) {
     if AssertUnwindSafe(task).catch_unwind().await.is_err() {
         tracing::error!(task = name, "{name} panicked");
@@ -36,11 +36,11 @@ mod tests {
     use super::{panicked, supervised};
 
     #[tokio::test]
-    async fn a_panic_is_reported_and_an_end_is_not() {
+    async fn a_panic_is_reported_and_a_normal_end_is_not() {
         supervised("a task that ends", async {}).await;
         assert_eq!(panicked().now_or_never(), None);
         let task = tokio::spawn(supervised("a task that panics", async { std::panic::panic_any("for a test") }));
         assert_eq!(panicked().await, "a task that panics");
-        assert!(task.await.is_ok(), "the panic does not spread to the task's owner");
+        assert!(task.await.is_ok(), "the panic does not propagate to the caller");
     }
 }

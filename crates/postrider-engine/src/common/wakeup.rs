@@ -9,25 +9,26 @@ use postrider_store::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// The least time between two notifications: a notification takes a lock that every commit needs.
+/// Minimum time between two notifications: a notification takes a lock that every commit needs
+/// (docs/decisions/0006-hints-come-after-the-commit.md).
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// Sends hints on a channel of the database. Hints that are sent during one notification become one notification.
 #[derive(Debug, Clone)]
 pub struct Hints {
     channel: &'static str,
-    wanted: Arc<Notify>,
+    pending: Arc<Notify>,
     local: Option<Waker>,
 }
 
 impl Hints {
-    /// Hints on this channel. [`run`](Self::run) sends them.
+    /// Creates hints on this channel. [`run`](Self::run) sends them to other processes.
     #[must_use]
     pub fn new(channel: &'static str) -> Self {
-        Self { channel, wanted: Arc::default(), local: None }
+        Self { channel, pending: Arc::default(), local: None }
     }
 
-    /// Also wakes the listeners of this process, at once.
+    /// Also wakes the loops of this process, without the database.
     fn with_local(self, waker: Waker) -> Self {
         Self { local: Some(waker), ..self }
     }
@@ -37,13 +38,13 @@ impl Hints {
         if let Some(local) = &self.local {
             local.wake();
         }
-        self.wanted.notify_one();
+        self.pending.notify_one();
     }
 
-    /// Notifies the database of hints until shutdown.
+    /// Sends hints as notifications until shutdown.
     pub async fn run(self, pool: Pool, shutdown: CancellationToken) {
-        let Self { channel, wanted, local } = self;
-        while shutdown.run_until_cancelled(wanted.notified()).await.is_some() {
+        let Self { channel, pending, local } = self;
+        while shutdown.run_until_cancelled(pending.notified()).await.is_some() {
             let sent = match &local {
                 Some(local) => local.wake_others(&pool, channel).await,
                 None => wakeups::notify(&pool, channel).await,
@@ -65,7 +66,7 @@ pub struct WakeupChannel {
 }
 
 impl WakeupChannel {
-    /// A channel of this name.
+    /// Creates a channel of this name.
     #[must_use]
     pub fn new(channel: &'static str) -> Self {
         let waker = Waker::default();
@@ -78,7 +79,8 @@ impl WakeupChannel {
         self.waker.subscribe()
     }
 
-    /// Receives the hints of other processes. Spawn the future. `url` must lead to the server itself, not to a pooler in transaction mode.
+    /// Receives the hints of other processes. Spawn the future. `url` must name the server itself, not a pooler in
+    /// transaction mode.
     pub fn listen(
         &self,
         url: &str,

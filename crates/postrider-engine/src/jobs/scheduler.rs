@@ -1,8 +1,8 @@
-//! The scheduler: fires schedules whose time has come, and goes on with firings that waited for others.
+//! The scheduler fires due schedules, and starts the runs of firings whose dependencies have ended.
 //!
-//! There is no leader, and no clock here decides anything: due is what the database's clock says, the next firing follows from the one
-//! that is stored, and a firing is a row under a unique key, made in the transaction that moves the schedule on. Of any number of
-//! schedulers that try, one does it.
+//! Schedulers have no leader and do not use their own clock. The database's clock decides which schedules are due, and the next firing
+//! follows from the stored one. A firing is a row under a unique key, inserted in the transaction that advances the schedule, so exactly
+//! one of several schedulers fires it (docs/decisions/0016-a-run-is-picked-up-and-grains-are-those-of-utc.md).
 
 use std::{collections::HashMap, time::Duration};
 
@@ -21,24 +21,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::common::{health::Health, round::within, wakeup::Hints};
 
-/// Schedules read at a time, and most of them of one tenant.
+/// Maximum schedules per read, in total and per tenant.
 const BATCH: i32 = 100;
 const PER_TENANT: i32 = 20;
-/// A schedule that this process cannot fire is left alone for so long: it must not be in the way of others.
-const LEAVE_ALONE: Duration = Duration::from_secs(60);
-/// How far apart two looks are at least when there is nothing to do: every run that ends may be one that a firing waits for.
-const APART: Duration = Duration::from_millis(50);
-/// Most firings of one schedule in one transaction.
+/// Backoff of a schedule that this process failed to fire, so that it does not delay others.
+const FAILED_BACKOFF: Duration = Duration::from_secs(60);
+/// Minimum time between two rounds without work: every ended run is a hint that a waiting firing may start.
+const ROUND_INTERVAL_MIN: Duration = Duration::from_millis(50);
+/// Maximum firings of one schedule per transaction.
 const FIRINGS_MAX: usize = 100;
 
-/// What can be set.
+/// Settings of the scheduler.
 #[derive(Debug, Clone)]
 pub struct SchedulerSettings {
-    /// How often to look.
+    /// Time between rounds without a hint.
     pub poll_interval: Duration,
-    /// A firing that is late by no more than this is not late.
+    /// Maximum delay of a firing that still counts as on time.
     pub misfire_grace: Duration,
-    /// How long a firing waits for what it depends on.
+    /// Maximum time for which a firing waits for its dependencies.
     pub dependency_patience: Duration,
 }
 
@@ -46,18 +46,18 @@ pub struct SchedulerSettings {
 pub struct Scheduler {
     /// Connections of the worker.
     pub pool: Pool,
-    /// Says that runs have ended: what waited for them may go on.
+    /// Hints that runs have ended, so that firings which depend on them may start.
     pub ends: Wakeups,
-    /// To say that there are runs.
+    /// Hints to runners that runs are due.
     pub runs: Hints,
-    /// What can be set.
+    /// Settings of the scheduler.
     pub settings: SchedulerSettings,
-    /// Whether it can work.
+    /// The health of the scheduler.
     pub health: Health,
 }
 
 impl Scheduler {
-    /// Fires until shutdown.
+    /// Fires schedules until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) {
         tracing::info!("the scheduler is running");
         let mut unfit = HashMap::new();
@@ -66,25 +66,25 @@ impl Scheduler {
             let fired = self.fire_due(&mut unfit).await.inspect_err(|error| {
                 tracing::error!(
                     ?error,
-                    "the scheduler failed to fire schedules; they wait for the next round: {error}"
+                    "the scheduler failed to fire schedules; retrying in the next round: {error}"
                 );
             });
-            let went_on = self.fire_waiting().await.inspect_err(|error| {
-                tracing::error!(?error, "firings that waited wait for the next round: {error}");
+            let started = self.fire_waiting().await.inspect_err(|error| {
+                tracing::error!(?error, "failed to check waiting firings; retrying next time: {error}");
             });
-            // A pass failed if either part did.
-            match fired.as_ref().err().or(went_on.as_ref().err()) {
+            // A round failed if either part did.
+            match fired.as_ref().err().or(started.as_ref().err()) {
                 None => self.health.passed(),
                 Some(error) => self.health.failed(error),
             }
-            let (fired, went_on) = (fired.unwrap_or_default(), went_on.unwrap_or_default());
-            if fired.runs + went_on > 0 {
+            let (fired, started) = (fired.unwrap_or_default(), started.unwrap_or_default());
+            if fired.runs + started > 0 {
                 self.runs.send();
             }
-            if fired.is_full || went_on >= BATCH {
+            if fired.is_full || started >= BATCH {
                 continue;
             }
-            tokio::time::sleep(APART).await;
+            tokio::time::sleep(ROUND_INTERVAL_MIN).await;
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 Ok(()) = self.ends.changed() => {}
@@ -98,58 +98,58 @@ impl Scheduler {
     async fn fire_waiting(&self) -> Result<i32, StoreError> {
         let mut started = 0;
         for (tenant, firings) in within(schedules::waiting_tenants(&self.pool, BATCH)).await? {
-            let patience = self.settings.dependency_patience;
-            match within(schedules::fire_waiting(&self.pool, tenant, firings, patience)).await {
+            let wait_max = self.settings.dependency_patience;
+            match within(schedules::fire_waiting(&self.pool, tenant, firings, wait_max)).await {
                 Ok(runs) => started += runs,
-                // The other tenants go on, and runs that were started are announced.
+                // The scheduler continues with the other tenants, and sends hints for the started runs.
                 Err(error) => {
-                    tracing::error!(tenant_id = %tenant.0, ?error, "the firings of a tenant wait for the next round: {error}");
+                    tracing::error!(tenant_id = %tenant.0, ?error, "failed to check the waiting firings of a tenant; retrying next time: {error}");
                 }
             }
         }
         Ok(started)
     }
 
-    /// Fires every schedule of a batch that is due.
+    /// Fires a batch of due schedules.
     async fn fire_due(
         &self,
         unfit: &mut HashMap<(TenantId, ScheduleId), Instant>,
     ) -> Result<Fired, StoreError> {
-        unfit.retain(|_, since| since.elapsed() < LEAVE_ALONE);
+        unfit.retain(|_, since| since.elapsed() < FAILED_BACKOFF);
         let except: Vec<(TenantId, ScheduleId)> = unfit.keys().copied().collect();
         let due = within(schedules::due(&self.pool, BATCH, PER_TENANT, &except)).await?;
-        let mut fired = Fired { runs: 0, is_full: leaves_some(&due) };
-        let mut is_moving = false;
+        let mut fired = Fired { runs: 0, is_full: may_have_more(&due) };
+        let mut has_advanced = false;
         for schedule in &due {
             match self.fire(schedule).await {
                 Ok(Some((runs, is_behind))) => {
                     fired.runs += runs;
                     fired.is_full |= is_behind;
-                    is_moving = true;
+                    has_advanced = true;
                 }
-                // Somebody else was faster.
-                Ok(None) => is_moving = true,
+                // Another scheduler fired the schedule.
+                Ok(None) => has_advanced = true,
                 Err(error) => {
-                    tracing::error!(schedule_id = %schedule.id.0, ?error, "a schedule was not fired: {error}");
+                    tracing::error!(schedule_id = %schedule.id.0, ?error, "failed to fire a schedule: {error}");
                     unfit.insert((schedule.tenant, schedule.id), Instant::now());
                 }
             }
         }
-        // Where none of them moves, looking again at once would find the same.
-        fired.is_full &= is_moving;
+        // If no schedule advanced, another round would read the same schedules.
+        fired.is_full &= has_advanced;
         Ok(fired)
     }
 
-    /// Fires one schedule: how many runs that made, and whether more of its firings are due. `None` when it was somebody else's.
+    /// Fires one schedule. Returns the number of new runs, and whether more firings are due. `None` if another scheduler fired it.
     async fn fire(&self, schedule: &DueSchedule) -> Result<Option<(i32, bool)>, StoreError> {
         let timing = timing(schedule)?;
         let grace = SignedDuration::try_from(self.settings.misfire_grace).unwrap_or(SignedDuration::MAX);
         let misfire: Misfire = schedule.misfire.parse().map_err(unfit)?;
         let policy = Policy { misfire, grace, limit: FIRINGS_MAX };
         let Plan { run, skipped, next } = plan(&timing, &policy, schedule.due, schedule.now);
-        let skipped = skipped.map(|skipped| (skipped.last, format!("nobody was there for {skipped}")));
+        let skipped = skipped.map(|missed| (missed.last, format!("missed {missed}: no scheduler ran then")));
         if let Some((_, why)) = &skipped {
-            tracing::warn!(schedule_id = %schedule.id.0, "firings are skipped: {why}");
+            tracing::warn!(schedule_id = %schedule.id.0, "the scheduler skipped firings: {why}");
         }
         let fire = Fire { run: &run, skipped, next };
         let Some(runs) = within(schedules::fire(&self.pool, schedule, &fire)).await? else { return Ok(None) };
@@ -159,8 +159,8 @@ impl Scheduler {
     }
 }
 
-/// Whether more may be due: of all, or of one tenant.
-fn leaves_some(due: &[DueSchedule]) -> bool {
+/// Whether more schedules may be due, in total or of one tenant.
+fn may_have_more(due: &[DueSchedule]) -> bool {
     let mut of_tenants: HashMap<TenantId, i32> = HashMap::new();
     due.iter().for_each(|schedule| *of_tenants.entry(schedule.tenant).or_default() += 1);
     due.len() >= BATCH as usize || of_tenants.values().any(|count| *count >= PER_TENANT)
@@ -172,7 +172,7 @@ struct Fired {
     is_full: bool,
 }
 
-/// What was accepted once may be unknown to another version of the zones: then the schedule waits, and says so.
+/// Parses the timing of a schedule. An accepted time zone may be unknown to this version's zone database; then the schedule waits.
 fn timing(schedule: &DueSchedule) -> Result<Timing, StoreError> {
     let cron: Cron = schedule.cron.parse().map_err(unfit)?;
     let zone: Zone = schedule.timezone.parse().map_err(unfit)?;

@@ -1,4 +1,4 @@
-//! Records how runs ended.
+//! Records the results of job runs.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use postrider_store::{
 use super::Shared;
 use crate::common::{recorder::Ledger, round::within};
 
-/// Ends of runs under the claims of this runner. The runs are held, and renewed by heartbeats, until their end is recorded.
+/// The results of runs under the claims of this runner. Heartbeats renew the claims until the results are recorded.
 pub(super) struct Settler {
     shared: Arc<Shared>,
 }
@@ -31,7 +31,7 @@ impl Ledger for Settler {
     type Receipt = HashMap<RunRef, Ending>;
 
     const BATCH_MAX: usize = 500;
-    const NAME: &'static str = "ends of runs";
+    const NAME: &'static str = "job run results";
 
     async fn write(&mut self, entries: &mut Vec<EndedRun>) -> Result<Self::Receipt, StoreError> {
         within(job_runs::end(&self.shared.pool, &self.shared.name, entries)).await
@@ -42,17 +42,17 @@ impl Ledger for Settler {
             report(run, endings.get(&run.run()).copied());
             self.release(run);
         }
-        self.shared.ends.send();
+        self.shared.end_hints.send();
     }
 
-    /// The database refuses to store a result: then the run failed, and its error says so.
+    /// Fails a run whose result the database refuses to store.
     async fn refused(&mut self, run: EndedRun, error: StoreError) -> Option<EndedRun> {
-        tracing::error!(job_id = %run.run().id.0, "the database refused the end of a run: {error}");
+        tracing::error!(job_id = %run.run().id.0, "the database refused the result of a run: {error}");
         let End::Completed(_) = run.end() else {
             self.release(&run);
             return None;
         };
-        let error = format!("the result cannot be stored: {error}");
+        let error = format!("the database refused to store the result: {error}");
         Some(run.instead(End::Failed { error, retryable: false }))
     }
 }
@@ -60,11 +60,11 @@ impl Ledger for Settler {
 /// Logs and counts the end of a run. Without an ending another runner holds the run, or it was cancelled.
 fn report(run: &EndedRun, ending: Option<Ending>) {
     let job_id = run.run().id.0;
-    let count = |what: &'static str| metrics::counter!("postrider_job_runs_total", "as" => what).increment(1);
+    let count = |name: &'static str| metrics::counter!("postrider_job_runs_total", "as" => name).increment(1);
     match (ending, run.end()) {
         (None, _) => {
             count("late");
-            tracing::warn!(%job_id, "the end of a run came too late: it was cancelled, or taken from this runner");
+            tracing::warn!(%job_id, "the end of a run came too late: the run was cancelled, or another runner holds it");
         }
         (Some(Ending { status: JobRunStatus::Completed, .. }), _) => {
             count("completed");

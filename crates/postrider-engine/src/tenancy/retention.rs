@@ -1,5 +1,5 @@
 //! Removes old rows in small steps, so that other transactions never wait long: processed events, the history of campaigns, ended chat
-//! messages and runs of functions, and the stored answers of requests that are a day old.
+//! messages and job runs, and the stored answers of requests that are a day old.
 
 use std::time::Duration;
 
@@ -8,27 +8,27 @@ use postrider_model::ids::TenantId;
 use postrider_store::{PgConnection, Pool, StoreError, events, history, job_runs, pool, replies, requests};
 use tokio_util::sync::CancellationToken;
 
-/// How long things are kept.
+/// Retention times of old rows.
 #[derive(Debug, Clone)]
 pub struct Retention {
-    /// Domain events, since they were processed; for ever without.
+    /// Retention of domain events after they were processed; `None`: for ever.
     pub events: Option<Duration>,
-    /// What happened to campaigns; for ever without.
+    /// Retention of the history of campaigns; `None`: for ever.
     pub history: Option<Duration>,
-    /// Chat messages that are over, with their replies; for ever without.
+    /// Retention of ended chat messages and their replies; `None`: for ever.
     pub messages: Option<Duration>,
-    /// Runs of functions that are over, with their firings, errors and alerts; for ever without.
+    /// Retention of ended job runs and their firings, errors and alerts; `None`: for ever.
     pub runs: Option<Duration>,
-    /// How often to look for what is older.
+    /// Time between passes.
     pub every: Duration,
 }
 
-/// Rows looked at in one transaction.
+/// Maximum rows or ids examined per transaction.
 const WINDOW: i32 = 1000;
-/// The time between two of them, which lets other transactions proceed.
+/// Pause between two transactions, so that other transactions proceed.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads, in a transaction of its own, the tenants that may have old rows. The rows are then removed tenant by tenant.
+/// Reads the tenants that may have old rows, in a separate transaction. The rows are then removed tenant by tenant.
 macro_rules! choose {
     ($pool:expr, $module:ident :: $tenants:ident ( $($argument:expr),* )) => {{
         let mut transaction = pool::begin($pool).await?;
@@ -45,7 +45,7 @@ impl Retention {
             report("processed events", self.sweep_events(&pool, &shutdown).await);
             report("events of campaigns", self.sweep_history(&pool, &shutdown).await);
             report("messages with their replies", self.sweep_messages(&pool, &shutdown).await);
-            report("runs of functions", self.sweep_runs(&pool, &shutdown).await);
+            report("job runs", self.sweep_runs(&pool, &shutdown).await);
             report("answered requests", sweep_requests(&pool, &shutdown).await);
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -58,47 +58,47 @@ impl Retention {
     pub async fn sweep_events(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(before) = before(self.events) else { return Ok(0) };
         let tenants = choose!(pool, events::tenants());
-        sweep(pool, shutdown, tenants, |tenant| Old::Events { tenant, before, after_id: 0 }).await
+        sweep(pool, shutdown, tenants, |tenant| OldRows::Events { tenant, before, after_id: 0 }).await
     }
 
     /// One pass over the history of campaigns. Returns how many events were removed.
     pub async fn sweep_history(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(before) = before(self.history) else { return Ok(0) };
         let tenants = choose!(pool, history::tenants_with_old(before));
-        sweep(pool, shutdown, tenants, |tenant| Old::History { tenant, before }).await
+        sweep(pool, shutdown, tenants, |tenant| OldRows::History { tenant, before }).await
     }
 
-    /// One pass over the chat messages that are over. Returns how many were removed.
+    /// One pass over the ended chat messages. Returns how many were removed.
     pub async fn sweep_messages(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(older_than) = self.messages else { return Ok(0) };
         let tenants = choose!(pool, replies::tenants_with_old(older_than));
-        sweep(pool, shutdown, tenants, |tenant| Old::Messages { tenant, older_than }).await
+        sweep(pool, shutdown, tenants, |tenant| OldRows::Messages { tenant, older_than }).await
     }
 
-    /// One pass over the runs of functions that are over. Returns how many were removed.
+    /// One pass over the ended job runs. Returns how many were removed.
     pub async fn sweep_runs(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(older_than) = self.runs else { return Ok(0) };
         let tenants = choose!(pool, job_runs::tenants_with_old(older_than));
-        sweep(pool, shutdown, tenants, |tenant| Old::Runs { tenant, older_than }).await
+        sweep(pool, shutdown, tenants, |tenant| OldRows::Runs { tenant, older_than }).await
     }
 }
 
 /// One pass over the answers to requests that are a day old. Returns how many were removed.
 pub async fn sweep_requests(pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
     let tenants = choose!(pool, requests::tenants());
-    sweep(pool, shutdown, tenants, |tenant| Old::Requests { tenant }).await
+    sweep(pool, shutdown, tenants, |tenant| OldRows::Requests { tenant }).await
 }
 
-/// Removes the old rows of each tenant in turn. Returns how many were removed.
+/// Removes the old rows, tenant by tenant. Returns how many were removed.
 async fn sweep(
     pool: &Pool,
     shutdown: &CancellationToken,
     tenants: Vec<TenantId>,
-    old: impl Fn(TenantId) -> Old,
+    old_rows: impl Fn(TenantId) -> OldRows,
 ) -> Result<i64, StoreError> {
     let mut removed = 0;
     for tenant in tenants {
-        removed += old(tenant).sweep(pool, shutdown).await?;
+        removed += old_rows(tenant).sweep(pool, shutdown).await?;
         if shutdown.is_cancelled() {
             break;
         }
@@ -107,7 +107,7 @@ async fn sweep(
 }
 
 /// The old rows of one tenant.
-enum Old {
+enum OldRows {
     Events { tenant: TenantId, before: Timestamp, after_id: i64 },
     History { tenant: TenantId, before: Timestamp },
     Messages { tenant: TenantId, older_than: Duration },
@@ -115,8 +115,8 @@ enum Old {
     Requests { tenant: TenantId },
 }
 
-impl Old {
-    /// Takes steps until there is nothing left. Returns the sum of what they removed.
+impl OldRows {
+    /// Removes all old rows step by step. Returns how many were removed.
     async fn sweep(mut self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let mut removed = 0;
         loop {
@@ -131,7 +131,7 @@ impl Old {
         }
     }
 
-    /// How many rows a step removed, and whether it was the last one.
+    /// Takes one step. Returns how many rows it removed, and whether it was the last step.
     async fn step(&mut self, connection: &mut PgConnection) -> Result<(i64, bool), StoreError> {
         let removed = match *self {
             Self::Events { tenant, before, ref mut after_id } => {
@@ -157,10 +157,10 @@ fn before(keep: Option<Duration>) -> Option<Timestamp> {
     Some(Timestamp::now().checked_sub(keep).unwrap_or(Timestamp::MIN))
 }
 
-fn report(what: &str, swept: Result<i64, StoreError>) {
+fn report(rows: &str, swept: Result<i64, StoreError>) {
     match swept {
         Ok(0) => {}
-        Ok(removed) => tracing::info!(removed, "removed {removed} {what} past their retention"),
-        Err(error) => tracing::warn!(?error, "old {what} stay until the next round: {error}"),
+        Ok(removed) => tracing::info!(removed, "retention removed {removed} {rows}"),
+        Err(error) => tracing::warn!(?error, "failed to remove old {rows}; retrying next time: {error}"),
     }
 }

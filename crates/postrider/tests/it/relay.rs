@@ -329,7 +329,7 @@ async fn a_handler_that_never_returns_is_a_failed_delivery() -> anyhow::Result<(
     eventually("the failure is recorded", async || {
         let error: Option<String> =
             sqlx::query_scalar("select last_error from m10_recovery.outbox").fetch_one(&admin).await?;
-        Ok(error.is_some_and(|error| error.contains("no answer: nothing within 50ms")))
+        Ok(error.is_some_and(|error| error.contains("no answer: timeout after 50ms")))
     })
     .await?;
     shutdown.cancel();

@@ -1,40 +1,41 @@
-//! What to do about an item in doubt, and what follows from what was found. Pure: it stands in a table.
+//! Decides the next step for an item in doubt, and the verdict on a finding (docs/decisions/0013-what-settles-a-doubt.md). Pure functions;
+//! their tests are tables.
 //!
-//! | class | before the quiet time is over | afterwards | at the end |
+//! | class | during the quiet time | after the quiet time | last resort |
 //! |---|---|---|---|
-//! | key | waits: the vendor may store the key late | repeats, inside the key's life, a quiet time apart | past it: looks up, then a person |
-//! | natural | repeats | repeats | – |
-//! | lookup | looks up; only "done" counts | looks up; "not done" counts | – |
-//! | echo | looks up; waits for the callback | looks up | a person |
+//! | key | wait: the provider may store the key late | repeat while the key is valid, a quiet time apart | look up, then a person |
+//! | natural | repeat | repeat | – |
+//! | lookup | look up; only "done" counts | look up; "not done" counts | – |
+//! | echo | look up; wait for the callback | look up | a person |
 //! | person | – | – | a person |
 //!
-//! What cannot be rendered as it was, and what is addressed to somebody who unsubscribed since, is never sent again: it is looked
-//! up, or left to a person. A vendor that refuses a repeat may do so because it has the message: it is looked up, too.
-//! If the account's secret was changed since the call, whoever is asked now may not be who was called then: a person.
+//! The resolver does not repeat a message that it cannot render as it was, or whose reader has unsubscribed. It looks such an item up, or
+//! leaves it to a person. A provider may refuse a repeat because it has the message, so the resolver looks up refused repeats, too.
+//! If the account's secret was changed since the call, the provider may now answer for another account, so a person decides.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use postrider_model::{DoubtClass, Finding};
 
-/// A doubt about which nothing was learned for so long is for a person.
+/// A doubt without any finding for this long is left to a person.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is known before anybody is asked. Times are the database's.
+/// The facts known before the provider is asked. Times are those of the database's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts {
     pub(super) class: DoubtClass,
     pub(super) now: Timestamp,
     pub(super) quiet_until: Timestamp,
-    /// From when on a vendor that stores keys late knows the key of every call so far: the quiet time after the last of them.
+    /// Earliest time of a repeat: the quiet time after the last call, because the provider may store its key late.
     pub(super) repeat_from: Timestamp,
-    /// Until when the vendor recognises the key, with a margin; `None`: it has no key.
+    /// Time until which the provider recognises the key, with a margin; `None`: the provider knows no keys.
     pub(super) repeat_until: Option<Timestamp>,
-    /// Whether the message is the one that was reserved, and its reader still wants it.
+    /// Whether the message is the reserved one, and its reader has not unsubscribed.
     pub(super) may_repeat: bool,
     /// Whether the account's secret was changed since the call.
     pub(super) secret_is_newer: bool,
-    /// How long it has been in doubt.
+    /// Time for which the item has been in doubt.
     pub(super) age: Duration,
 }
 
@@ -48,8 +49,8 @@ pub(super) enum Step {
 }
 
 const OTHER_SECRET: &str =
-    "the account's secret was changed since the call, so its provider may not know who asks";
-const NO_ONE_TELLS: &str = "this provider can tell nobody but a person";
+    "the account's secret was changed since the call, so the provider may not recognise the account";
+const PERSON_ONLY: &str = "this provider cannot be queried, so a person must decide";
 
 pub(super) fn step(facts: &Facts) -> Step {
     match facts.class {
@@ -60,64 +61,64 @@ pub(super) fn step(facts: &Facts) -> Step {
         }
         DoubtClass::Natural if facts.may_repeat => Step::Repeat,
         DoubtClass::Key | DoubtClass::Natural | DoubtClass::Lookup | DoubtClass::Echo => Step::LookUp,
-        DoubtClass::Person => Step::Person(NO_ONE_TELLS),
+        DoubtClass::Person => Step::Person(PERSON_ONLY),
     }
 }
 
-/// What follows.
+/// The result of an attempt to settle a doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     Sent { message_id: String, evidence: String },
     Failed { evidence: String },
-    LookAgain { at: Timestamp, note: String },
+    RetryAt { at: Timestamp, note: String },
     Person { note: String },
 }
 
-/// What follows from a repeat, unless it was refused: then it is looked up.
+/// Decides on the finding of a repeat. `Err`: the provider refused the repeat, and the item must be looked up.
 pub(super) fn conclude_repeat(facts: &Facts, finding: Finding, pause: &Pause) -> Result<Verdict, String> {
     match finding {
         Finding::Absent { evidence } => Err(evidence),
-        found => Ok(conclude(facts, found, pause)),
+        finding => Ok(conclude(facts, finding, pause)),
     }
 }
 
-/// What follows from a look-up.
+/// Decides on the finding of a look-up.
 pub(super) fn conclude(facts: &Facts, finding: Finding, pause: &Pause) -> Verdict {
     let is_quiet = facts.now >= facts.quiet_until;
-    let at_the_end = |at: Timestamp, note: String| match facts.class {
-        _ if !is_quiet && at > facts.now => Verdict::LookAgain { at, note },
+    let retry_or_person = |at: Timestamp, note: String| match facts.class {
+        _ if !is_quiet && at > facts.now => Verdict::RetryAt { at, note },
         _ => Verdict::Person { note },
     };
     match finding {
         Finding::Done { message_id, evidence } => Verdict::Sent { message_id, evidence },
-        // The vendor's silence counts when nothing can arrive any more, and where its memory is the proof.
+        // An absent message is a failure only after the quiet time, and only where the provider's record is the proof.
         Finding::Absent { evidence } => match facts.class {
             DoubtClass::Lookup | DoubtClass::Natural if is_quiet => Verdict::Failed { evidence },
-            _ => at_the_end(facts.quiet_until, evidence),
+            _ => retry_or_person(facts.quiet_until, evidence),
         },
         Finding::Unclear { reason } => match facts.class {
-            // There is nothing further to wait for.
+            // No callback can be expected any more.
             DoubtClass::Echo if is_quiet => {
-                Verdict::Person { note: format!("no callback came in the quiet time; {reason}") }
+                Verdict::Person { note: format!("no callback arrived in the quiet time; {reason}") }
             }
-            DoubtClass::Echo => Verdict::LookAgain { at: facts.quiet_until, note: reason },
+            DoubtClass::Echo => Verdict::RetryAt { at: facts.quiet_until, note: reason },
             _ if facts.age >= GIVE_UP_AFTER => Verdict::Person { note: reason },
-            _ => Verdict::LookAgain { at: facts.now + pause.after(facts.age), note: reason },
+            _ => Verdict::RetryAt { at: facts.now + pause.after(facts.age), note: reason },
         },
         Finding::CannotTell { reason } => match facts.class {
             // The callback may still come.
-            DoubtClass::Echo => at_the_end(facts.quiet_until, reason),
+            DoubtClass::Echo => retry_or_person(facts.quiet_until, reason),
             _ => Verdict::Person { note: reason },
         },
     }
 }
 
-/// How long to wait before the next look: half as long as it has been in doubt.
+/// Backoff of the attempts to settle a doubt: half of the time that the item has been in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pause {
-    /// At least so long.
+    /// Minimum backoff.
     pub min: Duration,
-    /// At most so long.
+    /// Maximum backoff.
     pub max: Duration,
 }
 
@@ -137,7 +138,7 @@ mod tests {
         Timestamp::from_second(1_000_000 + second).unwrap()
     }
 
-    /// Quiet from 100 on, and the key lives until 1000.
+    /// The quiet time ends at 100, and the key is valid until 1000.
     fn facts(class: DoubtClass, now: i64) -> Facts {
         Facts {
             class,
@@ -152,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_is_asked_for_only_where_it_is_harmless() {
+    fn the_resolver_repeats_only_where_a_repeat_is_harmless() {
         use DoubtClass::{Echo, Key, Lookup, Natural, Person};
         use Step::{LookUp, Repeat, Wait};
-        let told = Step::Person(NO_ONE_TELLS);
+        let person = Step::Person(PERSON_ONLY);
         let other = Step::Person(OTHER_SECRET);
         #[rustfmt::skip]
         let table = [
@@ -170,28 +171,28 @@ mod tests {
             (Natural,  0,    true,       false,         Repeat),
             (Natural,  9999, true,       false,         Repeat),
             (Natural,  0,    false,      false,         LookUp),
-            // A put goes where it went, whoever signs.
+            // A put addresses the same resource under any secret.
             (Natural,  0,    true,       true,          Repeat),
             (Lookup,   0,    true,       false,         LookUp),
             (Lookup,   100,  false,      false,         LookUp),
             (Lookup,   100,  false,      true,          other),
             (Echo,     0,    true,       false,         LookUp),
             (Echo,     100,  true,       true,          LookUp),
-            (Person,   0,    true,       false,         told),
+            (Person,   0,    true,       false,         person),
         ];
         for (class, now, may_repeat, secret_is_newer, expected) in table {
             let facts = Facts { may_repeat, secret_is_newer, ..facts(class, now) };
             assert_eq!(step(&facts), expected, "{facts:?}");
         }
         let repeated = |now| Facts { repeat_from: at(300), ..facts(Key, now) };
-        assert_eq!(step(&repeated(299)), Wait(at(300)), "its key may not be known yet");
+        assert_eq!(step(&repeated(299)), Wait(at(300)), "the provider may not know the key yet");
         assert_eq!(step(&repeated(300)), Repeat);
-        let without_a_life = Facts { repeat_until: None, ..facts(Key, 100) };
-        assert_eq!(step(&without_a_life), LookUp, "a key of unknown life is not relied upon");
+        let without_validity = Facts { repeat_until: None, ..facts(Key, 100) };
+        assert_eq!(step(&without_validity), LookUp, "a key of unknown validity proves nothing");
     }
 
     #[test]
-    fn what_is_found_counts_when_it_may() {
+    fn every_finding_has_its_verdict() {
         use DoubtClass::{Echo, Key, Lookup, Natural};
         let done = || Finding::Done { message_id: "m".to_owned(), evidence: "e".to_owned() };
         let absent = || Finding::Absent { evidence: "e".to_owned() };
@@ -200,8 +201,8 @@ mod tests {
         let sent = || Verdict::Sent { message_id: "m".to_owned(), evidence: "e".to_owned() };
         let failed = || Verdict::Failed { evidence: "e".to_owned() };
         let person = || Verdict::Person { note: "e".to_owned() };
-        let again = |second| Verdict::LookAgain { at: at(second), note: "e".to_owned() };
-        let silent = || Verdict::Person { note: "no callback came in the quiet time; e".to_owned() };
+        let again = |second| Verdict::RetryAt { at: at(second), note: "e".to_owned() };
+        let silent = || Verdict::Person { note: "no callback arrived in the quiet time; e".to_owned() };
         #[rustfmt::skip]
         let table = [
             // class   now   finding     verdict
@@ -237,7 +238,7 @@ mod tests {
             assert_eq!(
                 conclude(&old(class), unclear(), &PAUSE),
                 person(),
-                "{class:?}: nobody looks for ever"
+                "{class:?}: look-ups end after a day"
             );
         }
     }
@@ -246,8 +247,8 @@ mod tests {
     fn a_refused_repeat_proves_nothing_by_itself() {
         let refused = Finding::Absent { evidence: "processed already".to_owned() };
         for class in [DoubtClass::Key, DoubtClass::Natural] {
-            let found = conclude_repeat(&facts(class, 500), refused.clone(), &PAUSE);
-            assert_eq!(found, Err("processed already".to_owned()));
+            let decided = conclude_repeat(&facts(class, 500), refused.clone(), &PAUSE);
+            assert_eq!(decided, Err("processed already".to_owned()));
         }
         let done = Finding::Done { message_id: "m".to_owned(), evidence: "e".to_owned() };
         assert!(matches!(
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pauses_grow_with_the_doubt_up_to_a_limit() {
+    fn the_backoff_grows_with_the_age_of_the_doubt_up_to_a_limit() {
         let after = |seconds| PAUSE.after(Duration::from_secs(seconds)).as_secs();
         assert_eq!([0, 4, 6, 60, 600, 6000].map(after), [2, 2, 3, 30, 300, 300]);
     }

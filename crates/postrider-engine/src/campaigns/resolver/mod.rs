@@ -1,10 +1,10 @@
-//! The resolver: what left and was not answered is found, settled where the provider allows it, and left to a person where
-//! it does not.
+//! The resolver settles items in doubt: calls whose result is unknown. It asks the provider or repeats the call where this is harmless,
+//! and leaves the other items to a person.
 //!
 //! ```text
 //! claim doubts that are due ─▶ render again, compare ─▶ repeat or look up ─▶ conclude (decide.rs) ─▶ settle with evidence
-//!      ▲                                                                            └─▶ look again later, or a person
-//!      └─────────────── a lease and the number of the look fence whoever comes back late ──┘
+//!      ▲                                                                            └─▶ retry later, or a person
+//!      └─────────────── a lease and the number of the claim fence late results ────────────┘
 //! ```
 
 mod decide;
@@ -34,18 +34,18 @@ pub use self::{
 use super::render::{Template, address_of};
 use crate::common::{attempts::Attempts, health::Health};
 
-/// How the resolver behaves.
+/// Settings of the resolver.
 #[derive(Debug, Clone)]
 pub struct ResolverSettings {
-    /// Most doubts that are looked into at a time.
+    /// Maximum concurrent attempts to settle doubts.
     pub concurrency: usize,
-    /// Most of them at one account.
+    /// Maximum concurrent attempts per account.
     pub account_concurrency: usize,
-    /// How long one question or repeat may take.
+    /// Maximum duration of one look-up or repeat.
     pub call_timeout: Duration,
-    /// How long to wait after a look that told nothing.
+    /// Backoff after an attempt without a result.
     pub pause: Pause,
-    /// How often to look for doubts.
+    /// Time between claims.
     pub poll_interval: Duration,
 }
 
@@ -68,7 +68,7 @@ pub struct Resolver {
 
 struct Shared {
     pool: Pool,
-    /// New at every start, so that nobody is taken for the process that died under the same name.
+    /// New at every start, so that a restarted process never settles under a lease of its predecessor.
     name: String,
     adapters: Adapters,
     master_key: MasterKey,
@@ -77,7 +77,7 @@ struct Shared {
 }
 
 impl Resolver {
-    /// A resolver for the doubts of these vendors.
+    /// Creates a resolver for doubts of these providers.
     #[must_use]
     pub fn new(pool: Pool, adapters: Adapters, master_key: MasterKey, settings: ResolverSettings) -> Self {
         let name = format!("resolver-{}", uuid::Uuid::now_v7());
@@ -85,87 +85,89 @@ impl Resolver {
         Self { shared: Arc::new(Shared { pool, name, adapters, master_key, settings, health }) }
     }
 
-    /// Whether it can work, once it runs.
+    /// The health of the resolver while it runs.
     #[must_use]
     pub fn health(&self) -> Health {
         self.shared.health.clone()
     }
 
-    /// Settles until shutdown; then finishes the looks that are under way.
+    /// Settles doubts until shutdown; then finishes the running attempts.
     pub async fn run(self, shutdown: CancellationToken) {
         let shared = self.shared;
         tracing::info!(resolver = shared.name, "the resolver is running");
-        let vendors = shared.vendors();
-        let mut looks: Attempts<AccountRef> = Attempts::default();
-        let mut busy = BusyAccounts { looks: HashMap::new(), looks_max: shared.settings.account_concurrency };
+        let providers = shared.resolvable_providers();
+        let mut attempts: Attempts<AccountRef> = Attempts::default();
+        let attempts_max = shared.settings.account_concurrency;
+        let mut busy = BusyAccounts { attempts: HashMap::new(), attempts_max };
         while !shutdown.is_cancelled() {
-            let capacity = shared.settings.concurrency.saturating_sub(looks.len());
+            let capacity = shared.settings.concurrency.saturating_sub(attempts.len());
             let claimed = if capacity == 0 {
                 shared.health.passed();
                 Vec::new()
             } else {
-                shared.claim(&vendors, capacity, &busy.accounts()).await
+                shared.claim(&providers, capacity, &busy.accounts()).await
             };
-            let found = claimed.len();
+            let claimed_count = claimed.len();
             for doubt in claimed {
                 let account = (doubt.doubt.tenant_id(), doubt.account_id);
                 let is_busy = busy.begin(account);
                 let shared = Arc::clone(&shared);
-                looks.spawn(async move {
-                    let looking = AssertUnwindSafe(shared.look(doubt, is_busy)).catch_unwind();
-                    if looking.await.is_err() {
-                        tracing::error!("a look at a doubt panicked; it is claimed again when its lease expires");
+                attempts.spawn(async move {
+                    let resolving = AssertUnwindSafe(shared.resolve(doubt, is_busy)).catch_unwind();
+                    if resolving.await.is_err() {
+                        tracing::error!("an attempt panicked; its doubt is claimed again after the lease");
                     }
                     account
                 });
             }
-            // A full claim means that there is more.
-            if found < capacity || capacity == 0 {
+            // A full claim means that more doubts may be due.
+            if claimed_count < capacity || capacity == 0 {
                 tokio::select! {
                     () = shutdown.cancelled() => {}
-                    Some(account) = looks.next_end() => busy.end(account),
+                    Some(account) = attempts.next_end() => busy.end(account),
                     () = tokio::time::sleep(shared.settings.poll_interval) => {}
                 }
             }
-            looks.take_ended().into_iter().for_each(|account| busy.end(account));
+            attempts.take_ended().into_iter().for_each(|account| busy.end(account));
         }
-        looks.finish().await;
+        attempts.finish().await;
         tracing::info!(resolver = shared.name, "the resolver has stopped");
     }
 }
 
-/// Running looks by account.
+/// Running attempts by account.
 struct BusyAccounts {
-    looks: HashMap<AccountRef, usize>,
-    looks_max: usize,
+    attempts: HashMap<AccountRef, usize>,
+    attempts_max: usize,
 }
 
 impl BusyAccounts {
-    /// Accounts with enough looks.
+    /// Accounts with the maximum of attempts.
     fn accounts(&self) -> Vec<AccountRef> {
-        self.looks.iter().filter(|(_, looks)| **looks >= self.looks_max).map(|(account, _)| *account).collect()
+        let busy = self.attempts.iter().filter(|(_, attempts)| **attempts >= self.attempts_max);
+        busy.map(|(account, _)| *account).collect()
     }
 
-    /// Counts a look. Returns whether the account had enough already.
+    /// Counts an attempt. Returns whether the account exceeds the maximum.
     fn begin(&mut self, account: AccountRef) -> bool {
-        let looks = self.looks.entry(account).or_default();
-        *looks += 1;
-        *looks > self.looks_max
+        let attempts = self.attempts.entry(account).or_default();
+        *attempts += 1;
+        *attempts > self.attempts_max
     }
 
     fn end(&mut self, account: AccountRef) {
-        if let Some(looks) = self.looks.get_mut(&account) {
-            *looks -= 1;
-            if *looks == 0 {
-                self.looks.remove(&account);
+        if let Some(attempts) = self.attempts.get_mut(&account) {
+            *attempts -= 1;
+            if *attempts == 0 {
+                self.attempts.remove(&account);
             }
         }
     }
 }
 
 impl Shared {
-    /// Those whose doubts can be settled without a person.
-    fn vendors(&self) -> Vec<&'static str> {
+    /// Providers whose doubts can be settled without a person.
+    fn resolvable_providers(&self) -> Vec<&'static str> {
         let manifests = self.adapters.manifests();
         manifests
             .filter(|manifest| manifest.doubt != DoubtClass::Person)
@@ -173,14 +175,14 @@ impl Shared {
             .collect()
     }
 
-    /// Longer than a look can take, so that nobody else looks at the same time.
+    /// Lease of a doubt. Longer than an attempt can take, so that no other resolver attempts the same doubt.
     fn lease(&self) -> Duration {
         self.settings.call_timeout * 3 + Duration::from_secs(30)
     }
 
-    async fn claim(&self, vendors: &[&str], room: usize, busy: &[AccountRef]) -> Vec<ClaimedDoubt> {
+    async fn claim(&self, providers: &[&str], limit: usize, busy: &[AccountRef]) -> Vec<ClaimedDoubt> {
         let (lease, key) = (self.lease(), &self.master_key);
-        match resolving::claim(&self.pool, &self.name, key, vendors, room, lease, busy).await {
+        match resolving::claim(&self.pool, &self.name, key, providers, limit, lease, busy).await {
             Ok(claimed) => {
                 self.health.passed();
                 claimed
@@ -194,17 +196,17 @@ impl Shared {
         }
     }
 
-    /// Looks into one doubt, and writes down what follows.
-    async fn look(&self, claimed: ClaimedDoubt, is_busy: bool) {
+    /// Makes one attempt to settle a doubt, and records the verdict.
+    async fn resolve(&self, claimed: ClaimedDoubt, is_busy: bool) {
         let id = claimed.doubt.outbox_id();
         let verdict = if is_busy {
             let at = claimed.looked_at + self.settings.poll_interval;
-            Verdict::LookAgain { at, note: "others of its account are being looked into".to_owned() }
+            Verdict::RetryAt { at, note: "other items of its account are being resolved".to_owned() }
         } else {
             self.judge(&claimed).await
         };
         let provider = claimed.provider.clone();
-        let written = match &verdict {
+        let recorded = match &verdict {
             Verdict::Sent { message_id, evidence } => {
                 let resolution = Resolution::Sent { message_id: Some(message_id) };
                 self.settle(&claimed, resolution, evidence, "sent").await
@@ -212,24 +214,24 @@ impl Shared {
             Verdict::Failed { evidence } => {
                 self.settle(&claimed, Resolution::Failed, evidence, "failed").await
             }
-            Verdict::LookAgain { at, note } => {
+            Verdict::RetryAt { at, note } => {
                 resolving::put_off(&self.pool, &self.name, &claimed.doubt, PutOff::Until(*at), note).await
             }
             Verdict::Person { note } => {
                 metrics::counter!("postrider_doubts_left_to_people_total", "provider" => provider)
                     .increment(1);
-                tracing::warn!(item.id = %id, "{id} is left to a person: {note}");
+                tracing::warn!(item.id = %id, "the resolver left {id} to a person: {note}");
                 resolving::put_off(&self.pool, &self.name, &claimed.doubt, PutOff::ToAPerson, note).await
             }
         };
-        match written {
+        match recorded {
             Ok(()) => {}
             Err(StoreError::ClaimNotHeld { .. }) => {
-                // The worker's late answer came first, or somebody decided.
-                tracing::info!(item.id = %id, "{id} was settled by somebody else in the meantime");
+                // A late answer to the worker, a callback or a person settled the item first.
+                tracing::info!(item.id = %id, "the resolver dropped a verdict: {id} was settled in the meantime");
             }
             Err(error) => {
-                tracing::error!(error = ?error, item.id = %id, "what was found about {id} was not recorded, and is looked for again: {error}");
+                tracing::error!(error = ?error, item.id = %id, "failed to record the verdict on {id}; retrying when the lease expires: {error}");
             }
         }
     }
@@ -245,27 +247,26 @@ impl Shared {
         let status = resolving::settle(&self.pool, &self.name, &claimed.doubt, resolution, evidence).await?;
         metrics::counter!("postrider_doubts_settled_total", "provider" => claimed.provider.clone(), "as" => word)
             .increment(1);
-        tracing::info!(item.id = %id, run.id = %claimed.run_id, "{id} is {status} after all: {evidence}");
-        // Its job may be able to end now. The hint is no more than one.
+        tracing::info!(item.id = %id, run.id = %claimed.run_id, "the resolver settled {id} as {status}: {evidence}");
+        // The item's send job may be able to end now. A lost hint costs a poll interval.
         let mut transaction = pool::begin(&self.pool).await?;
         jobs::hint(&mut transaction).await?;
         pool::commit(transaction).await
     }
 
-    /// Finds out what there is to find out.
+    /// Decides on a doubt, after a look-up or a repeat where one is possible.
     async fn judge(&self, claimed: &ClaimedDoubt) -> Verdict {
         if let Some(message_id) = &claimed.echo {
-            let evidence = format!("{} had called back about {message_id}", claimed.provider);
+            let evidence = format!("{} reported {message_id} in a callback", claimed.provider);
             return Verdict::Sent { message_id: message_id.clone(), evidence };
         }
-        let later =
-            |note: String| Verdict::LookAgain { at: claimed.looked_at + self.settings.pause.max, note };
+        let later = |note: String| Verdict::RetryAt { at: claimed.looked_at + self.settings.pause.max, note };
         let Some(adapter) = self.adapters.get(&claimed.provider) else {
             return later(format!("this resolver has no provider `{}`", claimed.provider));
         };
         let provider = match &claimed.account {
             None => {
-                let note = "its account was removed, and nobody else can be asked".to_owned();
+                let note = "its account was removed, so the provider cannot be asked".to_owned();
                 return Verdict::Person { note };
             }
             // Another resolver may have the key.
@@ -281,7 +282,7 @@ impl Shared {
         let facts = facts(adapter.manifest(), claimed, message.is_some());
         let look_up = || self.ask(claimed, async || provider.look_up(&claimed.doubt, message.as_ref()).await);
         match (step(&facts), &message) {
-            (Step::Wait(at), _) => Verdict::LookAgain { at, note: "the quiet time is not over".to_owned() },
+            (Step::Wait(at), _) => Verdict::RetryAt { at, note: "the quiet time is not over".to_owned() },
             (Step::Person(why), _) => Verdict::Person { note: why.to_owned() },
             (Step::Repeat, Some(message)) => {
                 if let Err(later) = self.may_call(adapter.manifest(), &facts, claimed).await {
@@ -290,7 +291,7 @@ impl Shared {
                 let found = self.ask(claimed, async || provider.repeat(&claimed.doubt, message).await).await;
                 match conclude_repeat(&facts, found, &self.settings.pause) {
                     Ok(verdict) => verdict,
-                    // Perhaps because it has it.
+                    // The provider may have refused because it has the message.
                     Err(refusal) => match conclude(&facts, look_up().await, &self.settings.pause) {
                         Verdict::Person { note } => Verdict::Person { note: format!("{refusal}; {note}") },
                         verdict => verdict,
@@ -298,7 +299,7 @@ impl Shared {
                 }
             }
             (Step::Repeat | Step::LookUp, _) => {
-                let not_again = match message {
+                let no_repeat = match message {
                     None => "the message cannot be rendered as it was, so it must not be sent again; ",
                     Some(_) if claimed.is_suppressed => {
                         "its reader has unsubscribed, so it must not be sent again; "
@@ -306,14 +307,15 @@ impl Shared {
                     Some(_) => "",
                 };
                 match conclude(&facts, look_up().await, &self.settings.pause) {
-                    Verdict::Person { note } => Verdict::Person { note: format!("{not_again}{note}") },
+                    Verdict::Person { note } => Verdict::Person { note: format!("{no_repeat}{note}") },
                     verdict => verdict,
                 }
             }
         }
     }
 
-    /// A repeat is a call to the provider like any other: at its hour, in its turn, and not by somebody who was held up.
+    /// Checks that a repeat may be made. A repeat is a call like any other: it keeps the calling hours and the rate limit, and a resolver
+    /// that was delayed does not make it (docs/decisions/0011-a-call-begins-soon-or-not-at-all.md).
     async fn may_call(
         &self,
         manifest: &Manifest,
@@ -322,24 +324,24 @@ impl Shared {
     ) -> Result<(), Verdict> {
         let later = |wait: Duration, note: &str| {
             let wait = wait.max(self.settings.poll_interval).min(self.settings.pause.max);
-            Verdict::LookAgain { at: claimed.looked_at + wait, note: note.to_owned() }
+            Verdict::RetryAt { at: claimed.looked_at + wait, note: note.to_owned() }
         };
         if let Some(at) = opens_at(claimed) {
-            return Err(Verdict::LookAgain { at, note: "it is not the hour to call".to_owned() });
+            return Err(Verdict::RetryAt { at, note: "outside the calling hours".to_owned() });
         }
-        self.turn(manifest, claimed)
+        self.await_call_token(manifest, claimed)
             .await
-            .map_err(|wait| later(wait, "its account must wait before it is called again"))?;
+            .map_err(|wait| later(wait, "the limits of the account delay the repeat"))?;
         let age = claimed.doubt.age();
         let is_late = facts.repeat_until.is_some_and(|until| facts.now + age >= until);
         if is_late || age > self.lease() / 2 {
-            return Err(later(Duration::ZERO, "the resolver was held up before the call"));
+            return Err(later(Duration::ZERO, "the resolver was delayed before the repeat"));
         }
         Ok(())
     }
 
-    /// Waits for a turn at the account, or says when to come back.
-    async fn turn(&self, manifest: &Manifest, claimed: &ClaimedDoubt) -> Result<(), Duration> {
+    /// Takes a call token of the account and waits until it is valid, or returns the time until a later attempt.
+    async fn await_call_token(&self, manifest: &Manifest, claimed: &ClaimedDoubt) -> Result<(), Duration> {
         let rate = manifest.rate.map(|rate| f64::from(rate.calls) / rate.per.as_secs_f64().max(0.001));
         match resolving::take_turn(&self.pool, &self.name, &claimed.doubt, rate).await {
             Ok(Turn::In(wait)) => {
@@ -348,20 +350,20 @@ impl Shared {
             }
             Ok(Turn::NotBefore(wait)) => Err(wait.min(self.settings.pause.max)),
             Err(error) => {
-                tracing::warn!(error = ?error, "no turn at the account: {error}");
+                tracing::warn!(error = ?error, "failed to take a call token of an account: {error}");
                 Err(self.settings.pause.min)
             }
         }
     }
 
-    /// Asks, for so long and no longer.
+    /// Asks the provider, within the call timeout.
     async fn ask(&self, claimed: &ClaimedDoubt, question: impl AsyncFnOnce() -> Finding) -> Finding {
         let unclear = |reason: String| Finding::Unclear { reason };
         let asking = AssertUnwindSafe(question()).catch_unwind();
         match tokio::time::timeout(self.settings.call_timeout, asking).await {
             Ok(Ok(finding)) => finding,
             Ok(Err(_)) => {
-                tracing::error!(provider = claimed.provider, "an adapter panicked");
+                tracing::error!(provider = claimed.provider, "an adapter panicked in the resolver");
                 unclear("the adapter panicked".to_owned())
             }
             Err(_) => unclear(format!("no answer within {:?}", self.settings.call_timeout)),
@@ -369,7 +371,7 @@ impl Shared {
     }
 }
 
-/// When the account may call this lead again; `None` when it may now.
+/// The time at which the calling hours of the account open for this lead; `None` when they are open.
 fn opens_at(claimed: &ClaimedDoubt) -> Option<jiff::Timestamp> {
     let limits = Limits::read(&claimed.limits).ok()?;
     let hours = limits.hours.as_ref()?;
@@ -386,7 +388,7 @@ fn facts(manifest: &Manifest, claimed: &ClaimedDoubt, is_same_message: bool) -> 
         now: claimed.looked_at,
         quiet_until: doubt.quiet_until(),
         repeat_from: repeat_from(claimed),
-        // From the reservation on, which is before the first call.
+        // Counted from the reservation, which is before the first call.
         repeat_until: manifest.repeat_within().map(|within| doubt.reserved_at() + within),
         may_repeat: is_same_message && !claimed.is_suppressed,
         secret_is_newer: claimed.secret_is_newer,
@@ -394,16 +396,16 @@ fn facts(manifest: &Manifest, claimed: &ClaimedDoubt, is_same_message: bool) -> 
     }
 }
 
-/// The quiet time after the last call, whoever made it and whatever became of it.
+/// The end of the quiet time after the last call, whether a worker or a resolver made it and whatever its result was.
 fn repeat_from(claimed: &ClaimedDoubt) -> jiff::Timestamp {
     let doubt = &claimed.doubt;
     let quiet = doubt.quiet_until().duration_since(doubt.doubted_since());
     claimed.repeated_at.map_or(doubt.quiet_until(), |last| doubt.quiet_until().max(last + quiet))
 }
 
-/// The message as it was reserved, or nothing: whatever a lead or a rule has changed since, nothing else is sent under the
-/// same key. Of an item that an adoption put in doubt nothing was reserved here: it is the message as it would be sent now, and a
-/// provider that deduplicates by the key takes it for the same.
+/// The message as it was reserved; `None` if the lead or the template has changed since, because no other message may be sent under
+/// the same key. An item that an adoption put in doubt has no reserved message here, so the message is rendered as of now: a provider
+/// that deduplicates by the key treats it as the same (docs/decisions/0019-a-copy-waits-for-adopt.md).
 fn same_message(claimed: &ClaimedDoubt) -> Option<Message> {
     let channel = claimed.doubt.channel();
     let lead = claimed.lead.as_ref();

@@ -1,4 +1,4 @@
-//! Who will find out what became of an item in doubt.
+//! The way in which an item in doubt will be settled.
 
 use std::fmt;
 
@@ -7,22 +7,22 @@ use postrider_providers::Adapters;
 use postrider_store::doubts::Doubt;
 use serde::Serialize;
 
-/// Who finds out.
+/// The way in which an item in doubt will be settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettledBy {
-    /// The resolver repeats it, which is harmless at this provider.
+    /// The resolver repeats the call, which is harmless at this provider.
     Repeat,
-    /// The resolver asks the provider.
+    /// The resolver queries the provider.
     LookUp,
-    /// The provider tells without being asked.
+    /// The provider reports the result in a callback.
     Callback,
-    /// Somebody has to look.
+    /// A person decides.
     Person,
 }
 
 impl SettledBy {
-    /// Every one of them.
+    /// All values.
     pub const ALL: &[Self] = &[Self::Repeat, Self::LookUp, Self::Callback, Self::Person];
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for SettledBy {
     }
 }
 
-/// Who finds out what became of this item.
+/// The way in which this item will be settled.
 #[must_use]
 pub fn settled_by(doubt: &Doubt, adapters: &Adapters) -> SettledBy {
     let class = adapters.get(&doubt.provider).map(|adapter| adapter.manifest().doubt);

@@ -19,79 +19,81 @@ use postrider_store::{
 
 use super::{
     Shared,
-    decide::{CALLBACK_WITHIN, Pausing, after_call, after_look_up},
-    lane::Went,
-    settle::{About, Settled},
+    decide::{Backoff, CALLBACK_WITHIN, after_call, after_look_up},
+    lane::AccountSignal,
+    settle::{ReplyFields, Settled},
 };
 use crate::common::round::within;
 
-/// A reply of a vendor that this process does not know is left to others for so long.
-const LEAVE_ALONE: Duration = Duration::from_secs(60);
-/// Accounts that are kept open.
+/// Pause of a reply that only another process may be able to send.
+const RELEASE_PAUSE: Duration = Duration::from_secs(60);
+/// Maximum number of cached accounts.
 const OPEN_MAX: usize = 10_000;
 
-/// Tries a reply, and says what became of it.
-pub(super) async fn attempt(shared: &Shared, reply: ClaimedReply) -> (Settled, Went) {
-    let about = About::new(&reply);
+/// Attempts to send a reply. Returns the result, and how the account responded.
+pub(super) async fn attempt(shared: &Shared, reply: ClaimedReply) -> (Settled, AccountSignal) {
+    let fields = ReplyFields::new(&reply);
     tracing::info!(
-        correlation_id = %about.correlation_id,
-        channel_message_id = %about.message_id.0,
-        outbox_id = %about.id.0,
-        provider = about.provider,
+        correlation_id = %fields.correlation_id,
+        channel_message_id = %fields.message_id.0,
+        outbox_id = %fields.id.0,
+        provider = fields.provider,
         attempt = reply.attempt_count + 1,
         "a reply was claimed"
     );
-    let (verdict, went) = judge(shared, &reply).await;
-    (Settled { reply: reply.settle(verdict), about }, went)
+    let (verdict, signal) = judge(shared, &reply).await;
+    (Settled { reply: reply.settle(verdict), fields }, signal)
 }
 
-async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, Went) {
+async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, AccountSignal) {
     if let Some(message_id) = reply.proven.clone() {
-        return (Verdict::Sent { message_id }, Went::Well);
+        return (Verdict::Sent { message_id }, AccountSignal::Healthy);
     }
     let settings = &shared.settings;
-    let pausing =
-        Pausing { schedule: &settings.retries, attempt_count: reply.attempt_count, random: random() };
+    let backoff =
+        Backoff { schedule: &settings.retries, attempt_count: reply.attempt_count, random: random() };
     let (class, provider) = match shared.accounts.open(reply.account, &reply.provider).await {
         Ok(opened) => opened,
-        Err(NotOpen::Removed) => {
-            return (Verdict::Dead { error: "its account was removed".to_owned() }, Went::Well);
+        Err(OpenError::Removed) => {
+            return (Verdict::Dead { error: "its account was removed".to_owned() }, AccountSignal::Healthy);
         }
-        Err(NotOpen::NotHere) => {
-            tracing::warn!(provider = reply.provider, "this process does not know the provider; others may");
-            return (Verdict::Release { pause: LEAVE_ALONE, reason: None }, Went::Well);
+        Err(OpenError::UnknownProvider) => {
+            tracing::warn!(provider = reply.provider, "a reply of an unknown provider was released");
+            return (Verdict::Release { pause: RELEASE_PAUSE, reason: None }, AccountSignal::Healthy);
         }
-        // Not the provider's fault, nor the reply's: another process may have the key, or the database answers later.
-        Err(NotOpen::NotNow(reason)) => {
-            tracing::warn!(account.id = %reply.account.id, reason, "an account could not be read");
-            return (Verdict::Release { pause: LEAVE_ALONE, reason: Some(reason) }, Went::Well);
+        // The failure concerns neither the provider nor the reply: another process may have the key, or the database may answer later.
+        Err(OpenError::Unavailable(reason)) => {
+            tracing::warn!(account.id = %reply.account.id, reason, "failed to read a reply's account");
+            let verdict = Verdict::Release { pause: RELEASE_PAUSE, reason: Some(reason) };
+            return (verdict, AccountSignal::Healthy);
         }
-        Err(NotOpen::Unfit(reason)) => {
-            return after_call(Outcome::NotSent { reason, retry_after: None }, DoubtClass::Person, &pausing);
+        Err(OpenError::Invalid(reason)) => {
+            return after_call(Outcome::NotSent { reason, retry_after: None }, DoubtClass::Person, &backoff);
         }
     };
-    // A dispatcher died while it was sending: the provider's callback may be on its way.
+    // The result of an earlier call is unknown, and the provider's callback may still arrive.
     let doubted_for =
         reply.doubt().map(|doubt| Timestamp::now().duration_since(doubt.doubted_since()).unsigned_abs());
     if let Some(wait) =
         doubted_for.and_then(|age| CALLBACK_WITHIN.checked_sub(age)).filter(|_| class == DoubtClass::Echo)
     {
-        return (Verdict::Release { pause: wait, reason: None }, Went::Well);
+        return (Verdict::Release { pause: wait, reason: None }, AccountSignal::Healthy);
     }
     if let Some(doubt) = reply.doubt().filter(|_| class == DoubtClass::Lookup) {
         let looking = AssertUnwindSafe(provider.look_up(doubt, Some(&reply.message))).catch_unwind();
         let finding = match tokio::time::timeout(settings.call_timeout, looking).await {
             Ok(Ok(finding)) => finding,
             Ok(Err(_)) => Finding::Unclear { reason: "the adapter panicked".to_owned() },
-            Err(_) => Finding::Unclear { reason: "no answer in time".to_owned() },
+            Err(_) => Finding::Unclear { reason: format!("no answer within {:?}", settings.call_timeout) },
         };
-        if let Some(decided) = after_look_up(finding, &pausing) {
+        if let Some(decided) = after_look_up(finding, &backoff) {
             return decided;
         }
     }
-    // A process that stood still must not call: the reply may be somebody else's by now.
+    // A process that was stopped must not call: another dispatcher may hold the reply.
+    // docs/decisions/0011-a-call-begins-soon-or-not-at-all.md
     if reply.age() + settings.call_timeout >= settings.lock_timeout {
-        return (Verdict::Release { pause: Duration::ZERO, reason: None }, Went::Well);
+        return (Verdict::Release { pause: Duration::ZERO, reason: None }, AccountSignal::Healthy);
     }
     crash_point!("reply.before_call");
     if reply.attempt_count == 0 {
@@ -111,25 +113,28 @@ async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, Went) {
         .record(began.elapsed());
     metrics::counter!("postrider_reply_attempts_total", "provider" => reply.provider.clone(), "outcome" => outcome.kind())
         .increment(1);
-    after_call(outcome, class, &pausing)
+    after_call(outcome, class, &backoff)
 }
 
-/// Between 0 and 1, for jitter.
+/// A random number between 0 and 1, for jitter.
 fn random() -> f64 {
     (RandomState::new().build_hasher().finish() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Why an account cannot be used.
-enum NotOpen {
+/// The reason why an account cannot be used.
+enum OpenError {
     Removed,
-    NotHere,
-    NotNow(String),
-    Unfit(String),
+    /// This process has no adapter for the provider.
+    UnknownProvider,
+    /// The account could not be read.
+    Unavailable(String),
+    /// The adapter refused the account's settings or secret.
+    Invalid(String),
 }
 
 type Opened = (DoubtClass, Arc<dyn Provider>);
 
-/// Accounts that were opened, as long as they do not change.
+/// A cache of opened accounts by version.
 pub(super) struct Accounts {
     pool: Pool,
     adapters: Adapters,
@@ -142,9 +147,9 @@ impl Accounts {
         Self { pool, adapters, master_key, open: Mutex::default() }
     }
 
-    async fn open(&self, account: AccountVersion, provider: &str) -> Result<Opened, NotOpen> {
-        let version = account.changed_at.ok_or(NotOpen::Removed)?;
-        let adapter = self.adapters.get(provider).ok_or(NotOpen::NotHere)?;
+    async fn open(&self, account: AccountVersion, provider: &str) -> Result<Opened, OpenError> {
+        let version = account.changed_at.ok_or(OpenError::Removed)?;
+        let adapter = self.adapters.get(provider).ok_or(OpenError::UnknownProvider)?;
         let known = {
             let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             open.get(&account.id).filter(|(known, _)| *known == version).map(|(_, opened)| opened.clone())
@@ -154,10 +159,10 @@ impl Accounts {
         }
         let read = within(replies::account(&self.pool, &self.master_key, account)).await;
         let (settings, secret) =
-            read.map_err(|error| NotOpen::NotNow(error.to_string()))?.ok_or(NotOpen::Removed)?;
+            read.map_err(|error| OpenError::Unavailable(error.to_string()))?.ok_or(OpenError::Removed)?;
         let opened = adapter
             .open(&Account { id: account.id, settings: &settings, secret: &secret })
-            .map_err(|error| NotOpen::Unfit(error.to_string()))?;
+            .map_err(|error| OpenError::Invalid(error.to_string()))?;
         let opened = (adapter.manifest().doubt, opened);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= OPEN_MAX {

@@ -1,66 +1,66 @@
-//! One account's share of a dispatcher: how many of its replies may be tried at a time.
+//! The concurrency limit of one account in a dispatcher (docs/decisions/0015-a-message-is-leased-and-its-reply-is-claimed.md).
 //!
-//! | how its attempts go | room |
+//! | signal of the attempts | capacity |
 //! |---|---|
-//! | well | as much as is configured, less what is under way |
-//! | the provider asks for patience | none until then, and then half of what there was |
-//! | three failures in a row | one attempt at a time, a second apart, until one goes well |
-//! | well again | twice as much with each that goes well |
+//! | healthy | the configured maximum, less the running attempts |
+//! | retry after | none until then; afterwards half of the former limit |
+//! | three failures in a row | one attempt at a time, a second apart, until one succeeds |
+//! | healthy again | the limit doubles with each success, up to the configured maximum |
 //!
-//! So an outage costs a few replies an attempt, and not all of them all of theirs; and what waits for its end does not come all
-//! at once while it lasts.
+//! So an outage costs a few replies one attempt each, instead of all replies all of their attempts, and the waiting replies are not all
+//! attempted at once while it lasts.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many failures in a row are trouble.
-const TROUBLE: u32 = 3;
-/// How far apart attempts are in times of trouble.
+/// The lane is restricted after this many failures in a row.
+const FAILURES_MAX: u32 = 3;
+/// Time between the attempts of a restricted lane.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// The longest patience that a provider can ask for.
-const PATIENCE_MAX: Duration = Duration::from_secs(300);
-/// An account that was not tried for so long is like any other.
+/// Maximum time for which a provider's `retry_after` closes the lane.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+/// A lane without attempts for this long is removed, and its restrictions with it.
 const FORGET_AFTER: Duration = Duration::from_secs(300);
 
-/// How an attempt went, as far as the account is concerned.
+/// The meaning of an attempt's result for the account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Went {
-    /// The provider answers, be it with a no.
-    Well,
-    /// It wants to be left alone for so long.
-    Patience(Duration),
-    /// It does not answer, or not as it should.
-    Badly,
+pub(super) enum AccountSignal {
+    /// The provider answered, even if it rejected the reply; or the result does not concern the provider.
+    Healthy,
+    /// The provider asked for no further call within this time.
+    RetryAfter(Duration),
+    /// The provider did not answer, or its answer was not usable.
+    Failing,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     in_flight: usize,
-    /// Most attempts at a time; as many as is configured without.
-    width: Option<usize>,
+    /// Maximum concurrent attempts; the configured maximum without a value.
+    limit: Option<usize>,
     failures: u32,
     closed_until: Option<Instant>,
     ended_at: Option<Instant>,
 }
 
 impl Lane {
-    /// How many more attempts may begin.
-    pub(super) fn room(&self, most: usize, now: Instant) -> usize {
+    /// Number of further attempts that may begin.
+    pub(super) fn capacity(&self, configured: usize, now: Instant) -> usize {
         if self.closed_until.is_some_and(|until| now < until) {
             return 0;
         }
-        self.width.map_or(most, |width| width.min(most)).saturating_sub(self.in_flight)
+        self.limit.map_or(configured, |limit| limit.min(configured)).saturating_sub(self.in_flight)
     }
 
-    /// When it opens, if it is closed.
+    /// The time at which a closed lane opens.
     pub(super) fn opens_at(&self) -> Option<Instant> {
         self.closed_until
     }
 
-    /// Whether it is as good as new, and can be forgotten.
+    /// Whether the lane can be removed: it is in its initial state, or it was not used for a while.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
-        let is_healthy = self.failures == 0 && self.width.is_none();
+        let is_healthy = self.failures == 0 && self.limit.is_none();
         let is_old = self.ended_at.is_none_or(|at| now.saturating_duration_since(at) > FORGET_AFTER);
         self.in_flight == 0 && (is_healthy || is_old) && self.closed_until.is_none_or(|until| until <= now)
     }
@@ -69,25 +69,25 @@ impl Lane {
         self.in_flight += 1;
     }
 
-    /// `most` is what is configured.
-    pub(super) fn end(&mut self, went: Went, most: usize, now: Instant) {
-        let was_under_way = self.in_flight;
+    /// Records the end of an attempt. `configured` is the configured maximum of concurrent attempts.
+    pub(super) fn end(&mut self, signal: AccountSignal, configured: usize, now: Instant) {
+        let was_in_flight = self.in_flight;
         self.in_flight = self.in_flight.saturating_sub(1);
         self.ended_at = Some(now);
-        match went {
-            // One that went well does not shorten the patience that another was asked for.
-            Went::Well => {
+        match signal {
+            // A success does not shorten a `retry_after` that another attempt received.
+            AccountSignal::Healthy => {
                 self.failures = 0;
-                self.width = self.width.map(|width| width * 2).filter(|width| *width < most);
+                self.limit = self.limit.map(|limit| limit * 2).filter(|limit| *limit < configured);
             }
-            Went::Patience(patience) => {
-                self.width = Some((self.width.unwrap_or(most).min(was_under_way.max(1)) / 2).max(1));
-                self.close_until(now + patience.min(PATIENCE_MAX));
+            AccountSignal::RetryAfter(wait) => {
+                self.limit = Some((self.limit.unwrap_or(configured).min(was_in_flight.max(1)) / 2).max(1));
+                self.close_until(now + wait.min(RETRY_AFTER_MAX));
             }
-            Went::Badly => {
+            AccountSignal::Failing => {
                 self.failures = self.failures.saturating_add(1);
-                if self.failures >= TROUBLE {
-                    self.width = Some(1);
+                if self.failures >= FAILURES_MAX {
+                    self.limit = Some(1);
                     self.close_until(now + PROBE_EVERY);
                 }
             }
@@ -112,55 +112,55 @@ mod tests {
     }
 
     #[test]
-    fn an_account_that_works_has_the_room_that_is_configured() {
+    fn a_healthy_account_has_the_configured_capacity() {
         let (mut lane, now) = with(0);
-        assert_eq!(lane.room(3, now), 3);
+        assert_eq!(lane.capacity(3, now), 3);
         lane.begin();
         lane.begin();
-        assert_eq!(lane.room(3, now), 1);
-        lane.end(Went::Well, 3, now);
-        assert_eq!(lane.room(3, now), 2);
+        assert_eq!(lane.capacity(3, now), 1);
+        lane.end(AccountSignal::Healthy, 3, now);
+        assert_eq!(lane.capacity(3, now), 2);
         assert!(!lane.is_idle(now));
-        lane.end(Went::Well, 3, now);
+        lane.end(AccountSignal::Healthy, 3, now);
         assert!(lane.is_idle(now));
     }
 
     #[test]
-    fn trouble_leaves_one_attempt_a_second_and_ends_step_by_step() {
+    fn failures_restrict_an_account_to_one_attempt_a_second_and_each_success_doubles_its_limit() {
         let (mut lane, now) = with(5);
-        for (failed, room) in [(1, 28), (2, 29), (3, 0)] {
-            lane.end(Went::Badly, 32, now);
-            assert_eq!(lane.room(32, now), room, "after {failed}");
+        for (failed, capacity) in [(1, 28), (2, 29), (3, 0)] {
+            lane.end(AccountSignal::Failing, 32, now);
+            assert_eq!(lane.capacity(32, now), capacity, "after {failed}");
         }
-        // Two are still under way when the second is over.
-        assert_eq!(lane.room(32, now + seconds(1)), 0);
-        lane.end(Went::Badly, 32, now);
-        lane.end(Went::Badly, 32, now);
-        assert_eq!(lane.room(32, now + seconds(1)), 1);
+        // Two attempts are still running after the second.
+        assert_eq!(lane.capacity(32, now + seconds(1)), 0);
+        lane.end(AccountSignal::Failing, 32, now);
+        lane.end(AccountSignal::Failing, 32, now);
+        assert_eq!(lane.capacity(32, now + seconds(1)), 1);
         lane.begin();
-        assert_eq!(lane.room(32, now + seconds(1)), 0);
-        for width in [2, 4, 8, 16, 32] {
-            lane.end(Went::Well, 32, now + seconds(1));
-            assert_eq!(lane.room(32, now + seconds(1)), width);
+        assert_eq!(lane.capacity(32, now + seconds(1)), 0);
+        for limit in [2, 4, 8, 16, 32] {
+            lane.end(AccountSignal::Healthy, 32, now + seconds(1));
+            assert_eq!(lane.capacity(32, now + seconds(1)), limit);
             lane.begin();
         }
     }
 
     #[test]
-    fn patience_is_kept_whatever_goes_well_meanwhile_and_not_for_ever() {
+    fn retry_after_closes_an_account_despite_successes_and_for_five_minutes_at_most() {
         let (mut lane, now) = with(4);
-        lane.end(Went::Patience(seconds(7)), 4, now);
-        lane.end(Went::Well, 4, now);
-        assert_eq!(lane.room(4, now + seconds(6)), 0);
-        assert_eq!(lane.room(4, now + seconds(7)), 2);
-        lane.end(Went::Patience(seconds(86_400)), 4, now);
+        lane.end(AccountSignal::RetryAfter(seconds(7)), 4, now);
+        lane.end(AccountSignal::Healthy, 4, now);
+        assert_eq!(lane.capacity(4, now + seconds(6)), 0);
+        assert_eq!(lane.capacity(4, now + seconds(7)), 2);
+        lane.end(AccountSignal::RetryAfter(seconds(86_400)), 4, now);
         assert_eq!(lane.opens_at(), Some(now + seconds(300)));
     }
 
     #[test]
-    fn an_account_that_nobody_uses_any_more_is_forgotten() {
+    fn the_lane_of_an_unused_account_is_removed() {
         let (mut lane, now) = with(1);
-        lane.end(Went::Badly, 32, now);
+        lane.end(AccountSignal::Failing, 32, now);
         assert!(!lane.is_idle(now + seconds(299)));
         assert!(lane.is_idle(now + seconds(301)));
     }

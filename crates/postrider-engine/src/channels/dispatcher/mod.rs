@@ -1,9 +1,9 @@
-//! The dispatcher: claims replies, sends them, and records what became of each. At least once.
+//! The dispatcher claims replies, sends them at least once, and records the results.
 //!
 //! ```text
-//! choose ──▶ claim ──▶ attempt (proven? asked? called) ──▶ decide ──▶ settle
-//!   ▲ accounts of all tenants in turns; each has a lane. The claim takes one tenant at a time.
-//! sweep: locks that are too old, messages whose process died, replies that were kept
+//! choose ──▶ claim ──▶ attempt (delivery proven? look up? call) ──▶ decide ──▶ settle
+//!   ▲ accounts of all tenants, after the one that was served last; each has a lane. A claim takes replies of one tenant.
+//! sweep: expired locks, messages with expired leases, kept replies
 //! ```
 
 mod attempt;
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::sweep::Sweep;
 use self::{
     attempt::Accounts,
-    lane::{Lane, Went},
+    lane::{AccountSignal, Lane},
     settle::{Settled, Settler},
 };
 use crate::common::{
@@ -44,22 +44,22 @@ use crate::common::{
     supervised::supervised,
 };
 
-/// What can be set.
+/// Settings of the dispatcher.
 #[derive(Debug, Clone)]
 pub struct DispatcherSettings {
-    /// Most replies taken by one claim.
+    /// Maximum replies per claim.
     pub batch_size: usize,
-    /// Most attempts at a time.
+    /// Maximum concurrent attempts.
     pub concurrency: usize,
-    /// Most of them with one account.
+    /// Maximum concurrent attempts per account.
     pub account_concurrency: usize,
-    /// How long one attempt may take.
+    /// Maximum duration of one call.
     pub call_timeout: Duration,
-    /// A reply that is held for longer is taken from its dispatcher.
+    /// The sweep reclaims a reply that a dispatcher has held for longer.
     pub lock_timeout: Duration,
-    /// When what failed is tried again.
+    /// Backoff of failed replies.
     pub retries: RetrySchedule,
-    /// How often to look without a hint.
+    /// Time between claims without a hint.
     pub poll_interval: Duration,
 }
 
@@ -71,7 +71,7 @@ pub struct Dispatcher {
 
 struct Shared {
     pool: Pool,
-    /// New at every start, so that nobody is taken for the process that died under the same name.
+    /// New at every start, so that a restarted process never settles under a lock of its predecessor.
     name: String,
     accounts: Accounts,
     settings: DispatcherSettings,
@@ -79,7 +79,7 @@ struct Shared {
 }
 
 impl Dispatcher {
-    /// A dispatcher for the replies of these vendors.
+    /// Creates a dispatcher for replies of these providers.
     #[must_use]
     pub fn new(
         pool: Pool,
@@ -94,31 +94,31 @@ impl Dispatcher {
         Self { shared: Arc::new(Shared { pool, name, accounts, settings, health }), wakeups }
     }
 
-    /// Whether it can work, once it runs.
+    /// The health of the dispatcher while it runs.
     #[must_use]
     pub fn health(&self) -> Health {
         self.shared.health.clone()
     }
 
-    /// Sends until shutdown; then finishes the attempts that are under way.
+    /// Sends replies until shutdown; then finishes the running attempts.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let shared = Arc::clone(&self.shared);
         tracing::info!(dispatcher = shared.name, "the dispatcher is running");
         let (results, receiver) = mpsc::channel(shared.settings.concurrency);
-        let settler = tokio::spawn(supervised("settler of replies", record_all(Settler::new(&shared), receiver)));
-        let mut work = Work::new(Arc::clone(&shared), results);
+        let settler = tokio::spawn(supervised("reply settler", record_all(Settler::new(&shared), receiver)));
+        let mut in_flight = InFlight::new(Arc::clone(&shared), results);
 
         while !shutdown.is_cancelled() {
-            // Before the claim, so that a hint during the claim is not lost.
+            // Marked before the claim, so that a hint during the claim is not lost.
             self.wakeups.mark_unchanged();
-            work.take_ends();
-            let room = work.room();
+            in_flight.collect_ended();
+            let room = in_flight.room();
             let is_full = match room.limit {
                 0 => {
                     shared.health.passed();
                     false
                 }
-                _ => match work.claim(&room).await {
+                _ => match in_flight.claim(&room).await {
                     Ok(is_full) => {
                         shared.health.passed();
                         is_full
@@ -130,22 +130,22 @@ impl Dispatcher {
                     }
                 },
             };
-            // A full claim means that there is more.
+            // A full claim means that more replies may be due.
             if is_full {
                 continue;
             }
-            let opens_in = work.opens_in().unwrap_or(shared.settings.poll_interval);
+            let opens_in = in_flight.opens_in().unwrap_or(shared.settings.poll_interval);
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = work.next_end() => {}
+                () = in_flight.next_end() => {}
                 () = work_or_poll(&mut self.wakeups, opens_in.min(shared.settings.poll_interval)) => {}
             }
         }
 
-        tracing::info!(in_flight = work.attempts.len(), "the dispatcher finishes what it holds");
-        let Work { attempts, results, .. } = work;
+        tracing::info!(in_flight = in_flight.attempts.len(), "the dispatcher finishes its attempts");
+        let InFlight { attempts, results, .. } = in_flight;
         attempts.finish().await;
-        // The last sender: the settler finishes its queue and ends.
+        // This is the last sender, so the settler finishes its queue and ends.
         drop(results);
         let _ = settler.await;
         tracing::info!(dispatcher = shared.name, "the dispatcher has stopped");
@@ -154,21 +154,21 @@ impl Dispatcher {
 
 type AccountKey = (TenantId, ProviderAccountId);
 
-/// What is under way.
-struct Work {
+/// The running attempts, and the limits for further ones.
+struct InFlight {
     shared: Arc<Shared>,
-    attempts: Attempts<(AccountKey, Went)>,
+    attempts: Attempts<(AccountKey, AccountSignal)>,
     lanes: HashMap<AccountKey, Lane>,
     served_last: Option<AccountKey>,
     results: mpsc::Sender<Settled>,
 }
 
-impl Work {
+impl InFlight {
     fn new(shared: Arc<Shared>, results: mpsc::Sender<Settled>) -> Self {
         Self { shared, attempts: Attempts::default(), lanes: HashMap::new(), served_last: None, results }
     }
 
-    /// What there is room for.
+    /// The capacity for further attempts.
     fn room(&self) -> Room {
         let (settings, now) = (&self.shared.settings, Instant::now());
         let free = settings.concurrency.saturating_sub(self.attempts.len());
@@ -178,13 +178,13 @@ impl Work {
             accounts: self
                 .lanes
                 .iter()
-                .map(|(account, lane)| (*account, lane.room(settings.account_concurrency, now)))
+                .map(|(account, lane)| (*account, lane.capacity(settings.account_concurrency, now)))
                 .collect(),
             after: self.served_last,
         }
     }
 
-    /// Claims replies tenant by tenant and begins their attempts. Returns whether the claims used all the room.
+    /// Claims replies tenant by tenant and begins their attempts. Returns whether the claims used the whole capacity.
     async fn claim(&mut self, room: &Room) -> Result<bool, StoreError> {
         let shared = Arc::clone(&self.shared);
         let mut left = room.limit;
@@ -194,13 +194,13 @@ impl Work {
             }
             let claimed = within(replies::claim(&shared.pool, &shared.name, &share, left)).await?;
             left = left.saturating_sub(claimed.len());
-            self.note_turns(&claimed);
+            self.remember_served(&claimed);
             claimed.into_iter().for_each(|reply| self.begin(reply));
         }
         Ok(left == 0)
     }
 
-    fn note_turns(&mut self, claimed: &[ClaimedReply]) {
+    fn remember_served(&mut self, claimed: &[ClaimedReply]) {
         let accounts = claimed.iter().map(|reply| (reply.account.tenant, reply.account.id));
         self.served_last = served_last(self.served_last, accounts);
     }
@@ -211,28 +211,28 @@ impl Work {
         let (shared, results) = (Arc::clone(&self.shared), self.results.clone());
         self.attempts.spawn(async move {
             match AssertUnwindSafe(attempt::attempt(&shared, reply)).catch_unwind().await {
-                Ok((settled, went)) => {
+                Ok((settled, signal)) => {
                     // The settler outlives every attempt.
                     let _ = results.send(settled).await;
-                    (account, went)
+                    (account, signal)
                 }
                 Err(_) => {
-                    tracing::error!("an attempt panicked; its reply comes again when its lock is too old");
-                    (account, Went::Badly)
+                    tracing::error!("an attempt panicked; its reply is retried after the lock timeout");
+                    (account, AccountSignal::Failing)
                 }
             }
         });
     }
 
-    /// Waits for the end of an attempt; for ever if there is none.
+    /// Waits for the end of an attempt. Never returns if no attempt is running.
     async fn next_end(&mut self) {
         if let Some(ended) = self.attempts.next_end().await {
             self.end(ended);
         }
     }
 
-    /// Takes the ends of all attempts that have ended.
-    fn take_ends(&mut self) {
+    /// Records the ended attempts in their lanes, and removes idle lanes.
+    fn collect_ended(&mut self) {
         for ended in self.attempts.take_ended() {
             self.end(ended);
         }
@@ -240,13 +240,13 @@ impl Work {
         self.lanes.retain(|_, lane| !lane.is_idle(now));
     }
 
-    fn end(&mut self, (account, went): (AccountKey, Went)) {
+    fn end(&mut self, (account, signal): (AccountKey, AccountSignal)) {
         if let Some(lane) = self.lanes.get_mut(&account) {
-            lane.end(went, self.shared.settings.account_concurrency, Instant::now());
+            lane.end(signal, self.shared.settings.account_concurrency, Instant::now());
         }
     }
 
-    /// How long until a closed lane opens.
+    /// Time until the next closed lane opens.
     fn opens_in(&self) -> Option<Duration> {
         let now = Instant::now();
         let next = self.lanes.values().filter_map(Lane::opens_at).filter(|at| *at > now).min();

@@ -16,7 +16,7 @@ use super::Shared;
 use crate::common::{recorder::Ledger, round::within};
 
 /// The fields of log lines about a reply.
-pub(super) struct About {
+pub(super) struct ReplyFields {
     pub id: OutboxId,
     pub message_id: ChannelMessageId,
     pub correlation_id: Uuid,
@@ -24,7 +24,7 @@ pub(super) struct About {
     pub attempt: i32,
 }
 
-impl About {
+impl ReplyFields {
     pub(super) fn new(reply: &ClaimedReply) -> Self {
         Self {
             id: reply.id(),
@@ -39,7 +39,7 @@ impl About {
 /// The result of an attempt.
 pub(super) struct Settled {
     pub reply: SettledReply,
-    pub about: About,
+    pub fields: ReplyFields,
 }
 
 /// Results under the locks of this dispatcher.
@@ -60,7 +60,7 @@ impl Ledger for Settler {
     type Receipt = HashMap<OutboxId, ReplyStatus>;
 
     const BATCH_MAX: usize = 1000;
-    const NAME: &'static str = "results of replies";
+    const NAME: &'static str = "reply results";
 
     async fn write(&mut self, entries: &mut Vec<Settled>) -> Result<Self::Receipt, StoreError> {
         let replies: Vec<&SettledReply> = entries.iter().map(|settled| &settled.reply).collect();
@@ -68,29 +68,32 @@ impl Ledger for Settler {
     }
 
     fn recorded(&mut self, entries: Vec<Settled>, states: Self::Receipt) {
-        for Settled { reply, about } in entries {
-            report(reply.verdict(), &about, states.get(&about.id).copied());
+        for Settled { reply, fields } in entries {
+            report(reply.verdict(), &fields, states.get(&fields.id).copied());
         }
     }
 
     async fn refused(&mut self, _entry: Settled, error: StoreError) -> Option<Settled> {
-        tracing::error!(?error, "the database refused a result, and its reply is tried again: {error}");
+        tracing::error!(
+            ?error,
+            "the database refused a result, and its reply is retried after the lock timeout: {error}"
+        );
         None
     }
 }
 
 /// Logs and counts the result of an attempt. Without a state another dispatcher holds the reply.
-fn report(verdict: &Verdict, about: &About, state: Option<ReplyStatus>) {
-    let About { id, message_id, correlation_id, provider, attempt } = about;
+fn report(verdict: &Verdict, fields: &ReplyFields, state: Option<ReplyStatus>) {
+    let ReplyFields { id, message_id, correlation_id, provider, attempt } = fields;
     let (id, message_id) = (id.0, message_id.0);
-    let count = |what: &'static str| {
-        metrics::counter!("postrider_replies_total", "provider" => provider.clone(), "as" => what)
+    let count = |result: &'static str| {
+        metrics::counter!("postrider_replies_total", "provider" => provider.clone(), "as" => result)
             .increment(1);
     };
     match (verdict, state) {
         (_, None) => {
             count("late");
-            tracing::warn!(%correlation_id, channel_message_id = %message_id, outbox_id = %id, provider, attempt, "the result of an attempt came too late: the reply was taken from this dispatcher");
+            tracing::warn!(%correlation_id, channel_message_id = %message_id, outbox_id = %id, provider, attempt, "the result of an attempt came too late: this dispatcher no longer holds the reply");
         }
         (Verdict::Sent { message_id: name }, _) => {
             count("sent");
@@ -98,7 +101,7 @@ fn report(verdict: &Verdict, about: &About, state: Option<ReplyStatus>) {
         }
         (_, Some(ReplyStatus::Sent)) => {
             count("sent");
-            tracing::info!(%correlation_id, channel_message_id = %message_id, outbox_id = %id, provider, attempt, "an attempt failed, and the provider reported that the reply has arrived");
+            tracing::info!(%correlation_id, channel_message_id = %message_id, outbox_id = %id, provider, attempt, "an attempt failed, but the provider had reported the delivery of the reply");
         }
         (Verdict::Retry { error, .. } | Verdict::Dead { error }, Some(ReplyStatus::Dead)) => {
             count("dead");
@@ -111,7 +114,7 @@ fn report(verdict: &Verdict, about: &About, state: Option<ReplyStatus>) {
         (Verdict::Dead { .. }, _) => {}
         (Verdict::Release { pause, reason }, _) => {
             count("released");
-            tracing::info!(%correlation_id, channel_message_id = %message_id, outbox_id = %id, provider, reason, "a reply waits for {pause:.1?}, and nothing is counted");
+            tracing::info!(%correlation_id, channel_message_id = %message_id, outbox_id = %id, provider, reason, "a reply waits for {pause:.1?} without counting an attempt");
         }
     }
 }

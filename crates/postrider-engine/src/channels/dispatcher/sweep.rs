@@ -1,5 +1,5 @@
-//! Takes up what dead processes left: locks that are too old, messages whose execution was not ended, replies that were kept. And tells
-//! how replies stand, also while none are sent.
+//! The sweep recovers the work of dead processes: it reclaims replies whose lock expired, executes messages whose lease expired, and
+//! enqueues kept replies. It also measures the replies for the metrics, whether or not a dispatcher runs.
 
 use std::time::Duration;
 
@@ -15,39 +15,39 @@ use crate::common::{
     health::Health, periodic::at_interval, round::within, supervised::supervised, wakeup::Hints,
 };
 
-/// Rows taken in one transaction.
+/// Maximum rows per transaction.
 const BATCH: usize = 100;
 
-/// How often the backlog is measured for the metrics.
+/// Interval of the reply metrics.
 const MEASURE_EVERY: Duration = Duration::from_secs(15);
 
-/// What it takes to go on with what others began.
+/// Recovers the work of dead processes.
 pub struct Sweep {
     /// Connections of the worker.
     pub pool: Pool,
-    /// What executes messages.
+    /// Executes the messages whose lease expired.
     pub executing: Executing,
-    /// To say that there are replies.
+    /// Hints to dispatchers that replies are due.
     pub hints: Hints,
-    /// A reply that is held for longer is taken from its dispatcher.
+    /// The sweep reclaims a reply that a dispatcher has held for longer.
     pub lock_timeout: Duration,
-    /// How long an execution may take.
+    /// Duration of the lease of an execution.
     pub lease: Duration,
-    /// How often a reply may be tried.
+    /// Maximum attempts at a reply.
     pub max_attempts: i32,
-    /// How often to look.
+    /// Time between sweeps.
     pub every: Duration,
-    /// Whether it can work.
+    /// The health of the sweep.
     pub health: Health,
 }
 
 impl Sweep {
-    /// Looks now and then until shutdown; then waits for the executions that are under way.
+    /// Sweeps at every interval until shutdown; then waits for the running executions.
     pub async fn run(self, shutdown: CancellationToken) {
         let executions = TaskTracker::new();
         let measuring =
             tokio::spawn(supervised(
-                "meter of replies",
+                "reply meter",
                 at_interval(MEASURE_EVERY, shutdown.clone(), {
                     let pool = self.pool.clone();
                     move || measure(pool.clone())
@@ -55,9 +55,9 @@ impl Sweep {
             ));
         while !shutdown.is_cancelled() {
             self.report([
-                ("replies whose dispatcher went away", self.reclaim().await),
+                ("replies of dead dispatchers", self.reclaim().await),
                 ("kept replies", self.enqueue_kept().await),
-                ("messages whose execution was not ended", self.take_up(&executions).await),
+                ("messages with expired leases", self.execute_unfinished(&executions).await),
             ]);
             tokio::select! {
                 () = shutdown.cancelled() => {}
@@ -80,13 +80,13 @@ impl Sweep {
                 let reclaimed =
                     within(replies::reclaim(&self.pool, tenant, self.lock_timeout, limit)).await?;
                 for reply in &reclaimed {
-                    tracing::warn!(correlation_id = %reply.correlation_id, channel_message_id = %reply.message_id.0, outbox_id = %reply.id.0, worker = reply.worker, "a reply was taken from a dispatcher that held it for too long");
+                    tracing::warn!(correlation_id = %reply.correlation_id, channel_message_id = %reply.message_id.0, outbox_id = %reply.id.0, worker = reply.worker, "a reply was reclaimed from a dispatcher that held it past the lock timeout");
                 }
                 metrics::counter!("postrider_replies_reclaimed_total").increment(reclaimed.len() as u64);
                 count += reclaimed.len();
                 may_have_more |= reclaimed.len() >= BATCH;
             }
-            // Without any progress, other processes hold what is left.
+            // Without progress, other processes have locked the remaining replies.
             if !may_have_more || count == before {
                 break;
             }
@@ -112,8 +112,8 @@ impl Sweep {
         Ok(count)
     }
 
-    async fn take_up(&self, executions: &TaskTracker) -> Result<usize, StoreError> {
-        // Not more at a time: what comes in has the right of way.
+    async fn execute_unfinished(&self, executions: &TaskTracker) -> Result<usize, StoreError> {
+        // Limited, so that new messages have precedence.
         let free = BATCH.saturating_sub(executions.len());
         if free == 0 {
             return Ok(0);
@@ -136,15 +136,15 @@ impl Sweep {
         Ok(count)
     }
 
-    /// Reports one pass. It failed if any step did: a step that works does not hide one that does not.
+    /// Reports one pass. It failed if any step did, so that a step that works does not hide one that fails.
     fn report(&self, steps: [(&str, Result<usize, StoreError>); 3]) {
         let mut failure = None;
-        for (what, swept) in steps {
+        for (rows, swept) in steps {
             match swept {
                 Ok(0) => {}
-                Ok(count) => tracing::warn!(count, "took up {count} {what}"),
+                Ok(count) => tracing::warn!(count, "the sweep recovered {count} {rows}"),
                 Err(error) => {
-                    tracing::warn!(?error, "{what} wait for the next round: {error}");
+                    tracing::warn!(?error, "failed to recover {rows}; retrying next time: {error}");
                     failure = Some(error);
                 }
             }
@@ -158,7 +158,7 @@ impl Sweep {
 
 async fn measure(pool: Pool) {
     if let Err(error) = within(measure_once(&pool)).await {
-        tracing::debug!(?error, "the replies could not be measured");
+        tracing::debug!(?error, "failed to measure the replies");
     }
 }
 

@@ -9,10 +9,10 @@ use postrider_store::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::joined::Joined;
+use super::registration::Registration;
 use crate::common::recorder::{Failure, Ledger};
 
-/// A completion, and the slot that its event keeps until the completion is recorded.
+/// A completion, and the slot that its event occupies until the completion is recorded.
 pub(super) struct Completed {
     pub(super) completion: Completion,
     pub(super) slot: OwnedSemaphorePermit,
@@ -22,12 +22,12 @@ pub(super) struct Completed {
 pub(super) struct Completer {
     pool: Pool,
     processor: Arc<str>,
-    joined: Arc<Joined>,
+    registration: Arc<Registration>,
 }
 
 impl Completer {
-    pub(super) fn new(pool: Pool, processor: Arc<str>, joined: Arc<Joined>) -> Self {
-        Self { pool, processor, joined }
+    pub(super) fn new(pool: Pool, processor: Arc<str>, registration: Arc<Registration>) -> Self {
+        Self { pool, processor, registration }
     }
 }
 
@@ -37,13 +37,13 @@ impl Ledger for Completer {
 
     const BATCH_MAX: usize = 1000;
     const NAME: &'static str = "completions of events";
-    // After this long a claim is stale, and another relay delivers the event again.
+    // A claim is stale after five minutes, and another relay delivers the event again.
     const GIVE_UP_AFTER: Option<Duration> = Some(Duration::from_secs(300));
 
     async fn write(&mut self, entries: &mut Vec<Completed>) -> Result<Recorded, StoreError> {
         let completions: Vec<&Completion> = entries.iter().map(|entry| &entry.completion).collect();
         let mut transaction = pool::begin(&self.pool).await?;
-        let generation = self.joined.generation();
+        let generation = self.registration.generation();
         let recorded = events::complete(&mut transaction, generation, &self.processor, &completions).await?;
         pool::commit(transaction).await?;
         Ok(recorded)
@@ -57,14 +57,14 @@ impl Ledger for Completer {
             }
             Recorded::Released => tracing::warn!(
                 count = entries.len(),
-                "the relay released events: other sinks were registered while it delivered them"
+                "the relay released events because other sinks were registered during their delivery"
             ),
         }
         entries.into_iter().for_each(|entry| drop(entry.slot));
     }
 
     async fn refused(&mut self, _entry: Completed, error: StoreError) -> Option<Completed> {
-        tracing::warn!(%error, "an event was delivered under a claim that is lost; it may be delivered again");
+        tracing::warn!(%error, "the claim of a delivered event was lost; the event may be delivered again");
         None
     }
 

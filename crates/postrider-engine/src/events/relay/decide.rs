@@ -1,12 +1,13 @@
-//! What to write down about an event, from what its sinks said. A pure function; its test is a table.
+//! Decides the completion of an event from the results of its deliveries. A pure function; its test is a table.
 
 use std::time::Duration;
 
 use postrider_model::{Event, SinkError, ids::TenantId};
 use postrider_store::events::Completion;
 
-/// An event is done when every sink that was tried took it. Otherwise it comes again, for those that did not: after a
-/// failure with its backoff, and without one when all that happened is that somebody was busy.
+/// An event is complete when every attempted sink accepted it. Otherwise the relay retries it for the other sinks
+/// (docs/decisions/0002-partial-deliveries.md): with the event's backoff after a failure, and after `retry_after` without counting a
+/// failure when the sinks were only busy (docs/decisions/0003-a-share-of-the-relay-for-each-sink.md).
 pub(super) fn decide(
     tenant_id: TenantId,
     event: &Event,
@@ -23,7 +24,7 @@ pub(super) fn decide(
                     SinkError::Busy { retry_after, .. } => release_after.map(|after| after.max(*retry_after)),
                     _ => None,
                 };
-                // A handler may say anything; Postgres stores no character zero.
+                // A handler's message may contain any character, but Postgres cannot store NUL.
                 errors.push(format!("{sink}: {error}").replace('\0', ""));
             }
         }
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_done_when_every_sink_took_it() {
+    fn an_event_is_complete_when_every_attempted_sink_accepted_it() {
         let refused = || Err(SinkError::Refused { reason: "500".to_owned() });
         let dead = || Err(SinkError::Unreachable { reason: "connection refused".to_owned() });
         let busy = |seconds| {

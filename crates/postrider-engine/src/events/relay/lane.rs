@@ -1,4 +1,4 @@
-//! One lane per sink: how many events wait for it, how many are under way, how long one may take.
+//! One lane per sink. It limits the events that wait, the deliveries that run, and the duration of a delivery.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -16,21 +16,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::Route;
 
-/// A claim lasts five minutes. Whoever has waited this long in a lane would be delivered under a claim that may
-/// have gone stale, so it goes back instead.
+/// Maximum wait of an event in a lane. A claim lasts five minutes, so after a longer wait the claim might become stale during the
+/// delivery; the lane releases the event instead.
 const WAIT_MAX: Duration = Duration::from_secs(180);
 
 pub(super) struct Lane {
     pub(super) name: String,
     events: Vec<Pattern>,
     sink: Arc<dyn EventSink>,
-    turns: Semaphore,
-    /// Events that are in this lane, waiting or under way.
-    inside: AtomicUsize,
-    /// Most events that may be; the slots are divided among the lanes.
+    permits: Semaphore,
+    /// Events in this lane: those that wait and those that are being delivered.
+    event_count: AtomicUsize,
+    /// Maximum of `event_count`; the slots are divided among the lanes (docs/decisions/0003-a-share-of-the-relay-for-each-sink.md).
     share: usize,
-    /// How long what does not fit stays away.
-    patience: Mutex<Patience>,
+    /// Backoff of events that the lane has no capacity for.
+    backoff: Mutex<Backoff>,
     timeout: Duration,
 }
 
@@ -41,10 +41,10 @@ impl Lane {
             name,
             events,
             sink,
-            turns: Semaphore::new(concurrency.max(1)),
-            inside: AtomicUsize::new(0),
+            permits: Semaphore::new(concurrency.max(1)),
+            event_count: AtomicUsize::new(0),
             share,
-            patience: Mutex::default(),
+            backoff: Mutex::default(),
             timeout,
         }
     }
@@ -53,19 +53,19 @@ impl Lane {
         self.events.iter().any(|pattern| pattern.matches(&event.event_type))
     }
 
-    /// Delivers one event. Timeout and panic become errors here.
+    /// Delivers one event. A timeout or a panic becomes an error.
     pub(super) async fn deliver(
         &self,
         event: &Event,
         stopping: &CancellationToken,
-        hurry: &CancellationToken,
+        abort: &CancellationToken,
     ) -> Result<(), SinkError> {
-        let result = self.try_deliver(event, stopping, hurry).await;
+        let result = self.try_deliver(event, stopping, abort).await;
         match &result {
             Ok(()) => {
                 metrics::counter!("postrider_events_delivered_total", "sink" => self.name.clone())
                     .increment(1);
-                // The publisher's time is the database's, and clocks may differ a little.
+                // `created_at` comes from the database's clock, which may be ahead of ours.
                 let age = jiff::Timestamp::now().duration_since(event.created_at).as_secs_f64();
                 metrics::histogram!("postrider_event_commit_to_delivery_seconds", "sink" => self.name.clone())
                     .record(age.max(0.0));
@@ -75,8 +75,8 @@ impl Lane {
                 metrics::counter!("postrider_events_failed_total", "sink" => self.name.clone(), "kind" => error.kind())
                     .increment(1);
                 if let SinkError::Busy { .. } = error {
-                    // Nothing was tried; the counter tells how often.
-                    tracing::debug!(event.id = %event.id, sink = %self.name, "event {} comes back later: {error}", event.id);
+                    // No delivery was attempted. The counter shows how often this happens.
+                    tracing::debug!(event.id = %event.id, sink = %self.name, "the relay releases event {}: {error}", event.id);
                     return result;
                 }
                 tracing::warn!(
@@ -97,13 +97,13 @@ impl Lane {
         &self,
         event: &Event,
         stopping: &CancellationToken,
-        hurry: &CancellationToken,
+        abort: &CancellationToken,
     ) -> Result<(), SinkError> {
-        let _place = self.enter(event.id)?;
-        let _turn = tokio::select! {
+        let _entered = self.enter(event.id)?;
+        let _permit = tokio::select! {
             biased;
-            turn = tokio::time::timeout(WAIT_MAX, self.turns.acquire()) => match turn {
-                Ok(Ok(turn)) => turn,
+            permit = tokio::time::timeout(WAIT_MAX, self.permits.acquire()) => match permit {
+                Ok(Ok(permit)) => permit,
                 _ => return Err(self.busy(event.id)),
             },
             () = stopping.cancelled() => return Err(SinkError::Busy {
@@ -116,38 +116,38 @@ impl Lane {
             delivered = tokio::time::timeout(self.timeout, delivery) => match delivered {
                 Ok(Ok(result)) => result,
                 Ok(Err(_)) => Err(SinkError::Unanswered { reason: "the handler panicked".to_owned() }),
-                Err(_) => Err(SinkError::Unanswered { reason: format!("nothing within {:?}", self.timeout) }),
+                Err(_) => Err(SinkError::Unanswered { reason: format!("timeout after {:?}", self.timeout) }),
             },
-            () = hurry.cancelled() => Err(SinkError::Unanswered { reason: "the relay stopped before the answer".to_owned() }),
+            () = abort.cancelled() => Err(SinkError::Unanswered { reason: "the relay stopped before the answer".to_owned() }),
         }
     }
 
-    /// Takes a place in the lane, if its share is not used up.
-    fn enter(&self, id: EventId) -> Result<Place<'_>, SinkError> {
-        let place = Place(&self.inside);
-        let before = self.inside.fetch_add(1, Ordering::Relaxed);
+    /// Counts an event into the lane, unless the share is used up.
+    fn enter(&self, id: EventId) -> Result<Entered<'_>, SinkError> {
+        let entered = Entered(&self.event_count);
+        let before = self.event_count.fetch_add(1, Ordering::Relaxed);
         if before >= self.share {
             return Err(self.busy(id));
         }
         if before < self.share / 2 {
-            *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = Patience::default();
+            *self.backoff.lock().unwrap_or_else(PoisonError::into_inner) = Backoff::default();
         }
-        Ok(place)
+        Ok(entered)
     }
 
     fn busy(&self, id: EventId) -> SinkError {
-        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
         SinkError::Busy {
-            reason: format!("{} events wait for this sink already", self.share),
-            retry_after: patience.next(id),
+            reason: format!("{} events already wait for this sink", self.share),
+            retry_after: backoff.next(id),
         }
     }
 }
 
-/// How long what does not fit stays away. Longer while the lane stays full, so that a long queue is not claimed and
-/// given back over and over; and spread out, so that it does not come back in one wave.
+/// Backoff of events that the lane has no capacity for. It grows while the lane stays full, so that the relay does not claim and release
+/// a long queue repeatedly. Jitter keeps the events from returning all at once.
 #[derive(Debug)]
-struct Patience {
+struct Backoff {
     delay: Duration,
     since: Instant,
 }
@@ -155,26 +155,27 @@ struct Patience {
 const DELAY_MIN: Duration = Duration::from_secs(1);
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
-impl Default for Patience {
+impl Default for Backoff {
     fn default() -> Self {
         Self { delay: DELAY_MIN, since: Instant::now() }
     }
 }
 
-impl Patience {
+impl Backoff {
     fn next(&mut self, id: EventId) -> Duration {
         if self.since.elapsed() >= self.delay {
             *self = Self { delay: (self.delay * 2).min(DELAY_MAX), since: Instant::now() };
         }
-        // Half to one and a half times the delay, by a number that neighbours do not share.
+        // Between 0.5 and 1.5 times the delay, by a hash that spreads consecutive ids.
         let spread = (id.0 as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
         self.delay / 2 + self.delay.mul_f64(spread as f64 / 1024.0)
     }
 }
 
-struct Place<'a>(&'a AtomicUsize);
+/// Counts an event out of the lane when it is dropped.
+struct Entered<'a>(&'a AtomicUsize);
 
-impl Drop for Place<'_> {
+impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -185,16 +186,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_comes_back_spread_out_and_never_later_than_ninety_seconds() {
-        let mut patience = Patience::default();
-        let delays: Vec<Duration> = (1..=1000).map(|id| patience.next(EventId(id))).collect();
+    fn the_backoff_of_a_full_lane_has_jitter_and_is_at_most_ninety_seconds() {
+        let mut backoff = Backoff::default();
+        let delays: Vec<Duration> = (1..=1000).map(|id| backoff.next(EventId(id))).collect();
         assert!(delays.iter().all(|delay| (DELAY_MIN / 2..DELAY_MIN * 2).contains(delay)), "{delays:?}");
         let early = delays.iter().filter(|delay| **delay < DELAY_MIN).count();
         assert!((400..600).contains(&early), "{early} of 1000 in the first half");
         for _ in 0..20 {
-            patience.since = Instant::now() - DELAY_MAX;
-            assert!(patience.next(EventId(7)) <= DELAY_MAX * 3 / 2);
+            backoff.since = Instant::now() - DELAY_MAX;
+            assert!(backoff.next(EventId(7)) <= DELAY_MAX * 3 / 2);
         }
-        assert_eq!(patience.delay, DELAY_MAX);
+        assert_eq!(backoff.delay, DELAY_MAX);
     }
 }

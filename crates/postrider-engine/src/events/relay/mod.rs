@@ -1,21 +1,21 @@
-//! The relay: empties the event outbox into its sinks, at least once.
+//! The relay delivers the events of the outbox to its sinks, at least once.
 //!
 //! ```text
 //! claim ──▶ deliver to every matching sink at once ──▶ decide ──▶ complete, many events in one statement
 //!   ▲                                                               │
-//!   └───────────── a slot is free again ◀───────────────────────────┘
+//!   └───────────── the slot is released ◀───────────────────────────┘
 //! ```
 //!
-//! Every relay of an installation delivers to the same sinks, which the database registers ([`joined`]). A relay with other sinks
-//! does not start, and one whose sinks were replaced completes nothing more.
+//! Every relay of an installation delivers to the same sinks, which the database registers (`registration.rs`). A relay with other
+//! sinks does not start. A relay whose sinks were replaced completes no further event.
 //!
-//! What is claimed is bounded by slots, so a million waiting events cost no memory. Each sink has its own lane with
-//! a share of the slots, so a slow or dead one cannot hold up the events of the others.
+//! Slots bound the number of claimed events, so a million waiting events cost no memory. Each sink has its own lane with
+//! a share of the slots, so a slow or dead sink does not delay the events of the others.
 
 mod complete;
 mod decide;
-mod joined;
 mod lane;
+mod registration;
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,12 +29,12 @@ use postrider_store::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::joined::{RelayError, sinks_of};
+pub use self::registration::{RelayError, sinks_of};
 use self::{
     complete::{Completed, Completer},
     decide::decide,
-    joined::Joined,
     lane::Lane,
+    registration::Registration,
 };
 use crate::common::{
     health::Health,
@@ -43,18 +43,18 @@ use crate::common::{
     supervised::supervised,
 };
 
-/// How the relay behaves.
+/// Settings of the relay.
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
-    /// Most events per claim.
+    /// Maximum events per claim.
     pub batch_size: usize,
-    /// Most events in memory at a time.
+    /// Maximum events in memory.
     pub in_flight_max: usize,
-    /// How often to look without a hint.
+    /// Time between claims without a hint.
     pub poll_interval: Duration,
-    /// How long one delivery may take.
+    /// Maximum duration of one delivery.
     pub delivery_timeout: Duration,
-    /// An event that failed more often counts as stuck.
+    /// An event with more failures counts as stuck.
     pub stuck_after: i32,
 }
 
@@ -70,15 +70,15 @@ impl Default for RelaySettings {
     }
 }
 
-/// Which events go where.
+/// A sink, and the events that it receives.
 pub struct Route {
-    /// What the sink is called in logs, metrics and errors.
+    /// Name of the sink in logs, metrics and errors.
     pub name: String,
-    /// Event types it wants; any match will do.
+    /// Patterns of event types. The sink receives an event that matches any of them.
     pub events: Vec<Pattern>,
-    /// Most deliveries to it at a time.
+    /// Maximum concurrent deliveries to the sink.
     pub concurrency: usize,
-    /// Where they go.
+    /// Destination of the events.
     pub sink: Arc<dyn EventSink>,
 }
 
@@ -89,17 +89,17 @@ pub struct Relay {
     settings: RelaySettings,
     processor: Arc<str>,
     lanes: Arc<[Lane]>,
-    joined: Arc<Joined>,
+    registration: Arc<Registration>,
     slots: Arc<Semaphore>,
     health: Health,
 }
 
-/// How often the backlog is measured for the metrics.
+/// Interval of the backlog metrics.
 const MEASURE_EVERY: Duration = Duration::from_secs(15);
 
 impl Relay {
-    /// A relay under a name that no other process has, nor had. The first relay of an installation registers its sinks; one with
-    /// other sinks than the registered ones is refused.
+    /// Creates a relay whose processor name is unique to this process. The first relay of an installation registers its sinks; later
+    /// relays with different sinks are refused.
     pub async fn new(
         pool: Pool,
         wakeups: Wakeups,
@@ -107,7 +107,7 @@ impl Relay {
         settings: RelaySettings,
     ) -> Result<Self, RelayError> {
         let processor: Arc<str> = format!("relay-{}", uuid::Uuid::now_v7()).into();
-        let joined = Joined::new(&pool, &routes, &processor).await?;
+        let registration = Registration::new(&pool, &routes, &processor).await?;
         let share = settings.in_flight_max / routes.len().max(1);
         let lanes = routes
             .into_iter()
@@ -119,49 +119,49 @@ impl Relay {
             processor,
             slots: Arc::new(Semaphore::new(settings.in_flight_max)),
             lanes,
-            joined: Arc::new(joined),
+            registration: Arc::new(registration),
             settings,
             health: Health::new("relay"),
         })
     }
 
-    /// Whether it can work, once it runs.
+    /// The health of the relay while it runs.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.clone()
     }
 
-    /// Claims and delivers until shutdown; then finishes what it holds.
+    /// Claims and delivers events until shutdown; then finishes the claimed events.
     pub async fn run(mut self, shutdown: CancellationToken) {
         tracing::info!(processor = %self.processor, sinks = self.lanes.len(), "the relay is running");
-        // Shown from the start, not from their first event on.
+        // Register the counters, so that they are exported before their first event.
         metrics::counter!("postrider_events_claimed_total").increment(0);
         metrics::counter!("postrider_events_completed_total").increment(0);
         metrics::counter!("postrider_events_unmatched_total").increment(0);
         let (completions, receiver) = mpsc::channel(self.settings.in_flight_max);
         let completer =
-            Completer::new(self.pool.clone(), Arc::clone(&self.processor), Arc::clone(&self.joined));
-        let completing = tokio::spawn(supervised("completer of events", record_all(completer, receiver)));
+            Completer::new(self.pool.clone(), Arc::clone(&self.processor), Arc::clone(&self.registration));
+        let completing = tokio::spawn(supervised("event completer", record_all(completer, receiver)));
         let (pool, stuck_after) = (self.pool.clone(), self.settings.stuck_after);
         let measuring = tokio::spawn(supervised(
-            "meter of events",
+            "event meter",
             at_interval(MEASURE_EVERY, shutdown.clone(), move || measure(pool.clone(), stuck_after)),
         ));
         let deliveries = TaskTracker::new();
-        let hurry = CancellationToken::new();
+        let abort = CancellationToken::new();
 
         while !shutdown.is_cancelled() {
-            // Before the claim, so that a hint during the claim is not lost.
+            // Marked before the claim, so that a hint during the claim is not lost.
             self.wakeups.mark_unchanged();
             match self.claim(&shutdown).await {
                 Ok(batch) if !batch.is_empty() => {
                     self.health.passed();
                     for (claimed, slot) in batch {
                         let lanes = Arc::clone(&self.lanes);
-                        let (completions, stopping, hurry) =
-                            (completions.clone(), shutdown.clone(), hurry.clone());
+                        let (completions, stopping, abort) =
+                            (completions.clone(), shutdown.clone(), abort.clone());
                         deliveries.spawn(async move {
-                            let completion = deliver(&lanes, claimed, &stopping, &hurry).await;
+                            let completion = deliver(&lanes, claimed, &stopping, &abort).await;
                             // The completer outlives every delivery.
                             let _ = completions.send(Completed { completion, slot }).await;
                         });
@@ -180,10 +180,10 @@ impl Relay {
             }
         }
 
-        tracing::info!(in_flight = deliveries.len(), "the relay finishes what it holds");
+        tracing::info!(in_flight = deliveries.len(), "the relay finishes its deliveries");
         deliveries.close();
         if tokio::time::timeout(self.settings.delivery_timeout, deliveries.wait()).await.is_err() {
-            hurry.cancel();
+            abort.cancel();
             deliveries.wait().await;
         }
         drop(completions);
@@ -209,16 +209,16 @@ impl Relay {
             }
         }
 
-        if !self.joined.is_registered(&self.pool).await? {
+        if !self.registration.is_registered(&self.pool).await? {
             return Ok(Vec::new());
         }
         self.health.unblock();
         let mut transaction = pool::begin(&self.pool).await?;
         let wanted = i32::try_from(slots.num_permits()).unwrap_or(i32::MAX);
-        let generation = self.joined.generation();
+        let generation = self.registration.generation();
         let Some(batch) = events::claim(&mut transaction, generation, &self.processor, wanted).await? else {
-            self.joined.were_replaced();
-            self.health.block("other sinks are registered than those it was started with".to_owned());
+            self.registration.mark_replaced();
+            self.health.block("other sinks are registered than those of this relay".to_owned());
             return Ok(Vec::new());
         };
         pool::commit(transaction).await?;
@@ -227,23 +227,23 @@ impl Relay {
     }
 }
 
-/// One event to every sink that wants it and does not have it.
+/// Delivers an event to every matching sink that has not accepted it yet.
 async fn deliver(
     lanes: &[Lane],
     claimed: Claimed,
     stopping: &CancellationToken,
-    hurry: &CancellationToken,
+    abort: &CancellationToken,
 ) -> events::Completion {
     let Claimed { tenant_id, event, delivered_to } = claimed;
     let matching: Vec<&Lane> = lanes.iter().filter(|lane| lane.wants(&event)).collect();
     if matching.is_empty() {
-        // Nobody asked for it: there is nothing to deliver, and waiting would not change that.
+        // No sink matches the event type, so the event is completed without a delivery.
         metrics::counter!("postrider_events_unmatched_total").increment(1);
     }
     let missing = matching.into_iter().filter(|lane| !delivered_to.contains(&lane.name));
     let attempts = futures::future::join_all(missing.map(|lane| {
         let event = &event;
-        async move { (lane.name.clone(), lane.deliver(event, stopping, hurry).await) }
+        async move { (lane.name.clone(), lane.deliver(event, stopping, abort).await) }
     }))
     .await;
     decide(tenant_id, &event, attempts)
@@ -260,6 +260,6 @@ async fn measure(pool: Pool, stuck_after: i32) {
             metrics::gauge!("postrider_events_stuck").set(backlog.stuck as f64);
             metrics::gauge!("postrider_events_oldest_ready_seconds").set(backlog.oldest_ready_seconds);
         }
-        Err(error) => tracing::debug!(?error, "the backlog of events could not be measured"),
+        Err(error) => tracing::debug!(?error, "failed to measure the event backlog"),
     }
 }

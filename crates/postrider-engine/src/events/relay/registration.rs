@@ -1,4 +1,4 @@
-//! Under which registered sinks a relay works.
+//! The registration of a relay's sinks (docs/decisions/0020-relays-complete-events-under-registered-sinks.md).
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -10,20 +10,20 @@ use postrider_store::{
 
 use super::Route;
 
-/// Why a relay does not start.
+/// The reason why a relay does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// It would complete every event without delivering it.
-    #[error("the relay has no sinks; give it at least one, or do not run it and events wait")]
+    /// The relay would complete every event without delivering it.
+    #[error("the relay has no sinks; configure at least one, or do not run the relay, so that events wait")]
     NoSinks,
-    /// Two of its sinks could not be told apart.
+    /// Two of the relay's sinks have the same name.
     #[error(transparent)]
     SameName(#[from] SameName),
-    /// It would complete events that the registered sinks have not received.
+    /// The relay would complete events that the registered sinks have not received.
     #[error(
         "the sinks of this relay are not the registered ones (generation {}, registered {} by {}); this relay has: {}; \
          correct relay.sinks, or register these sinks with `postrider relay sinks set` and restart the other relays with \
-         them: until then they release what they hold and wait", registered.generation,
+         them: until then they release their events and stop claiming", registered.generation,
          registered.registered_at.strftime("%Y-%m-%d %H:%M:%SZ"), registered.registered_by, changes.join("; ")
     )]
     OtherSinks {
@@ -32,12 +32,12 @@ pub enum RelayError {
         /// Differences from the registered sinks, one line per sink.
         changes: Vec<String>,
     },
-    /// The database failed.
+    /// A statement failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The sinks of these routes, as the database registers them.
+/// Converts routes to the set of sinks that the database registers.
 pub fn sinks_of(routes: &[Route]) -> Result<SinkSet, SameName> {
     SinkSet::new(
         routes.iter().map(|route| RegisteredSink::new(&route.name, route.sink.destination(), &route.events)),
@@ -45,14 +45,14 @@ pub fn sinks_of(routes: &[Route]) -> Result<SinkSet, SameName> {
 }
 
 /// A relay's sinks, and the generation under which they are or were registered.
-pub(super) struct Joined {
+pub(super) struct Registration {
     sinks: SinkSet,
     generation: AtomicI64,
     is_registered: AtomicBool,
 }
 
-impl Joined {
-    /// Registers the sinks if none are registered, and refuses others than the registered ones.
+impl Registration {
+    /// Registers the sinks if none are registered. Refuses sinks that differ from the registered ones.
     pub(super) async fn new(pool: &Pool, routes: &[Route], processor: &str) -> Result<Self, RelayError> {
         if routes.is_empty() {
             return Err(RelayError::NoSinks);
@@ -72,13 +72,12 @@ impl Joined {
         })
     }
 
-    /// The generation under which the sinks were registered when the relay last looked. The database compares it with the
-    /// registered one, so an old value is refused there.
+    /// The generation that the relay read last. The database compares it with the registered one and refuses an old value.
     pub(super) fn generation(&self) -> i64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Whether events may be claimed. After other sinks were registered, asks the database whether these are registered again.
+    /// Whether the relay may claim events. After other sinks were registered, queries whether these are registered again.
     pub(super) async fn is_registered(&self, pool: &Pool) -> Result<bool, StoreError> {
         if self.is_registered.load(Ordering::Acquire) {
             return Ok(true);
@@ -92,13 +91,13 @@ impl Joined {
         self.is_registered.store(true, Ordering::Release);
         tracing::info!(
             generation = registered.generation,
-            "the relay claims again: its sinks are registered"
+            "the relay resumed claiming: its sinks are registered again"
         );
         Ok(true)
     }
 
-    /// The database refused a claim under these sinks.
-    pub(super) fn were_replaced(&self) {
+    /// Stops claims, after the database refused one under these sinks.
+    pub(super) fn mark_replaced(&self) {
         self.is_registered.store(false, Ordering::Release);
         tracing::error!(
             generation = self.generation(),

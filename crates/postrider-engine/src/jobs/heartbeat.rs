@@ -14,66 +14,67 @@ use crate::common::{
     supervised::supervised,
 };
 
-/// The task of a cancelled run ends within this time, whatever the lease is: the hint may be lost.
+/// Maximum heartbeat interval. A heartbeat also finds cancelled runs, whose hint may be lost, so their tasks end within this time.
 const EVERY_MAX: Duration = Duration::from_secs(5);
 
-/// Runs recovered in one transaction.
+/// Maximum runs recovered in one transaction.
 const BATCH: i32 = 100;
 
-/// How often the jobs are measured for the metrics.
+/// Interval of the job metrics.
 const MEASURE_EVERY: Duration = Duration::from_secs(30);
 
-pub(super) struct Keeper {
+pub(super) struct Heartbeat {
     shared: Arc<Shared>,
     cancels: Wakeups,
     /// The heartbeat interval: several times within the lease, so that one lost heartbeat does no harm.
     every: Duration,
 }
 
-impl Keeper {
+impl Heartbeat {
     pub(super) fn new(shared: Arc<Shared>, cancels: Wakeups) -> Self {
         let every = (shared.settings.lease / 6).clamp(Duration::from_millis(50), EVERY_MAX);
         Self { shared, cancels, every }
     }
 
-    pub(super) async fn run(mut self, over: CancellationToken) {
+    /// Runs until `finished`.
+    pub(super) async fn run(mut self, finished: CancellationToken) {
         let pool = self.shared.pool.clone();
         let measuring = tokio::spawn(supervised(
-            "meter of runs",
-            at_interval(MEASURE_EVERY, over.clone(), move || measure(pool.clone())),
+            "job meter",
+            at_interval(MEASURE_EVERY, finished.clone(), move || measure(pool.clone())),
         ));
-        while !over.is_cancelled() {
+        while !finished.is_cancelled() {
             let begun = Instant::now();
             self.cancels.mark_unchanged();
-            match self.heartbeat().await {
+            match self.renew().await {
                 // Recover the runs of other processes only after our own heartbeat succeeded; otherwise a database outage would make us
                 // fail our own runs.
-                Err(error) => tracing::warn!(?error, "the heartbeat of runs failed: {error}"),
+                Err(error) => tracing::warn!(?error, "the heartbeat of job runs failed: {error}"),
                 Ok(()) => {
                     if let Err(error) = self.recover().await {
-                        tracing::warn!(?error, "runs of dead processes were not recovered: {error}; trying again");
+                        tracing::warn!(?error, "failed to recover runs of dead processes; retrying: {error}");
                     }
                 }
             }
             let rest = self.every.saturating_sub(begun.elapsed());
             tokio::select! {
-                () = over.cancelled() => {}
+                () = finished.cancelled() => {}
                 () = work_or_poll(&mut self.cancels, rest) => {}
             }
         }
         let _ = measuring.await;
     }
 
-    async fn heartbeat(&self) -> Result<(), StoreError> {
+    async fn renew(&self) -> Result<(), StoreError> {
         let held = self.shared.held.all();
         if held.is_empty() {
             return Ok(());
         }
-        let kept = within(job_runs::heartbeat(&self.shared.pool, &self.shared.name, &held)).await?;
+        let renewed = within(job_runs::heartbeat(&self.shared.pool, &self.shared.name, &held)).await?;
         for (run, claim) in held {
-            // A run whose end was recorded meanwhile is no longer held.
-            if !kept.contains(&run) && self.shared.held.lose(run, claim) {
-                tracing::debug!(job_id = %run.id.0, "another runner holds the run, or it was cancelled");
+            // The end of a run may have been recorded in the meantime; then the run is no longer held.
+            if !renewed.contains(&run) && self.shared.held.lose(run, claim) {
+                tracing::debug!(job_id = %run.id.0, "this runner lost a run to a cancellation or another runner");
             }
         }
         Ok(())
@@ -98,7 +99,7 @@ impl Keeper {
             metrics::counter!("postrider_job_runs_total", "as" => "recovered")
                 .increment(recovered.len() as u64);
             if recovered.iter().any(|run| run.retry_at.is_none()) {
-                self.shared.ends.send();
+                self.shared.end_hints.send();
             }
             if recovered.len() < BATCH as usize {
                 return Ok(());
@@ -109,7 +110,7 @@ impl Keeper {
 
 async fn measure(pool: Pool) {
     if let Err(error) = within(measure_once(&pool)).await {
-        tracing::debug!(?error, "the runs could not be measured");
+        tracing::debug!(?error, "failed to measure the job runs");
     }
 }
 
