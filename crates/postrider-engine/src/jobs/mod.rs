@@ -28,7 +28,7 @@ use postrider_model::{ids::TenantId, seal::MasterKey};
 use postrider_providers::GuardedClient;
 use postrider_store::{
     Pool, StoreError,
-    job_runs::{self, ClaimedRun, EndedRun, Room},
+    job_runs::{self, ClaimedRun, EndedRun, Room, RunRef},
     wakeups::Wakeups,
 };
 use tokio::{
