@@ -156,7 +156,8 @@ create index channel_outbox_by_status on channels.channel_outbox (tenant_id, sta
 create index channel_outbox_active
     on channels.channel_outbox (tenant_id, account_id, next_attempt_at, id)
     where status in ('pending', 'sending');
-create index channel_outbox_locks on channels.channel_outbox (tenant_id, locked_at) where status = 'sending';
+-- For tenants_with_stale_replies and reclaim_replies, which read the oldest locks alone.
+create index channel_outbox_locks on channels.channel_outbox (locked_at, tenant_id) where status = 'sending';
 create index channel_outbox_dead on channels.channel_outbox (tenant_id, updated_at) where status = 'dead';
 -- As for channel_messages.
 alter table channels.channel_outbox alter column tenant_id set statistics 0;

@@ -140,8 +140,12 @@ impl Old {
                 return Ok((step.removed, step.done));
             }
             Self::History { tenant, before } => history::prune(connection, tenant, before, WINDOW).await?,
-            Self::Messages { tenant, older_than } => replies::prune(connection, tenant, older_than, WINDOW).await?,
-            Self::Runs { tenant, older_than } => job_runs::prune(connection, tenant, older_than, WINDOW).await?,
+            Self::Messages { tenant, older_than } => {
+                replies::prune(connection, tenant, older_than, WINDOW).await?
+            }
+            Self::Runs { tenant, older_than } => {
+                job_runs::prune(connection, tenant, older_than, WINDOW).await?
+            }
             Self::Requests { tenant } => requests::prune(connection, tenant, WINDOW).await?,
         };
         Ok((removed, removed < i64::from(WINDOW)))

@@ -428,7 +428,7 @@ pub const CONTRACTS: &[Contract] = &[
                     ("max_duration_ms", "integer"),
                     ("retried_count", "bigint"),
                 ],
-                ours: &[],
+                ours: &[("tenant_id", "uuid")],
                 words: &[],
             },
         ],

@@ -42,7 +42,8 @@ impl Found {
             .fetch_all(unnamed(&mut *connection))
             .await?
         {
-            found.columns.entry(column.table).or_default().insert(column.name, column.kind);
+            let columns = found.columns.entry(column.table).or_default();
+            columns.extend(column.name.zip(column.kind));
         }
         for function in sqlx::query_file!("sql/contract_functions.sql", &schemas)
             .fetch_all(unnamed(&mut *connection))

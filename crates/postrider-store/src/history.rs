@@ -105,11 +105,33 @@ pub async fn after(
         .collect()
 }
 
-/// Removes events from before a time, so many at most, and says how many.
-pub async fn prune(connection: &mut PgConnection, before: Timestamp, limit: i32) -> Result<i64, StoreError> {
+/// Chooses the tenants with events from before a time. It locks nothing.
+pub async fn tenants_with_old(
+    connection: &mut PgConnection,
+    before: Timestamp,
+) -> Result<Vec<TenantId>, StoreError> {
+    use jiff_sqlx::ToSqlx as _;
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from execution.tenants_with_old_history($1)"#,
+        before.to_sqlx() as _,
+    )
+    .fetch_all(unnamed(connection))
+    .await
+    .map_err(StoreError::on("choosing tenants with old events of campaigns"))?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Removes events of a tenant from before a time, about so many at most, and returns their number.
+pub async fn prune(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    before: Timestamp,
+    limit: i32,
+) -> Result<i64, StoreError> {
     use jiff_sqlx::ToSqlx as _;
     sqlx::query_scalar!(
-        r#"select execution.prune_campaign_events($1, $2) as "removed!""#,
+        r#"select execution.prune_campaign_events($1, $2, $3) as "removed!""#,
+        tenant.0,
         before.to_sqlx() as _,
         limit,
     )

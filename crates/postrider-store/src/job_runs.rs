@@ -33,7 +33,7 @@ use crate::{
 pub use self::{
     operating::{
         Cancelled, Day, Health, Retried, RunFilter, RunState, Standing, cancel, day, find, health, measure,
-        tenants_with_old, page, prune, retry, which_ended,
+        page, prune, retry, tenants_with_old, which_ended,
     },
     sql_function::{SqlEnd, check_sql_function, check_sql_schema, perform_sql},
 };

@@ -273,7 +273,7 @@ begin
          where message.tenant_id = p_tenant_id
            and message.id = v_id;
     end loop;
-    return cardinality(v_ids);
+    return cardinality(v_ids)::bigint;
 end
 $$;
 revoke all on function channels.prune_messages(uuid, interval, integer) from public;

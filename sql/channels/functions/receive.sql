@@ -142,7 +142,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    return (select count(*)
+    return (select count(*)::integer
               from (select from channels.channel_messages as message
                      where message.tenant_id = p_tenant_id
                        and message.account_id = p_account_id

@@ -168,7 +168,7 @@ as $$
 declare
     v_condition record;
     v_known     uuid[];
-    v_ids       uuid[] := '{}';
+    v_ids       uuid[] := array[]::uuid[];
 begin
     perform tenancy.require_tenant(p_tenant_id);
     select coalesce(array_agg(alert.id), '{}')
@@ -182,7 +182,7 @@ begin
                                            v_condition.title, v_condition.severity, v_condition.evidence);
     end loop;
     resolved := jobs.close_alerts(p_tenant_id, array(select known.id from unnest(v_known) as known (id) where known.id <> all (v_ids)));
-    select count(*) filter (where alert.id <> all (v_known)), count(*)
+    select (count(*) filter (where alert.id <> all (v_known)))::integer, count(*)::integer
       into raised, open
       from unnest(v_ids) as alert (id);
     return next;

@@ -20,22 +20,6 @@ comment on function jobs.new_id() is
     'Returns a new UUIDv7. Ids sort by creation time, like the ids that the Rust code makes.';
 revoke all on function jobs.new_id() from public;
 
-create or replace function jobs.keep_moving()
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '15s', true);
-    end if;
-end
-$$;
-comment on function jobs.keep_moving() is
-    'Limits idle time inside the current transaction to 15 seconds, unless the login has its own limit. Functions '
-    'that lock rows call it, so that a stalled client cannot block other clients.';
-revoke all on function jobs.keep_moving() from public;
-
 create or replace function jobs.audit(p_tenant_id uuid, p_actor text, p_action text, p_subject text, p_note text default null)
 returns void
 language sql

@@ -49,7 +49,7 @@ begin
         end if;
         v_limit := least(v_left, coalesce(p_per_tenant_ids[array_position(p_tenant_ids, tenant_id)], p_per_tenant));
         continue when v_limit < 1;
-        select count(*)
+        select count(*)::integer
           into runs
           from (select
                   from jobs.job_runs as due
@@ -96,7 +96,7 @@ declare
     v_heartbeat_at timestamptz;
     v_ids          uuid[];
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     if coalesce(btrim(p_worker), '') = '' then
         raise exception 'p_worker must not be empty' using errcode = 'invalid_parameter_value';
     end if;
@@ -133,7 +133,7 @@ begin
         select run.id, run.tenant_id, run.function_name, run.lock_key, run.input_params, run.retry_count, run.claims,
                run.scheduled_for, function.id, function.kind, function.target, function.timeout_seconds, function.sealed_secret
           from claimed as run
-          left join jobs.functions as function on function.tenant_id = run.tenant_id and function.name = run.function_name;
+          left join jobs.functions as function on function.tenant_id = p_tenant_id and function.name = run.function_name;
 end
 $$;
 comment on function jobs.claim_runs(uuid, text, integer, text[], text[]) is
@@ -154,7 +154,7 @@ as $$
 declare
     v_now constant timestamptz := clock_timestamp();
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     -- locked_by implies status 'running'. A predicate on status would make the planner search the index of running
     -- runs.
     return query

@@ -98,7 +98,7 @@ declare
     v_now  constant timestamptz := now();
     v_held record;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     -- Lock in the order of keys, so that two runners cannot deadlock.
     perform
        from unnest(p_tenant_ids, p_ids) as given (tenant_id, id)
@@ -182,7 +182,7 @@ declare
     v_now   constant timestamptz := now();
     v_stale record;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     for v_stale in
         select run.id, run.function_name, run.locked_by
           from jobs.job_runs as run

@@ -107,7 +107,7 @@ declare
     v_now     constant timestamptz := now();
     v_started integer := 0;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     -- A scheduler that waited for a lock here would delay all other schedules.
     perform
        from jobs.schedules as schedule
@@ -194,7 +194,7 @@ declare
     v_reason  text;
     v_started integer := 0;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     for v_firing in
         with looked as materialized (
             select firing.schedule_id, firing.fire_at, firing.created_at < v_now - p_patience as is_late

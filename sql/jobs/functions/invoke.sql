@@ -92,7 +92,7 @@ declare
     v_grain text;
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     select function.grain
       into v_grain
       from jobs.functions as function

@@ -1,13 +1,13 @@
 -- Measurements of job runs: the health view of a tenant, and the numbers for the metrics of the server.
 
 create or replace view jobs.job_health with (security_invoker = true) as
-select tenant_id,
-       function_name,
+select function_name,
        status,
        count(*) as count,
        avg(duration_ms) as avg_duration_ms,
        max(duration_ms) as max_duration_ms,
-       sum(case when retry_count > 0 then 1 else 0 end) as retried_count
+       sum(case when retry_count > 0 then 1 else 0 end) as retried_count,
+       tenant_id
   from jobs.job_runs
  where created_at > now() - interval '24 hours'
  group by tenant_id, function_name, status

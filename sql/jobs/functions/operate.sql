@@ -11,7 +11,7 @@ declare
     v_run jobs.job_runs;
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     select * into v_run
       from jobs.job_runs as run
      where run.tenant_id = p_tenant_id
@@ -69,7 +69,7 @@ declare
     v_status text;
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     select run.status
       into v_status
       from jobs.job_runs as run

@@ -41,7 +41,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_before  constant timestamptz := now() - p_older_than;
-    v_removed bigint := 0;
+    v_removed bigint := 0::bigint;
     v_more    bigint;
 begin
     -- A lock key whose completed run was removed can run again, so runs of the current grain must stay.

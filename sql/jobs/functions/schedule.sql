@@ -18,7 +18,7 @@ declare
     v_at      integer := 1;
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     -- One caller per tenant at a time, so that two schedules cannot form a cycle together.
     perform from tenancy.tenants where id = p_tenant_id for no key update;
     select wanted.name

@@ -193,15 +193,14 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
         let Tenant { workspace, lead, campaign, run, item, account, message, reply, .. } = target;
         let Tenant { function, job, letter, schedule, card, .. } = target;
         [
-            format!("select tenancy.revoke_api_key('{}', '{}', 'me')::text", own.id, target.key),
-            format!("select tenancy.rotate_provider_account('{}', '{account}', 'mine', 'me')::text", own.id),
-            format!("select tenancy.remove_provider_account('{}', '{account}', 'me')::text", own.id),
+            format!("select tenancy.revoke_api_key('{own}', '{}', 'me')::text", target.key),
+            format!("select tenancy.rotate_provider_account('{own}', '{account}', 'mine', 'me')::text"),
+            format!("select tenancy.remove_provider_account('{own}', '{account}', 'me')::text"),
             format!(
-                "select tenancy.create_provider_account('{}', gen_random_uuid(), '{workspace}', 'n', 'smtp', '{{}}', 'x', 'me')::text",
-                own.id
+                "select tenancy.create_provider_account('{own}', gen_random_uuid(), '{workspace}', 'n', 'smtp', '{{}}', 'x', 'me')::text"
             ),
-            format!("select events.retry_outbox_event('{}', {}, 'me')", own.id, target.event),
-            format!("select events.close_outbox_event('{}', {}, 'me', 'why')", own.id, target.event),
+            format!("select events.retry_outbox_event('{own}', {}, 'me')", target.event),
+            format!("select events.close_outbox_event('{own}', {}, 'me', 'why')", target.event),
             format!("select execution.suppress_lead('{lead}', 'why', 'me')::text"),
             format!(
                 "select execution.create_asset(gen_random_uuid(), '{workspace}', 'n', 'email', '{{}}', 'me')::text"
@@ -251,20 +250,20 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             format!(
                 "select count(*)::text from channels.requeue_replies('{own}', null, '{account}', null, null, null, null, 10, 'me')"
             ),
-            format!("select jobs.remove_function(tenancy.current_tenant_id(), '{function}', 'me')::text"),
-            format!("select outcome from jobs.acquire_run(tenancy.current_tenant_id(), gen_random_uuid(), '{function}', null, null, true, 'me')"),
-            format!("select count(*)::text from jobs.retry_run(tenancy.current_tenant_id(), '{job}', 'me')"),
-            format!("select coalesce(jobs.cancel_run(tenancy.current_tenant_id(), '{job}', null, 'me'), 'none')"),
-            format!("select jobs.resolve_sync_error(tenancy.current_tenant_id(), '{letter}', 'how', 'me')::text"),
-            format!("select jobs.switch_schedule(tenancy.current_tenant_id(), '{schedule}', false, null, 'me')::text"),
-            format!("select jobs.remove_schedule(tenancy.current_tenant_id(), '{schedule}', 'me')::text"),
-            format!("select coalesce(jobs.why_waiting(tenancy.current_tenant_id(), '{schedule}', now()), 'none')"),
+            format!("select jobs.remove_function('{own}', '{function}', 'me')::text"),
+            format!("select outcome from jobs.acquire_run('{own}', gen_random_uuid(), '{function}', null, null, true, 'me')"),
+            format!("select count(*)::text from jobs.retry_run('{own}', '{job}', 'me')"),
+            format!("select coalesce(jobs.cancel_run('{own}', '{job}', null, 'me'), 'none')"),
+            format!("select jobs.resolve_sync_error('{own}', '{letter}', 'how', 'me')::text"),
+            format!("select jobs.switch_schedule('{own}', '{schedule}', false, null, 'me')::text"),
+            format!("select jobs.remove_schedule('{own}', '{schedule}', 'me')::text"),
+            format!("select coalesce(jobs.why_waiting('{own}', '{schedule}', now()), 'none')"),
             format!(
-                "select jobs.put_schedule(tenancy.current_tenant_id(), gen_random_uuid(), '{function}', '0 0 * * *', 'UTC', null, null, null, null, '{{}}', 'once',
+                "select jobs.put_schedule('{own}', gen_random_uuid(), '{function}', '0 0 * * *', 'UTC', null, null, null, null, '{{}}', 'once',
                                           true, now(), 'me')::text"
             ),
-            format!("select jobs.resolve_alert(tenancy.current_tenant_id(), '{function}', null)::text"),
-            format!("select count(*)::text from jobs.decide_card(tenancy.current_tenant_id(), '{card}', 'DISMISSED', null, 'me')"),
+            format!("select jobs.resolve_alert('{own}', '{function}', null)::text"),
+            format!("select count(*)::text from jobs.decide_card('{own}', '{card}', 'DISMISSED', null, 'me')"),
         ]
     };
     let answer = async |call: &str| -> anyhow::Result<String> {
@@ -279,7 +278,9 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
                 transaction.rollback().await?;
                 let refused = refusal(refused)?;
                 // The id that was asked for may be named, and nothing else.
-                let asked = call.split('\'').nth(1).unwrap_or("none");
+                let own = own.id.to_string();
+                let asked =
+                    call.split('\'').skip(1).step_by(2).find(|quoted| **quoted != own).unwrap_or("none");
                 Ok(format!("{} {}", refused.code, refused.message.replace(asked, "X")))
             }
         }
@@ -467,7 +468,6 @@ async fn objects_in_the_callers_temporary_schema_do_not_come_between_a_function_
             let close = format!("select events.close_outbox_event('{}', {id}, 'me', 'why')", own.id);
             assert_eq!(texts(&mut *client, close).await?, ["done"]);
         }
-        assert_eq!(texts(&mut *client, "select * from events.contract_violations()").await?, [""; 0]);
 
         let real = format!(
             "select count(*) from m10_recovery.outbox where id = {id} and tenant_id = '{}' and created_at > '2002-01-01'",

@@ -322,11 +322,15 @@ async fn what_failed_is_taken_up_again_when_somebody_says_so() -> anyhow::Result
     let rows = Rows::new().await?;
     let other = Bot::create(&rows.admin, "other").await?;
     let received = rows.receive(rows.own, "one").await?;
-    let retry =
-        format!("select channels.retry_message('{}', '{}', 'me')", rows.own.tenant, received.message_id);
+    let retry_of = |bot: Bot| {
+        format!("select channels.retry_message('{}', '{}', 'me')", bot.tenant, received.message_id)
+    };
+    let retry = retry_of(rows.own);
     assert!(!rows.ask::<bool>(rows.own, &*retry).await?, "it is being executed");
     assert!(rows.fail(rows.own, received.message_id, 1, None).await?);
-    assert!(!rows.ask::<bool>(other, &*retry).await?, "it is somebody else's");
+    assert!(!rows.ask::<bool>(other, retry_of(other)).await?, "the message belongs to another tenant");
+    let refused = refusal(rows.ask::<bool>(other, &*retry).await)?;
+    assert_eq!(refused.code, "42501", "the tenant of the transaction is another one");
     assert_eq!(take_up(&rows, 10).await?.len(), 0, "its time has not come");
     assert!(rows.ask::<bool>(rows.own, &*retry).await?);
     assert_eq!(rows.log_of(format!("message:{}", received.message_id)).await?, ["message.retried by me"]);

@@ -4,7 +4,7 @@
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-use super::rows::{Bot, Claimed, Room, Rows, SENT, UNKNOWN, claim, claim_on, finish, receive, settle};
+use super::rows::{Bot, Claimed, Room, Rows, SENT, UNKNOWN, claim_on, finish, receive, settle};
 use crate::sql::{acting_as, execute, number, texts};
 
 /// What this session has counted so far: whole tables read, and rows fetched through indexes.

@@ -152,6 +152,12 @@ async fn what_was_sent_stays_sent_and_a_result_told_twice_is_told_once() -> anyh
 async fn many_are_settled_at_once_each_by_its_own_verdict() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let other = Bot::create(&rows.admin, "other").await?;
+    // A result counts only for a reply of the tenant that it names.
+    let held = rows.held(rows.own, "w").await?;
+    let theirs = super::rows::Claimed { tenant_id: other.tenant, ..held.clone() };
+    assert_eq!(settle(&rows.worker, "w", &[(&theirs, SENT)]).await?, [""; 0]);
+    assert_eq!(rows.look("status", "channel_outbox", held.id).await?, "sending");
+    assert_eq!(settle(&rows.worker, "w", &[(&held, SENT)]).await?, ["sent"]);
     for bot in [rows.own, other] {
         rows.fill_due(bot, 3).await?;
     }
@@ -168,12 +174,6 @@ async fn many_are_settled_at_once_each_by_its_own_verdict() -> anyhow::Result<()
     );
     assert_eq!(rows.look("status", "channel_outbox", lost).await?, "pending");
     assert_eq!(settle(&rows.worker, "w", &[]).await?, [""; 0]);
-    // A result counts only for a reply of the tenant that it names.
-    let held = rows.held(rows.own, "w").await?;
-    let theirs = super::rows::Claimed { tenant_id: other.tenant, ..held.clone() };
-    assert_eq!(settle(&rows.worker, "w", &[(&theirs, SENT)]).await?, [""; 0]);
-    assert_eq!(rows.look("status", "channel_outbox", held.id).await?, "sending");
-    assert_eq!(settle(&rows.worker, "w", &[(&held, SENT)]).await?, ["sent"]);
     Ok(())
 }
 

@@ -201,11 +201,17 @@ async fn a_tenant_cannot_reserve_settle_or_plan_for_another() -> anyhow::Result<
     }
     assert_eq!(stage.everything().await?, before);
     for call in [NEW, DOUBTFUL] {
-        assert_eq!(
-            refusal(execute(&stage.worker, format!("select * from jobs.{call}")).await)?.code,
-            "42501"
+        // Without a tenant, the argument is null.
+        let without = refusal(execute(&stage.worker, format!("select * from jobs.{call}")).await)?;
+        assert_eq!(without.code, "22004", "{call}");
+        let for_another = format!(
+            "select * from jobs.{}",
+            call.replace("tenancy.current_tenant_id()", &format!("'{own}'"))
         );
+        let mut transaction = acting_for(&stage.worker, other).await?;
+        assert_eq!(refusal(execute(&mut *transaction, for_another).await)?.code, "42501", "{call}");
     }
+    assert_eq!(stage.everything().await?, before);
     Ok(())
 }
 

@@ -82,7 +82,8 @@ impl Stage {
              set local session_replication_role = replica;
              update execution.campaign_events set at = at - interval '2 days' where sequence <= {through};
              commit;
-             select execution.prune_campaign_events(now() - interval '1 day', 100000)"
+             select execution.prune_campaign_events('{}', now() - interval '1 day', 100000)",
+            self.api.acme.id
         );
         Ok(execute(&self.api.admin, sql).await?)
     }
