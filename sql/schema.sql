@@ -7,7 +7,7 @@ COMMENT ON SCHEMA channels IS 'Chat: messages, links of senders, executors and r
 
 CREATE SCHEMA events;
 
-COMMENT ON SCHEMA events IS 'Domain events: the sinks of the relay, and the functions that claim and complete events under them.';
+COMMENT ON SCHEMA events IS 'Domain events: the sinks of the relay, deliveries, and the functions of the relay and of operators.';
 
 CREATE SCHEMA execution;
 
@@ -19,7 +19,7 @@ COMMENT ON SCHEMA jobs IS 'Scheduled jobs: functions, schedules, job runs, dead 
 
 CREATE SCHEMA m10_recovery;
 
-COMMENT ON SCHEMA m10_recovery IS 'Domain events: the outbox and the functions of the M10 contract.';
+COMMENT ON SCHEMA m10_recovery IS 'Domain events: the table and the three functions of the M10 contract, and nothing else.';
 
 CREATE SCHEMA postrider;
 
@@ -38,7 +38,7 @@ CREATE FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenan
     SET enable_incremental_sort TO 'off'
     AS $$
 declare
-    v_nil     constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_nil     constant uuid := uuid '00000000-0000-0000-0000-000000000000';
     v_now     constant timestamptz := now();
     v_tenant  uuid := coalesce(p_after_tenant, v_nil);
     v_account uuid := coalesce(p_after_account, v_nil);
@@ -531,7 +531,7 @@ begin
          where message.tenant_id = p_tenant_id
            and message.id = v_id;
     end loop;
-    return cardinality(v_ids);
+    return cardinality(v_ids)::bigint;
 end
 $$;
 
@@ -612,7 +612,7 @@ CREATE FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_
     AS $$
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    return (select count(*)
+    return (select count(*)::integer
               from (select from channels.channel_messages as message
                      where message.tenant_id = p_tenant_id
                        and message.account_id = p_account_id
@@ -890,10 +890,14 @@ CREATE FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_l
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
+    -- Only the index of locks has the order of the inner query. Without the inner query, Postgres may group by tenant
+    -- while it reads all pending replies in the index for claims.
     select stale.tenant_id
-      from channels.channel_outbox as stale
-     where stale.status = 'sending'
-       and stale.locked_at < now() - p_lock_timeout
+      from (select reply.tenant_id, reply.locked_at
+              from channels.channel_outbox as reply
+             where reply.status = 'sending'
+               and reply.locked_at < now() - p_lock_timeout
+             order by reply.locked_at) as stale
      group by stale.tenant_id
      order by min(stale.locked_at)
      limit p_limit
@@ -919,7 +923,7 @@ $$;
 
 COMMENT ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes the link of a sender. Returns false if the tenant has no such link.';
 
-CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
+CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(tenant_id uuid, id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -927,29 +931,79 @@ CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
+declare
+    v_ids bigint[];
 begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         raise exception 'the sinks of generation % are not the registered ones', coalesce(p_generation::text, 'null')
             using errcode = 'PR004',
                   hint = 'Run `postrider relay sinks` to see the registered ones.';
     end if;
+    -- Claim first, then read in a statement of its own. A single statement would claim events that were committed after
+    -- its snapshot, not find them when it reads the outbox, and keep them claimed without returning them. The function of
+    -- the contract returns no tenant, so the id alone finds its rows.
+    v_ids := array(select claimed.id from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed);
     return query
-        select claimed.id,
-               claimed.aggregate_type,
-               claimed.aggregate_id,
-               claimed.event_type,
-               claimed.payload,
-               claimed.retry_count,
+        select event.tenant_id,
+               event.id,
+               event.aggregate_type,
+               event.aggregate_id,
+               event.event_type,
+               event.payload,
+               event.retry_count,
                event.created_at,
-               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = claimed.id)
-          from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed
-          join m10_recovery.outbox as event on event.id = claimed.id;
+               array(select noted.sink
+                       from events.outbox_deliveries as noted
+                      where noted.tenant_id = event.tenant_id
+                        and noted.event_id = event.id)
+          from m10_recovery.outbox as event
+         where event.id = any (v_ids);
 end
 $$;
 
-COMMENT ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) IS 'Claims events for a relay that delivers to the sinks of this generation. For each event it also returns when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
+COMMENT ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) IS 'Claims events of all tenants for a relay that delivers to the sinks of this generation. For each event it also returns its tenant, when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
 
-CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS boolean
+CREATE FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_event record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if coalesce(btrim(p_note), '') = '' then
+        raise exception 'closing an event needs a note that says why' using errcode = 'invalid_parameter_value';
+    end if;
+    select event.processed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set processed_at = v_now,
+           claimed_at = null,
+           claimed_by = null,
+           last_error = left('closed by ' || p_actor || ': ' || p_note, 2000)
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, 'event.closed', 'event:' || p_event_id, p_note);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) IS 'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its claim. Returns `done`, `unknown` or `processed`.';
+
+CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -958,24 +1012,134 @@ begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         return false;
     end if;
-    perform m10_recovery.complete_outbox_events(p_processor_id, p_event_ids, p_errors);
+    perform events.complete_outbox_events(p_processor_id, p_tenant_ids, p_event_ids, p_errors);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes events like m10_recovery.complete_outbox_events, if the sinks of this generation are the registered ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay releases them.';
+COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) IS 'Completes events like events.complete_outbox_events, if the sinks of this generation are the registered ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay releases them.';
 
-CREATE TABLE events.sink_sets (
-    generation bigint NOT NULL,
-    sinks jsonb NOT NULL,
-    registered_at timestamp with time zone DEFAULT now() NOT NULL,
-    registered_by text NOT NULL,
-    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
-);
+CREATE FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_succeeded constant bigint := (select count(*)
+                                      from unnest(p_event_ids, p_errors) as done (id, error)
+                                     where done.error is null);
+    v_completed bigint;
+begin
+    update m10_recovery.outbox as event
+       set processed_at = v_now
+      from unnest(p_tenant_ids, p_event_ids, p_errors) as done (tenant_id, id, error)
+     where done.error is null
+       and event.tenant_id = done.tenant_id
+       and event.id = done.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null;
+    get diagnostics v_completed = row_count;
 
-COMMENT ON TABLE events.sink_sets IS 'Sets of sinks that relays deliver to; the one with the highest generation is registered. A sink has a name, a kind, a target that identifies its destination without its secrets, and the patterns of the events that it receives.';
+    -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
+    -- these is an error.
+    if v_completed <> v_succeeded then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
+           from unnest(p_event_ids, p_errors) as done (id, error)
+          where done.error is null;
+    end if;
+    if v_succeeded < cardinality(p_event_ids) then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
+           from unnest(p_event_ids, p_errors) as done (id, error)
+          where done.error is not null;
+    end if;
+end
+$$;
 
-CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+COMMENT ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) IS 'Completes many events of one processor, of any tenants, under the rules of complete_outbox_event: all of them or none. A null error is a success. One statement per event would cost more than the event.';
+
+CREATE FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into events.outbox_deliveries (tenant_id, event_id, sink)
+    select event.tenant_id, event.id, noted.sink
+      from unnest(p_tenant_ids, p_event_ids, p_sinks) as noted (tenant_id, event_id, sink)
+      join m10_recovery.outbox as event on event.tenant_id = noted.tenant_id and event.id = noted.event_id
+     where event.claimed_by = p_processor_id
+       and event.processed_at is null
+     order by event.tenant_id, event.id, noted.sink
+        on conflict do nothing
+$$;
+
+COMMENT ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) IS 'Records the sinks that have an event which the processor holds.';
+
+CREATE FUNCTION events.outbox_backlog(p_stuck_after integer) RETURNS TABLE(pending bigint, stuck bigint, oldest_ready_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*)
+              from (select from m10_recovery.outbox as event where event.processed_at is null limit 100000) as counted),
+           (select count(*)
+              from (select
+                      from m10_recovery.outbox as event
+                     where event.processed_at is null
+                       and event.retry_count > 0
+                       and event.retry_count > p_stuck_after
+                     limit 100000) as counted),
+           coalesce((select extract(epoch from now() - coalesce(event.process_after, event.created_at))
+                       from m10_recovery.outbox as event
+                      where event.processed_at is null
+                        and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
+                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
+                      order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
+                      limit 1), 0)::double precision
+$$;
+
+COMMENT ON FUNCTION events.outbox_backlog(p_stuck_after integer) IS 'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the oldest ready event.';
+
+CREATE FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_ids bigint[];
+    v_removed bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if p_window is null or p_window < 1 then
+        raise exception 'the window must hold at least one id' using errcode = 'invalid_parameter_value';
+    end if;
+    v_ids := array(select event.id
+                     from m10_recovery.outbox as event
+                    where event.tenant_id = p_tenant_id
+                      and event.id > p_after_id
+                    order by event.id
+                    limit p_window);
+    -- Ids rise with time: all events after one that was published after the limit were processed after it, too.
+    delete from m10_recovery.outbox as event
+     where event.tenant_id = p_tenant_id
+       and event.id = any (v_ids)
+       and event.processed_at < p_processed_before;
+    get diagnostics v_removed = row_count;
+    return query
+        select v_removed,
+               coalesce(v_ids[cardinality(v_ids)], p_after_id),
+               cardinality(v_ids) < p_window
+               or exists (select
+                            from m10_recovery.outbox as event
+                           where event.tenant_id = p_tenant_id
+                             and event.id = v_ids[cardinality(v_ids)]
+                             and event.created_at >= p_processed_before);
+end
+$$;
+
+COMMENT ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) IS 'Deletes events of one tenant that were processed before the given time, within one window of ids, so that each call is short. Call it again from `last_id` until `done`.';
+
+CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS TABLE(generation bigint, sinks jsonb, registered_at timestamp with time zone, registered_by text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -988,7 +1152,7 @@ begin
          where not exists (select from events.sink_sets);
     end if;
     return query
-        select registered.*
+        select registered.generation, registered.sinks, registered.registered_at, registered.registered_by
           from events.sink_sets as registered
          order by registered.generation desc
          limit 1;
@@ -997,7 +1161,28 @@ $$;
 
 COMMENT ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) IS 'Registers the sinks if none are registered yet, and returns the registered ones.';
 
-CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+CREATE FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update m10_recovery.outbox as event
+       set process_after = v_now + released.delay_ms * interval '1 millisecond',
+           claimed_at = null,
+           claimed_by = null
+      from unnest(p_tenant_ids, p_event_ids, p_delays_ms) as released (tenant_id, id, delay_ms)
+     where event.tenant_id = released.tenant_id
+       and event.id = released.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null;
+end
+$$;
+
+COMMENT ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) IS 'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no failure; each event is ready again after its delay.';
+
+CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS TABLE(generation bigint, sinks jsonb, registered_at timestamp with time zone, registered_by text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1015,13 +1200,78 @@ begin
         values (coalesce(v_registered.generation, 0) + 1, p_sinks, p_actor)
         returning * into v_registered;
         insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (null, p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
+        values (tenancy.system_tenant_id(), p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
     end if;
-    return next v_registered;
+    return query
+        select v_registered.generation, v_registered.sinks, v_registered.registered_at, v_registered.registered_by;
 end
 $$;
 
 COMMENT ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) IS 'Registers these sinks in place of the registered ones, and returns the registered ones. Completions under way commit first; complete_events refuses later ones under the old sinks.';
+
+CREATE FUNCTION events.require_tenant_of_event() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform from tenancy.tenants as tenant where tenant.id = new.tenant_id for key share;
+    if not found then
+        raise exception 'there is no tenant %', new.tenant_id
+            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return new;
+end
+$$;
+
+COMMENT ON FUNCTION events.require_tenant_of_event() IS 'Trigger function: refuses an event of a tenant that does not exist. The tenant cannot be removed before the transaction ends; tenancy.refuse_removal_with_events protects it afterwards.';
+
+CREATE FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_event record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    select event.processed_at, event.claimed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+    if v_event.claimed_at >= v_now - interval '5 minutes' then
+        return 'claimed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set process_after = v_now
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (p_tenant_id, p_actor, 'event.retried', 'event:' || p_event_id);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
+
+CREATE FUNCTION events.tenants_with_events() RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select from m10_recovery.outbox as event where event.tenant_id = tenant.id)
+$$;
+
+COMMENT ON FUNCTION events.tenants_with_events() IS 'Returns the tenants that have events, the system tenant included. Retention calls prune_outbox for each of them.';
 
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
     LANGUAGE plpgsql
@@ -2727,50 +2977,62 @@ begin
        and list.workspace_id = p_workspace_id
        and list.name = p_list;
 
-    -- Look up the existing leads of all lines at once and keep them as maps: a plan that was made while the tables
-    -- were small or their statistics old then reads the tenant once, not once per line.
+    -- Look up the existing leads of all lines, one index lookup per value, and keep them as maps. A comparison with the
+    -- whole array would compare every lead of the tenant with every line.
     select array_agg(intake.identity), array_agg(intake.external_id) filter (where intake.external_id is not null),
-           array_agg(lower(intake.email)) filter (where intake.email is not null),
-           array_agg(intake.phone) filter (where intake.email is null and intake.phone is not null)
+           array_agg(distinct lower(intake.email)) filter (where intake.email is not null),
+           array_agg(distinct intake.phone) filter (where intake.email is null and intake.phone is not null)
       into v_identities, v_external_ids, v_mails, v_phones
       from execution.lead_intake as intake
      where intake.intake = p_intake;
-    select jsonb_object_agg(lead.identity, true)
+    select jsonb_object_agg(known.identity, true)
       into v_known
-      from execution.leads as lead
-     where lead.tenant_id = v_tenant_id
-       and lead.workspace_id = p_workspace_id
-       and lead.identity = any (v_identities);
-    select jsonb_object_agg(lead.external_id, lead.identity)
+      from unnest(v_identities) as wanted (identity)
+           cross join lateral (
+               select lead.identity
+                 from execution.leads as lead
+                where lead.tenant_id = v_tenant_id
+                  and lead.workspace_id = p_workspace_id
+                  and lead.identity = wanted.identity
+                offset 0) as known;
+    select jsonb_object_agg(later.external_id, later.identity)
       into v_later
-      from execution.leads as lead
-     where lead.tenant_id = v_tenant_id
-       and lead.workspace_id = p_workspace_id
-       and lead.external_id = any (v_external_ids)
-       and lead.external_id is not null
-       and lead.identity not like 'id:%';
+      from unnest(v_external_ids) as wanted (external_id)
+           cross join lateral (
+               select lead.external_id, lead.identity
+                 from execution.leads as lead
+                where lead.tenant_id = v_tenant_id
+                  and lead.workspace_id = p_workspace_id
+                  and lead.external_id = wanted.external_id
+                  and lead.external_id is not null
+                  and lead.identity not like 'id:%'
+                offset 0) as later;
     -- For each address: the lowest and the highest identity of the leads that have it, and whether one has an
     -- external id.
-    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+    select jsonb_object_agg(wanted.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
       into v_by_mail
-      from (select lower(lead.email) as address, min(lead.identity) as lowest, max(lead.identity) as highest,
-                   bool_or(lead.external_id is not null) as is_named
-              from execution.leads as lead
-             where lead.tenant_id = v_tenant_id
-               and lead.workspace_id = p_workspace_id
-               and lower(lead.email) = any (v_mails)
-               and lead.email is not null
-             group by lower(lead.email)) as holder;
-    select jsonb_object_agg(holder.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
+      from unnest(v_mails) as wanted (address)
+           cross join lateral (
+               select min(lead.identity) as lowest, max(lead.identity) as highest,
+                      bool_or(lead.external_id is not null) as is_named
+                 from execution.leads as lead
+                where lead.tenant_id = v_tenant_id
+                  and lead.workspace_id = p_workspace_id
+                  and lower(lead.email) = wanted.address
+                  and lead.email is not null) as holder
+     where holder.lowest is not null;
+    select jsonb_object_agg(wanted.address, jsonb_build_array(holder.lowest, holder.highest, holder.is_named))
       into v_by_phone
-      from (select lead.phone as address, min(lead.identity) as lowest, max(lead.identity) as highest,
-                   bool_or(lead.external_id is not null) as is_named
-              from execution.leads as lead
-             where lead.tenant_id = v_tenant_id
-               and lead.workspace_id = p_workspace_id
-               and lead.phone = any (v_phones)
-               and lead.phone is not null
-             group by lead.phone) as holder;
+      from unnest(v_phones) as wanted (address)
+           cross join lateral (
+               select min(lead.identity) as lowest, max(lead.identity) as highest,
+                      bool_or(lead.external_id is not null) as is_named
+                 from execution.leads as lead
+                where lead.tenant_id = v_tenant_id
+                  and lead.workspace_id = p_workspace_id
+                  and lead.phone = wanted.address
+                  and lead.phone is not null) as holder
+     where holder.lowest is not null;
 
     -- The checks of foreign keys are queries, too, three for each line, so keep their plans. They have one index to use, and
     -- do not read a table that is small now from end to end.
@@ -3006,7 +3268,7 @@ CREATE FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_pha
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_before constant text := current_setting('app.current_tenant_id', true);
+    v_now constant timestamptz := now();
     v_sequence bigint;
     v_at timestamptz := clock_timestamp();
 begin
@@ -3025,15 +3287,15 @@ begin
     insert into execution.campaign_events (tenant_id, campaign_id, sequence, type, phase, at, payload)
     values (p_tenant_id, p_campaign_id, v_sequence, p_type, p_phase, v_at, p_payload);
     if p_type <> 'campaign_progress' then
-        perform set_config('app.current_tenant_id', p_tenant_id::text, true);
-        perform m10_recovery.publish_outbox(
-            'campaign', p_campaign_id::text, 'campaign.' || p_type,
-            jsonb_build_object(
-                'type', p_type, 'campaignId', p_campaign_id, 'phase', p_phase, 'sequence', v_sequence,
-                'timestamp', to_char(v_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'payload', p_payload));
-        perform set_config('app.current_tenant_id', coalesce(v_before, ''), true);
+        -- Not by publish_outbox, which publishes for the tenant that the session names; a worker names none.
+        insert into m10_recovery.outbox (tenant_id, aggregate_type, aggregate_id, event_type, payload, process_after)
+        values (p_tenant_id, 'campaign', p_campaign_id::text, 'campaign.' || p_type,
+                jsonb_build_object(
+                    'type', p_type, 'campaignId', p_campaign_id, 'phase', p_phase, 'sequence', v_sequence,
+                    'timestamp', to_char(v_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'payload', p_payload),
+                v_now);
     end if;
-    perform pg_notify('postrider_campaign_events', '');
+    perform tenancy.send_hint('postrider_campaign_events');
     return v_sequence;
 end
 $$;
@@ -3214,40 +3476,43 @@ CREATE FUNCTION execution.phase_target(p_trigger text, p_from text) RETURNS text
 
 COMMENT ON FUNCTION execution.phase_target(p_trigger text, p_from text) IS 'Returns the state to which a trigger leads from a state, or null if the transition is not allowed. PHASE_MACHINE in the model is the same table, and a test compares the two.';
 
-CREATE FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_before  constant timestamptz := least(p_before, now() - interval '1 hour');
     v_removed bigint := 0::bigint;
-    v_part bigint;
+    v_part    bigint;
     v_campaign record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Delete the events of a campaign in their order under the lock of its row, so that a reader never sees a gap
     -- in the middle.
     for v_campaign in
-        select old.tenant_id, old.campaign_id, max(old.sequence) as through
-          from (select event.tenant_id, event.campaign_id, event.sequence
+        select old.campaign_id, max(old.sequence) as through
+          from (select event.campaign_id, event.sequence
                   from execution.campaign_events as event
-                 where event.at < least(p_before, now() - interval '1 hour')
-                 order by event.at, event.tenant_id, event.campaign_id, event.sequence
+                 where event.tenant_id = p_tenant_id
+                   and event.at < v_before
+                 order by event.at, event.campaign_id, event.sequence
                  limit p_limit) as old
-         group by old.tenant_id, old.campaign_id
-         order by old.tenant_id, old.campaign_id
+         group by old.campaign_id
+         order by old.campaign_id
     loop
         -- Skip a campaign that another transaction has locked; the next call prunes it.
         perform
            from execution.campaigns as campaign
-          where campaign.tenant_id = v_campaign.tenant_id
+          where campaign.tenant_id = p_tenant_id
             and campaign.id = v_campaign.campaign_id
             for no key update skip locked;
         continue when not found;
         update execution.campaigns as campaign
            set pruned_through = greatest(campaign.pruned_through, v_campaign.through)
-         where campaign.tenant_id = v_campaign.tenant_id
+         where campaign.tenant_id = p_tenant_id
            and campaign.id = v_campaign.campaign_id;
         delete from execution.campaign_events as event
-         where event.tenant_id = v_campaign.tenant_id
+         where event.tenant_id = p_tenant_id
            and event.campaign_id = v_campaign.campaign_id
            and event.sequence <= v_campaign.through;
         get diagnostics v_part = row_count;
@@ -3257,7 +3522,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) IS 'Deletes events older than p_before, and never those of the last hour, about p_limit per call. Returns the number of deleted events. A reader that asks for a deleted event is told to take a snapshot.';
+COMMENT ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) IS 'Deletes events of one tenant that are older than p_before, and never those of the last hour, about p_limit per call. Returns the number of deleted events. A reader that asks for a deleted event is told to take a snapshot.';
 
 CREATE FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4192,6 +4457,17 @@ $$;
 
 COMMENT ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
 
+CREATE FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select distinct event.tenant_id
+      from execution.campaign_events as event
+     where event.at < least(p_before, now() - interval '1 hour')
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) IS 'Returns the tenants with events that prune_campaign_events may delete. Locks nothing; prune_campaign_events then deletes per tenant.';
+
 CREATE FUNCTION execution.tend_phase(p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4334,38 +4610,37 @@ $$;
 
 COMMENT ON FUNCTION execution.verify_launch(p_run_id uuid) IS 'The launch certificate of a run: whether the run has ended, whether every intended item has ended, and whether a second call is impossible, with the counts that show it. On a restored copy it does not certify that a second call is impossible.';
 
-CREATE FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
+CREATE FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_grain     text;
+    v_now   constant timestamptz := now();
+    v_grain text;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time('15s');
     select function.grain
       into v_grain
       from jobs.functions as function
-     where function.tenant_id = v_tenant_id
+     where function.tenant_id = p_tenant_id
        and function.name = p_function;
     if not found then
         return query select 'unknown_function', null::uuid;
         return;
     end if;
-    return query
-        select opened.outcome, opened.run_id
-          from jobs.open_run(v_tenant_id, p_id, p_function, v_grain, now(), p_entity_hash, p_input, null, p_force) as opened;
-    if p_force then
-        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        select v_tenant_id, p_actor, 'run.forced', 'job_run:' || run.id, run.lock_key
-          from jobs.job_runs as run
-         where run.id = p_id
-           and run.tenant_id is not distinct from v_tenant_id;
+    select opened.outcome, opened.run_id
+      into strict outcome, run_id
+      from jobs.open_run(p_tenant_id, p_id, p_function, v_grain, v_now, p_entity_hash, p_input, null, p_force) as opened;
+    if p_force and outcome = 'acquired' then
+        perform jobs.audit(p_tenant_id, p_actor, 'run.forced', 'job_run:' || p_id,
+                           jobs.lock_key(p_function, p_tenant_id, v_grain, v_now, p_entity_hash));
     end if;
+    return next;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) IS 'Invokes a function of the tenant of the context, in the grain of the current database time. Returns the outcome of open_run, or unknown_function.';
+COMMENT ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) IS 'Invokes a function of a tenant, in the grain of the current database time. Returns the outcome of open_run, or unknown_function.';
 
 CREATE FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -4382,27 +4657,43 @@ CREATE FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[],
               where run.tenant_id = p_tenant_id
                 and run.function_name = wanted.name
                 and run.status = 'completed'
-                -- The longest grain is a day, so no older grain can overlap.
-                and run.grain_start > jobs.grain_start(p_grain, p_fire_at) - interval '24 hours'
-                and run.grain_start < jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain)
-                and run.grain_start + jobs.grain_length(run.grain) > jobs.grain_start(p_grain, p_fire_at)))
+                and jobs.grain_overlaps(run.grain, run.grain_start, jobs.grain_start(p_grain, p_fire_at),
+                                        jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain))))
 $$;
 
 COMMENT ON FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) IS 'Returns whether every function in p_depends_on has a completed run in a grain that overlaps the grain of the firing. Schedulers call it often, so it gives no reasons; unmet_dependencies does.';
 
-CREATE FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) RETURNS text
+CREATE FUNCTION jobs.audit(p_tenant_id uuid, p_actor text, p_action text, p_subject text, p_note text DEFAULT NULL::text) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, p_action, p_subject, p_note)
+$$;
+
+COMMENT ON FUNCTION jobs.audit(p_tenant_id uuid, p_actor text, p_action text, p_subject text, p_note text) IS 'Adds a row to the audit log.';
+
+CREATE FUNCTION jobs.can_run(p_kind text, p_target text, p_kinds text[], p_builtins text[]) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((p_kind IS NULL) OR ((p_kind = ANY (p_kinds)) AND ((p_kind <> 'builtin'::text) OR (p_target = ANY (p_builtins)))));
+
+COMMENT ON FUNCTION jobs.can_run(p_kind text, p_target text, p_kinds text[], p_builtins text[]) IS 'Returns whether a runner with these kinds and Rust functions takes runs of a function. Every runner takes runs whose function was removed (p_kind is null), so that they end.';
+
+CREATE FUNCTION jobs.cancel_run(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_status    text;
+    v_now    constant timestamptz := now();
+    v_note   constant text := nullif(btrim(p_note), '');
+    v_status text;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time('15s');
     select run.status
       into v_status
       from jobs.job_runs as run
-     where run.tenant_id = v_tenant_id
+     where run.tenant_id = p_tenant_id
        and run.id = p_id
        for update;
     if v_status is null or v_status in ('completed', 'cancelled') then
@@ -4410,143 +4701,151 @@ begin
     end if;
     update jobs.job_runs as run
        set status = 'cancelled',
-           completed_at = coalesce(run.completed_at, now()),
+           completed_at = coalesce(run.completed_at, v_now),
            error_message = coalesce(case when run.status = 'failed' then run.error_message end,
-                                    concat_ws(': ', 'cancelled by ' || p_actor, nullif(btrim(p_note), ''))),
+                                    concat_ws(': ', 'cancelled by ' || p_actor, v_note)),
            retry_at = null,
            locked_by = null,
            heartbeat_at = null
-     where run.id = p_id;
-    perform jobs.resolve_source(v_tenant_id, array[p_id], p_actor, concat_ws(': ', 'the run was cancelled', nullif(btrim(p_note), '')));
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'run.cancelled', 'job_run:' || p_id, nullif(btrim(p_note), ''));
+     where run.tenant_id = p_tenant_id
+       and run.id = p_id;
+    perform jobs.resolve_source(p_tenant_id, 'job_run', p_id, p_actor, concat_ws(': ', 'the run was cancelled', v_note));
+    perform jobs.audit(p_tenant_id, p_actor, 'run.cancelled', 'job_run:' || p_id, v_note);
     return 'cancelled';
 end
 $$;
 
-COMMENT ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) IS 'Cancels a run and returns its status: cancelled, completed if the run had completed, null if it does not exist. A runner that holds the run cannot end it any more, and learns of the cancellation from its next heartbeat.';
+COMMENT ON FUNCTION jobs.cancel_run(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) IS 'Cancels a run and returns its status: cancelled, completed if the run had completed, null if it does not exist. A runner that holds the run cannot end it any more, and learns of the cancellation from its next heartbeat.';
 
-CREATE FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer, first_called_at timestamp with time zone, in_doubt_since timestamp with time zone, age_seconds double precision)
-    LANGUAGE sql SECURITY DEFINER
+CREATE FUNCTION jobs.claim_doubtful_notifications(p_tenant_id uuid, p_quiet interval, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer, first_called_at timestamp with time zone, in_doubt_since timestamp with time zone, age_seconds double precision)
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    with doubtful as materialized (
-        select doubtful.id
-          from jobs.alert_notifications as doubtful
-         where doubtful.tenant_id = tenancy.required_tenant_id()
-           and doubtful.status = 'queued'
-           and doubtful.called_at < now() - p_quiet
-         order by doubtful.called_at
-         limit p_limit
-           for update skip locked
-    )
-    update jobs.alert_notifications as notification
-       set claims = notification.claims + 1,
-           -- The quiet time starts again: the lookup or repeated call of this claim must be over before the next
-           -- claim.
-           called_at = now(),
-           in_doubt_since = coalesce(notification.in_doubt_since, notification.called_at),
-           updated_at = now()
-      from doubtful
-     where notification.id = doubtful.id
-    returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
-              notification.claims, notification.first_called_at, notification.in_doubt_since,
-              extract(epoch from now() - notification.first_called_at)::double precision
+declare
+    v_now constant timestamptz := now();
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        with doubtful as materialized (
+            select doubtful.id
+              from jobs.alert_notifications as doubtful
+             where doubtful.tenant_id = p_tenant_id
+               and doubtful.status = 'queued'
+               and doubtful.called_at < v_now - p_quiet
+             order by doubtful.called_at
+             limit p_limit
+               for update skip locked
+        )
+        update jobs.alert_notifications as notification
+           set claims = notification.claims + 1,
+               -- The quiet time starts again: the lookup or repeated call of this claim must be over before the next
+               -- claim.
+               called_at = v_now,
+               in_doubt_since = coalesce(notification.in_doubt_since, notification.called_at),
+               updated_at = v_now
+          from doubtful
+         where notification.tenant_id = p_tenant_id
+           and notification.id = doubtful.id
+        returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
+                  notification.claims, notification.first_called_at, notification.in_doubt_since,
+                  extract(epoch from v_now - notification.first_called_at)::double precision;
+end
 $$;
 
-COMMENT ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) IS 'Claims notifications whose call has no known result, once p_quiet has passed since the last call.';
+COMMENT ON FUNCTION jobs.claim_doubtful_notifications(p_tenant_id uuid, p_quiet interval, p_limit integer) IS 'Claims notifications of a tenant whose call has no known result, once p_quiet has passed since the last call.';
 
-CREATE FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, lock_key text, input_params jsonb, retry_count integer, claims integer, scheduled_for timestamp with time zone, function_id uuid, kind text, target text, timeout_seconds integer, sealed_secret bytea)
+CREATE FUNCTION jobs.claim_runs(p_tenant_id uuid, p_worker text, p_limit integer, p_kinds text[], p_builtins text[]) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, lock_key text, input_params jsonb, retry_count integer, claims integer, scheduled_for timestamp with time zone, function_id uuid, kind text, target text, timeout_seconds integer, sealed_secret bytea)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
-    v_tenant          uuid := coalesce(p_after, '00000000-0000-0000-0000-000000000000');
-    -- The second round ends at p_after, so that each tenant is visited once.
-    v_is_second_round boolean := p_after is null;
-    v_room            integer;
-    v_left            integer := p_limit;
-    v_found           uuid[];
-    v_ids             uuid[] := '{}';
+    v_now          constant timestamptz := now();
+    v_heartbeat_at timestamptz;
+    v_ids          uuid[];
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     if coalesce(btrim(p_worker), '') = '' then
-        raise exception 'say who claims' using errcode = 'invalid_parameter_value';
+        raise exception 'p_worker must not be empty' using errcode = 'invalid_parameter_value';
     end if;
-    while v_left > 0 loop
-        select waiting.tenant_id
-          into v_tenant
-          from jobs.job_runs as waiting
-         where ((waiting.status = 'running' and waiting.locked_by is null) or waiting.retry_at is not null)
-           and waiting.tenant_id > v_tenant
-           and (not v_is_second_round or p_after is null or waiting.tenant_id <= p_after)
-         order by waiting.tenant_id, coalesce(waiting.retry_at, waiting.started_at)
-         limit 1;
-        if not found then
-            exit when v_is_second_round;
-            v_is_second_round := true;
-            v_tenant := '00000000-0000-0000-0000-000000000000';
-            continue;
-        end if;
-        v_room := least(v_left, coalesce(p_rooms[array_position(p_tenants, v_tenant)], p_room));
-        continue when v_room < 1;
-        select array_agg(due.id)
-          into v_found
-          from (select due.id
-                  from jobs.job_runs as due
-                  left join jobs.functions as function on function.tenant_id = due.tenant_id and function.name = due.function_name
-                 where ((due.status = 'running' and due.locked_by is null) or due.retry_at is not null)
-                   and due.tenant_id = v_tenant
-                   and coalesce(due.retry_at, due.started_at) <= now()
-                   and (function.id is null
-                        or (function.kind = any (p_kinds) and (function.kind <> 'builtin' or function.target = any (p_builtins))))
-                 order by coalesce(due.retry_at, due.started_at)
-                 limit v_room
-                   for update of due skip locked) as due;
-        v_ids := v_ids || coalesce(v_found, '{}');
-        v_left := v_left - coalesce(cardinality(v_found), 0);
-    end loop;
-
+    select array_agg(due.id)
+      into v_ids
+      from (select due.id
+              from jobs.job_runs as due
+              left join jobs.functions as function on function.tenant_id = due.tenant_id and function.name = due.function_name
+             where ((due.status = 'running' and due.locked_by is null) or due.retry_at is not null)
+               and due.tenant_id = p_tenant_id
+               and coalesce(due.retry_at, due.started_at) <= v_now
+               and jobs.can_run(function.kind, function.target, p_kinds, p_builtins)
+             order by coalesce(due.retry_at, due.started_at)
+             limit p_limit
+               for update of due skip locked) as due;
+    -- Not v_now: the transaction may have begun long before.
+    v_heartbeat_at := clock_timestamp();
     return query
         with claimed as (
             update jobs.job_runs as run
                set status = 'running',
                    retry_count = run.retry_count + (run.status = 'failed')::integer,
                    retry_at = null,
-                   started_at = now(),
+                   started_at = v_now,
                    completed_at = null,
                    locked_by = p_worker,
-                   -- Not now(): the claim may have waited for locks since its transaction began.
-                   heartbeat_at = clock_timestamp(),
+                   heartbeat_at = v_heartbeat_at,
                    claims = run.claims + 1
-             where run.id = any (v_ids)
+              from unnest(v_ids) as due (id)
+             where run.tenant_id = p_tenant_id
+               and run.id = due.id
             returning run.*
         )
         select run.id, run.tenant_id, run.function_name, run.lock_key, run.input_params, run.retry_count, run.claims,
                run.scheduled_for, function.id, function.kind, function.target, function.timeout_seconds, function.sealed_secret
           from claimed as run
-          left join jobs.functions as function on function.tenant_id = run.tenant_id and function.name = run.function_name;
+          left join jobs.functions as function on function.tenant_id = p_tenant_id and function.name = run.function_name;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) IS 'Claims up to p_limit due runs that no runner holds, tenant by tenant in id order, starting after tenant p_after. Takes at most p_rooms runs of each tenant in p_tenants and p_room of every other tenant. Claims only functions that the runner can run (p_kinds, p_builtins), and runs whose function was removed, so that they end.';
+COMMENT ON FUNCTION jobs.claim_runs(p_tenant_id uuid, p_worker text, p_limit integer, p_kinds text[], p_builtins text[]) IS 'Claims up to p_limit due runs of a tenant that no runner holds, longest due first. Claims only functions that the runner can run (p_kinds, p_builtins), and runs whose function was removed, so that they end.';
 
-CREATE FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) RETURNS TABLE(decided boolean, status text)
+CREATE FUNCTION jobs.close_alerts(p_tenant_id uuid, p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_status    text;
+    v_now    constant timestamptz := now();
+    v_closed integer;
 begin
+    update jobs.alert_instances as alert
+       set status = 'resolved',
+           resolved_at = v_now,
+           updated_at = v_now
+     where alert.tenant_id = p_tenant_id
+       and alert.id = any (p_ids)
+       and alert.status <> 'resolved';
+    get diagnostics v_closed = row_count;
+    return v_closed;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.close_alerts(p_tenant_id uuid, p_ids uuid[]) IS 'Marks those of the alerts that are open as resolved, and returns their number.';
+
+CREATE FUNCTION jobs.decide_card(p_tenant_id uuid, p_id uuid, p_status text, p_note text, p_actor text) RETURNS TABLE(decided boolean, status text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now    constant timestamptz := now();
+    v_status text;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
     select card.status
       into v_status
       from jobs.decision_cards as card
-     where card.tenant_id = v_tenant_id
+     where card.tenant_id = p_tenant_id
        and card.id = p_id
        for update;
     if not found then
@@ -4560,88 +4859,54 @@ begin
        set status = p_status,
            note = coalesce(nullif(btrim(p_note), ''), card.note),
            decided_by = p_actor,
-           updated_at = now()
-     where card.id = p_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'card.' || lower(p_status), 'card:' || p_id, nullif(btrim(p_note), ''));
+           updated_at = v_now
+     where card.tenant_id = p_tenant_id
+       and card.id = p_id;
+    perform jobs.audit(p_tenant_id, p_actor, 'card.' || lower(p_status), 'card:' || p_id, nullif(btrim(p_note), ''));
     return query select true, p_status;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) IS 'Records the decision of a person about a card. Returns no row if the card does not exist; a card that is resolved or dismissed keeps its status, which is returned.';
+COMMENT ON FUNCTION jobs.decide_card(p_tenant_id uuid, p_id uuid, p_status text, p_note text, p_actor text) IS 'Records the decision of a person about a card. Returns no row if the card does not exist; a card that is resolved or dismissed keeps its status, which is returned.';
 
-CREATE TABLE jobs.schedules (
-    id uuid NOT NULL,
-    tenant_id uuid NOT NULL,
-    function_name text NOT NULL,
-    cron text NOT NULL,
-    timezone text NOT NULL,
-    grain text,
-    input jsonb,
-    entities json,
-    entity_hash text,
-    depends_on text[] DEFAULT '{}'::text[] NOT NULL,
-    misfire text DEFAULT 'once'::text NOT NULL,
-    enabled boolean DEFAULT true NOT NULL,
-    next_fire_at timestamp with time zone,
-    last_fire_at timestamp with time zone,
-    version integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT schedules_cron_is_given CHECK (((btrim(cron) <> ''::text) AND (octet_length(cron) <= 255))),
-    CONSTRAINT schedules_dependencies_are_few CHECK ((cardinality(depends_on) <= 20)),
-    CONSTRAINT schedules_entities_have_their_hash CHECK ((((entities IS NULL) = (entity_hash IS NULL)) AND (octet_length((entities)::text) <= 65536))),
-    CONSTRAINT schedules_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
-    CONSTRAINT schedules_input_is_bounded CHECK ((pg_column_size(input) <= 1048576)),
-    CONSTRAINT schedules_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text]))),
-    CONSTRAINT schedules_timezone_is_given CHECK (((btrim(timezone) <> ''::text) AND (octet_length(timezone) <= 255)))
-);
-
-ALTER TABLE ONLY jobs.schedules FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE jobs.schedules IS 'Times at which a function runs by itself. A scheduler that fires a schedule advances next_fire_at in the same transaction, so any number of schedulers can run.';
-
-COMMENT ON COLUMN jobs.schedules.grain IS 'Grain of the runs of this schedule; null means the grain of the function.';
-
-COMMENT ON COLUMN jobs.schedules.depends_on IS 'Names of functions that must have a completed run in an overlapping grain before a firing starts its run.';
-
-COMMENT ON COLUMN jobs.schedules.version IS 'Increases with every change by a person. A scheduler names the version from which it planned its firing.';
-
-CREATE FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) RETURNS text
+CREATE FUNCTION jobs.decide_firing(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone, p_run_id uuid) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_grain  text;
-    v_opened record;
+    v_now      constant timestamptz := now();
+    v_schedule record;
+    v_opened   record;
 begin
-    select coalesce(p_schedule.grain, function.grain)
-      into v_grain
-      from jobs.functions as function
-     where function.tenant_id = p_schedule.tenant_id
-       and function.name = p_schedule.function_name;
-    if not jobs.are_dependencies_met(p_schedule.tenant_id, p_schedule.depends_on, v_grain, p_fire_at) then
+    select schedule.function_name, schedule.input, schedule.entity_hash, schedule.depends_on,
+           coalesce(schedule.grain, function.grain) as grain
+      into strict v_schedule
+      from jobs.schedules as schedule
+      join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
+     where schedule.tenant_id = p_tenant_id
+       and schedule.id = p_schedule_id;
+    if not jobs.are_dependencies_met(p_tenant_id, v_schedule.depends_on, v_schedule.grain, p_fire_at) then
         -- One firing per grain waits, so that the number of waiting firings stays small.
         update jobs.schedule_firings as firing
            set outcome = 'skipped',
                reason = 'another firing of this grain waits already',
-               decided_at = now()
-         where firing.tenant_id = p_schedule.tenant_id
-           and firing.schedule_id = p_schedule.id
+               decided_at = v_now
+         where firing.tenant_id = p_tenant_id
+           and firing.schedule_id = p_schedule_id
            and firing.fire_at = p_fire_at
            and exists (select
                          from jobs.schedule_firings as other
-                        where other.tenant_id = firing.tenant_id
-                          and other.schedule_id = firing.schedule_id
-                          and other.fire_at >= jobs.grain_start(v_grain, p_fire_at)
+                        where other.tenant_id = p_tenant_id
+                          and other.schedule_id = p_schedule_id
+                          and other.fire_at >= jobs.grain_start(v_schedule.grain, p_fire_at)
                           and other.fire_at < p_fire_at
                           and other.outcome = 'waiting');
         return case when found then 'skipped' else 'waiting' end;
     end if;
     select *
       into strict v_opened
-      from jobs.open_run(p_schedule.tenant_id, p_run_id, p_schedule.function_name, v_grain, p_fire_at, p_schedule.entity_hash,
-                         p_schedule.input, p_schedule.id, false);
+      from jobs.open_run(p_tenant_id, p_run_id, v_schedule.function_name, v_schedule.grain, p_fire_at, v_schedule.entity_hash,
+                         v_schedule.input, p_schedule_id, false);
     update jobs.schedule_firings as firing
        set outcome = case v_opened.outcome when 'acquired' then 'started' else 'skipped' end,
            job_run_id = v_opened.run_id,
@@ -4650,55 +4915,47 @@ begin
                         when 'retry_pending' then 'a run of this grain waits for its retry'
                         when 'completed' then 'completed before in this grain'
                     end,
-           decided_at = now()
-     where firing.tenant_id = p_schedule.tenant_id
-       and firing.schedule_id = p_schedule.id
+           decided_at = v_now
+     where firing.tenant_id = p_tenant_id
+       and firing.schedule_id = p_schedule_id
        and firing.fire_at = p_fire_at;
     return case v_opened.outcome when 'acquired' then 'started' else 'skipped' end;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) IS 'Decides a waiting firing: starts a run, skips the firing because its grain has a run or another waiting firing, or lets it wait for its dependencies. Returns started, skipped or waiting. The caller has locked the firing.';
+COMMENT ON FUNCTION jobs.decide_firing(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone, p_run_id uuid) IS 'Decides a waiting firing: starts a run, skips the firing because its grain has a run or another waiting firing, or lets it wait for its dependencies. Returns started, skipped or waiting. The caller has locked the firing.';
 
-CREATE FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(raised integer, resolved integer, open integer)
+CREATE FUNCTION jobs.detect_alerts(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(raised integer, resolved integer, open integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_condition record;
     v_known     uuid[];
-    v_ids       uuid[] := '{}';
+    v_ids       uuid[] := array[]::uuid[];
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select coalesce(array_agg(alert.id), '{}')
       into v_known
       from jobs.alert_instances as alert
-     where alert.tenant_id = v_tenant_id
+     where alert.tenant_id = p_tenant_id
        and alert.alert_config_id in ('failed-jobs', 'long-running-jobs', 'retry-rate')
        and alert.status in ('active', 'open', 'triggered');
-    for v_condition in select * from jobs.job_conditions(p_failed_max, p_running_max, p_retry_rate_max) loop
-        v_ids := v_ids || jobs.raise_alert(v_condition.alert_config_id, v_condition.external_object_id, v_condition.title,
-                                           v_condition.severity, v_condition.evidence);
+    for v_condition in select * from jobs.job_conditions(p_tenant_id, p_failed_max, p_running_max, p_retry_rate_max) loop
+        v_ids := v_ids || jobs.raise_alert(p_tenant_id, v_condition.alert_config_id, v_condition.external_object_id,
+                                           v_condition.title, v_condition.severity, v_condition.evidence);
     end loop;
-    update jobs.alert_instances as alert
-       set status = 'resolved',
-           resolved_at = now(),
-           updated_at = now()
-     where alert.tenant_id = v_tenant_id
-       and alert.id = any (v_known)
-       and alert.id <> all (v_ids)
-       and alert.status <> 'resolved';
-    get diagnostics resolved = row_count;
-    select count(*) filter (where alert.id <> all (v_known)), count(*)
+    resolved := jobs.close_alerts(p_tenant_id, array(select known.id from unnest(v_known) as known (id) where known.id <> all (v_ids)));
+    select (count(*) filter (where alert.id <> all (v_known)))::integer, count(*)::integer
       into raised, open
       from unnest(v_ids) as alert (id);
     return next;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Raises the alerts whose job_conditions hold and resolves the others, for the tenant of the context. Returns the numbers of raised, resolved and open alerts.';
+COMMENT ON FUNCTION jobs.detect_alerts(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Raises the alerts whose job_conditions hold and resolves the others, for a tenant. Returns the numbers of raised, resolved and open alerts.';
 
-CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) RETURNS TABLE(tenant_id uuid, id uuid, cron text, timezone text, misfire text, next_fire_at timestamp with time zone, version integer, now timestamp with time zone)
+CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except_tenant_ids uuid[], p_except_ids uuid[]) RETURNS TABLE(tenant_id uuid, id uuid, cron text, timezone text, misfire text, next_fire_at timestamp with time zone, version integer, now timestamp with time zone)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -4707,7 +4964,8 @@ CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_exce
           from jobs.schedules as schedule
          where schedule.enabled
            and schedule.next_fire_at <= now()
-           and schedule.id <> all (p_except)
+           and (schedule.tenant_id, schedule.id) not in (select excepted.tenant_id, excepted.id
+                                                           from unnest(p_except_tenant_ids, p_except_ids) as excepted (tenant_id, id))
          order by schedule.next_fire_at
          limit p_limit * 10
     )
@@ -4719,9 +4977,9 @@ CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_exce
      limit p_limit
 $$;
 
-COMMENT ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) IS 'Returns up to p_limit schedules that are due by the database clock, and the time of that clock. Returns at most p_per_tenant schedules of one tenant, and none of p_except, which the scheduler cannot fire.';
+COMMENT ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except_tenant_ids uuid[], p_except_ids uuid[]) IS 'Returns up to p_limit schedules that are due by the database clock, and the time of that clock. Returns at most p_per_tenant schedules of one tenant, and none of the pairs in p_except_tenant_ids and p_except_ids, which the scheduler cannot fire. Locks nothing; fire_schedule then fires one schedule of one tenant.';
 
-CREATE FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) RETURNS TABLE(id uuid, status text, retry_at timestamp with time zone)
+CREATE FUNCTION jobs.end_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text, p_results jsonb[], p_errors text[], p_are_retryable boolean[]) RETURNS TABLE(tenant_id uuid, id uuid, status text, retry_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4729,53 +4987,57 @@ CREATE FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p
     SET enable_mergejoin TO 'off'
     AS $$
 declare
+    v_now  constant timestamptz := now();
     v_held record;
 begin
-    perform jobs.keep_moving();
-    -- Lock in the order of ids, so that two runners cannot deadlock.
+    perform tenancy.limit_idle_time('15s');
+    -- Lock in the order of keys, so that two runners cannot deadlock.
     perform
-       from jobs.job_runs as run
-      where run.id = any (p_ids)
-      order by run.id
-        for update;
+       from unnest(p_tenant_ids, p_ids) as given (tenant_id, id)
+       join jobs.job_runs as run on run.tenant_id = given.tenant_id and run.id = given.id
+      order by given.tenant_id, given.id
+        for update of run;
     -- locked_by implies status 'running'. A predicate on status would make the planner search the index of running
     -- runs.
     for v_held in
-        select run.id, given.error, given.is_retryable
-          from unnest(p_ids, p_claims, p_errors, p_are_retryable) as given (id, claim, error, is_retryable)
-          join jobs.job_runs as run on run.id = given.id
+        select run.tenant_id, run.id, given.error, given.is_retryable
+          from unnest(p_tenant_ids, p_ids, p_claims, p_errors, p_are_retryable) as given (tenant_id, id, claim, error, is_retryable)
+          join jobs.job_runs as run on run.tenant_id = given.tenant_id and run.id = given.id
          where given.error is not null
            and run.locked_by = p_worker
            and run.claims = given.claim
     loop
-        return query select v_held.id, 'failed', jobs.note_failure(v_held.id, v_held.error, v_held.is_retryable);
+        return query
+            select v_held.tenant_id, v_held.id, 'failed',
+                   jobs.note_failure(v_held.tenant_id, v_held.id, v_held.error, v_held.is_retryable);
     end loop;
 
     for v_held in
         update jobs.job_runs as run
            set status = 'completed',
-               completed_at = now(),
+               completed_at = v_now,
                result = given.result,
                error_message = null,
                locked_by = null,
                heartbeat_at = null
-          from unnest(p_ids, p_claims, p_results, p_errors) as given (id, claim, result, error)
-         where run.id = given.id
+          from unnest(p_tenant_ids, p_ids, p_claims, p_results, p_errors) as given (tenant_id, id, claim, result, error)
+         where run.tenant_id = given.tenant_id
+           and run.id = given.id
            and given.error is null
            and run.locked_by = p_worker
            and run.claims = given.claim
-        returning run.id, run.tenant_id, run.retry_count
+        returning run.tenant_id, run.id, run.retry_count
     loop
         -- Only a run that was retried can have a dead letter.
         if v_held.retry_count > 0 then
-            perform jobs.resolve_source(v_held.tenant_id, array[v_held.id], 'postrider', 'a later attempt completed the run');
+            perform jobs.resolve_source(v_held.tenant_id, 'job_run', v_held.id, 'postrider', 'a later attempt completed the run');
         end if;
-        return query select v_held.id, 'completed', null::timestamptz;
+        return query select v_held.tenant_id, v_held.id, 'completed', null::timestamptz;
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) IS 'Records the results of runs that the runner holds under these claims: completed where the error is null, otherwise failed. A run that is missing from the answer is no longer held under its claim and did not change.';
+COMMENT ON FUNCTION jobs.end_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text, p_results jsonb[], p_errors text[], p_are_retryable boolean[]) IS 'Records the results of runs, of any number of tenants, that the runner holds under these claims: completed where the error is null, otherwise failed. A run that is missing from the answer is no longer held under its claim and did not change.';
 
 CREATE FUNCTION jobs.entity_hash(p_entities json) RETURNS text
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
@@ -4802,10 +5064,10 @@ CREATE FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp 
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_schedule jobs.schedules;
-    v_started  integer := 0;
+    v_now     constant timestamptz := now();
+    v_started integer := 0;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     -- A scheduler that waited for a lock here would delay all other schedules.
     perform
        from jobs.schedules as schedule
@@ -4824,22 +5086,21 @@ begin
        and schedule.next_fire_at = p_due
        and schedule.version = p_version
        -- No scheduler fires early, whatever its own clock says.
-       and p_due <= now()
-       and now() >= all (p_fire_at)
-    returning schedule.* into v_schedule;
+       and p_due <= v_now
+       and v_now >= all (p_fire_at);
     if not found then
         return null;
     end if;
     if p_skipped_at is not null then
         insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome, reason, decided_at)
-        values (p_tenant_id, p_id, p_skipped_at, 'skipped', p_skipped_reason, now())
+        values (p_tenant_id, p_id, p_skipped_at, 'skipped', p_skipped_reason, v_now)
         on conflict do nothing;
     end if;
     for v_place in 1 .. cardinality(p_fire_at) loop
         insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome)
         values (p_tenant_id, p_id, p_fire_at[v_place], 'waiting')
         on conflict do nothing;
-        if found and jobs.decide_firing(v_schedule, p_fire_at[v_place], p_run_ids[v_place]) = 'started' then
+        if found and jobs.decide_firing(p_tenant_id, p_id, p_fire_at[v_place], p_run_ids[v_place]) = 'started' then
             v_started := v_started + 1;
         end if;
     end loop;
@@ -4849,74 +5110,78 @@ $$;
 
 COMMENT ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) IS 'Fires a schedule once for each time in p_fire_at, advances it to p_next_fire_at and returns the number of started runs. Returns null and changes nothing if another scheduler was faster or the schedule no longer matches p_due and p_version. p_skipped_at is the last of the times that the scheduler left out.';
 
-CREATE FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) RETURNS integer
+CREATE FUNCTION jobs.fire_waiting(p_tenant_id uuid, p_limit integer, p_patience interval) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now     constant timestamptz := now();
     v_firing  record;
+    v_outcome text;
+    v_reason  text;
     v_started integer := 0;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     for v_firing in
         with looked as materialized (
-            select firing.tenant_id, firing.schedule_id, firing.fire_at
+            select firing.schedule_id, firing.fire_at, firing.created_at < v_now - p_patience as is_late
               from jobs.schedule_firings as firing
-             where firing.outcome = 'waiting'
+             where firing.tenant_id = p_tenant_id
+               and firing.outcome = 'waiting'
              order by firing.looked_at
              limit p_limit
                for update skip locked
         )
-        select firing.fire_at, firing.created_at < now() - p_patience as is_late, schedule
+        select looked.schedule_id, looked.fire_at, looked.is_late, schedule.enabled
           from looked
-          join jobs.schedule_firings as firing
-            on firing.tenant_id = looked.tenant_id and firing.schedule_id = looked.schedule_id and firing.fire_at = looked.fire_at
-          join jobs.schedules as schedule on schedule.tenant_id = firing.tenant_id and schedule.id = firing.schedule_id
+          join jobs.schedules as schedule on schedule.tenant_id = p_tenant_id and schedule.id = looked.schedule_id
          -- All schedulers use this order, so that two of them cannot deadlock on lock keys.
-         order by schedule.tenant_id, schedule.function_name, firing.fire_at, schedule.id
+         order by schedule.function_name, looked.fire_at, schedule.id
     loop
-        if v_firing.is_late or not (v_firing.schedule).enabled then
+        v_reason := case
+                        when v_firing.is_late then 'what it depends on did not complete in time'
+                        when not v_firing.enabled then 'the schedule was disabled while it waited'
+                    end;
+        if v_reason is not null then
             update jobs.schedule_firings as firing
                set outcome = 'skipped',
-                   reason = case when v_firing.is_late then 'what it depends on did not complete in time'
-                                 else 'the schedule was disabled while it waited' end,
-                   decided_at = now()
-             where firing.tenant_id = (v_firing.schedule).tenant_id
-               and firing.schedule_id = (v_firing.schedule).id
+                   reason = v_reason,
+                   decided_at = v_now
+             where firing.tenant_id = p_tenant_id
+               and firing.schedule_id = v_firing.schedule_id
                and firing.fire_at = v_firing.fire_at;
             continue;
         end if;
-        case jobs.decide_firing(v_firing.schedule, v_firing.fire_at, jobs.new_id())
-            when 'started' then
-                v_started := v_started + 1;
-            when 'waiting' then
-                update jobs.schedule_firings as firing
-                   set looked_at = clock_timestamp()
-                 where firing.tenant_id = (v_firing.schedule).tenant_id
-                   and firing.schedule_id = (v_firing.schedule).id
-                   and firing.fire_at = v_firing.fire_at;
-            else
-                null;
-        end case;
+        v_outcome := jobs.decide_firing(p_tenant_id, v_firing.schedule_id, v_firing.fire_at, jobs.new_id());
+        if v_outcome = 'started' then
+            v_started := v_started + 1;
+        elsif v_outcome = 'waiting' then
+            update jobs.schedule_firings as firing
+               set looked_at = v_now
+             where firing.tenant_id = p_tenant_id
+               and firing.schedule_id = v_firing.schedule_id
+               and firing.fire_at = v_firing.fire_at;
+        end if;
     end loop;
     return v_started;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) IS 'Checks up to p_limit waiting firings, least recently checked first, and returns the number of started runs. Skips firings that are older than p_patience or whose schedule was disabled.';
+COMMENT ON FUNCTION jobs.fire_waiting(p_tenant_id uuid, p_limit integer, p_patience interval) IS 'Checks up to p_limit waiting firings of a tenant, least recently checked first, and returns the number of started runs. Skips firings that are older than p_patience or whose schedule was disabled.';
 
-CREATE FUNCTION jobs.generate_decision_cards() RETURNS TABLE(opened integer, closed integer)
+CREATE FUNCTION jobs.generate_decision_cards(p_tenant_id uuid) RETURNS TABLE(opened integer, closed integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into jobs.decision_cards (tenant_id, alert_instance_id, metric_code, period_start, title, recommendation, evidence)
     select alert.tenant_id, alert.id, alert.alert_config_id, (alert.created_at at time zone 'UTC')::date, alert.title,
            jobs.recommendation(alert.alert_config_id), alert.evidence
       from jobs.alert_instances as alert
-     where alert.tenant_id = v_tenant_id
+     where alert.tenant_id = p_tenant_id
        and alert.status in ('active', 'open', 'triggered')
        -- A dismissed card counts too: a person is asked once per alert.
        and not exists (select from jobs.decision_cards as card
@@ -4927,9 +5192,9 @@ begin
        set status = 'RESOLVED',
            decided_by = 'postrider',
            note = 'the alert resolved itself',
-           updated_at = now()
+           updated_at = v_now
       from jobs.alert_instances as alert
-     where card.tenant_id = v_tenant_id
+     where card.tenant_id = p_tenant_id
        and card.status in ('OPEN', 'IN_PROGRESS')
        and alert.tenant_id = card.tenant_id
        and alert.id = card.alert_instance_id
@@ -4939,7 +5204,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION jobs.generate_decision_cards() IS 'Creates a card for each open alert that has none and resolves the cards of resolved alerts, for the tenant of the context. Returns the numbers of opened and closed cards.';
+COMMENT ON FUNCTION jobs.generate_decision_cards(p_tenant_id uuid) IS 'Creates a card for each open alert that has none and resolves the cards of resolved alerts, for a tenant. Returns the numbers of opened and closed cards.';
 
 CREATE FUNCTION jobs.grain_length(p_grain text) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -4959,46 +5224,59 @@ CREATE FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) RE
 
 COMMENT ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) IS 'Returns the name of the grain that contains p_at: 2026-02-06, 2026-02-06T14 or 2026-02-06T14:05.';
 
-CREATE FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) RETURNS SETOF uuid
+CREATE FUNCTION jobs.grain_overlaps(p_grain text, p_grain_start timestamp with time zone, p_since timestamp with time zone, p_until timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN ((p_grain_start > (p_since - '24:00:00'::interval)) AND (p_grain_start < p_until) AND ((p_grain_start + jobs.grain_length(p_grain)) > p_since));
+
+COMMENT ON FUNCTION jobs.grain_overlaps(p_grain text, p_grain_start timestamp with time zone, p_since timestamp with time zone, p_until timestamp with time zone) IS 'Returns whether the grain that starts at p_grain_start overlaps the time from p_since to p_until.';
+
+CREATE FUNCTION jobs.heartbeat_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
+declare
+    v_now constant timestamptz := clock_timestamp();
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
+    -- locked_by implies status 'running'. A predicate on status would make the planner search the index of running
+    -- runs.
     return query
         with held as materialized (
-            select run.id
-              from unnest(p_ids, p_claims) as given (id, claim)
-              join jobs.job_runs as run on run.id = given.id and run.claims = given.claim
-             where run.status = 'running'
+            select run.tenant_id, run.id
+              from unnest(p_tenant_ids, p_ids, p_claims) as given (tenant_id, id, claim)
+              join jobs.job_runs as run on run.tenant_id = given.tenant_id and run.id = given.id
+             where run.claims = given.claim
                and run.locked_by = p_worker
         ), free as materialized (
-            select run.id
-              from jobs.job_runs as run
-             where run.id in (select held.id from held)
-               and run.status = 'running'
-               and run.locked_by = p_worker
-               for update skip locked
+            select run.tenant_id, run.id
+              from held
+              join jobs.job_runs as run on run.tenant_id = held.tenant_id and run.id = held.id
+             where run.locked_by = p_worker
+               for update of run skip locked
         ), beaten as (
             update jobs.job_runs as run
-               set heartbeat_at = clock_timestamp()
+               set heartbeat_at = v_now
               from free
-             where run.id = free.id
+             where run.tenant_id = free.tenant_id
+               and run.id = free.id
         )
-        select held.id from held;
+        select held.tenant_id, held.id from held;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) IS 'Records a heartbeat for the runs that the runner holds under these claims, and returns the ids of those it still holds. A row that another transaction has locked keeps its old heartbeat, so that one run cannot delay the others.';
+COMMENT ON FUNCTION jobs.heartbeat_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text) IS 'Records a heartbeat for the runs, of any number of tenants, that the runner holds under these claims, and returns those that it still holds. A row that another transaction has locked keeps its old heartbeat, so that one run cannot delay the others.';
 
-CREATE FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(alert_config_id text, external_object_id text, title text, severity text, evidence jsonb)
+CREATE FUNCTION jobs.job_conditions(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(alert_config_id text, external_object_id text, title text, severity text, evidence jsonb)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     with recent as materialized (
         select run.function_name, run.status, run.retry_count
           from jobs.job_runs as run
-         where run.tenant_id = tenancy.required_tenant_id()
+         where run.tenant_id = p_tenant_id
            and run.created_at > now() - interval '24 hours'
     ), counted as (
         select count(*) as total,
@@ -5027,7 +5305,7 @@ CREATE FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval
            jsonb_build_object('job_id', run.id, 'function_name', run.function_name, 'lock_key', run.lock_key,
                               'started_at', run.started_at, 'threshold_minutes', extract(epoch from p_running_max) / 60)
       from jobs.job_runs as run
-     where run.tenant_id = tenancy.required_tenant_id()
+     where run.tenant_id = p_tenant_id
        and run.status = 'running'
        and run.started_at < now() - p_running_max
     union all
@@ -5040,7 +5318,7 @@ CREATE FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval
        and counted.retried > p_retry_rate_max * counted.total
 $$;
 
-COMMENT ON FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Returns the alert conditions that hold now for job runs of the tenant of the context: too many failures in 24 hours, runs that take too long, and too high a share of retried runs.';
+COMMENT ON FUNCTION jobs.job_conditions(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Returns the alert conditions that hold now for job runs of a tenant: too many failures in 24 hours, runs that take too long, and too high a share of retried runs.';
 
 CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
@@ -5049,8 +5327,7 @@ CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
          CASE
              WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
              WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
-
-'::text))), 4, '0'::text)
+'::text))), 4, '0'::text)
              WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
              ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
          END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
@@ -5237,25 +5514,6 @@ $_$;
 
 COMMENT ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) IS 'Writes a shielded value as JSON.stringify does. p_depth is the depth of the value; the outermost value has depth 1.';
 
-CREATE FUNCTION jobs.json_stringify(p_value json) RETURNS text
-    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    RETURN jobs.json_text(jobs.json_shielded(p_value), 1);
-
-COMMENT ON FUNCTION jobs.json_stringify(p_value json) IS 'Writes a JSON value as JSON.stringify(JSON.parse(value)) does.';
-
-CREATE FUNCTION jobs.keep_moving() RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '15s', true);
-    end if;
-end
-$$;
-
-COMMENT ON FUNCTION jobs.keep_moving() IS 'Limits idle time inside the current transaction to 15 seconds, unless the login has its own limit. Functions that lock rows call it, so that a stalled client cannot block other clients.';
-
 CREATE FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN concat_ws(':'::text, p_function, p_tenant_id, jobs.grain_label(p_grain, p_at), p_entity_hash);
@@ -5281,11 +5539,12 @@ CREATE FUNCTION jobs.measure_jobs() RETURNS TABLE(waiting bigint, running bigint
       from (select count(*) filter (where run.status = 'failed') as failed,
                    count(*) filter (where run.retry_count > 0) as retried,
                    count(*) as total
-              from jobs.job_runs as run
+              from tenancy.tenants as tenant
+              join jobs.job_runs as run on run.tenant_id = tenant.id
              where run.created_at > now() - interval '24 hours') as recent
 $$;
 
-COMMENT ON FUNCTION jobs.measure_jobs() IS 'Returns counts and ages of job runs, schedules, firings, dead letters, alerts and notifications of all tenants, for the metrics.';
+COMMENT ON FUNCTION jobs.measure_jobs() IS 'Returns counts and ages of job runs, schedules, firings, dead letters, alerts and notifications of all tenants, for the metrics. Locks nothing.';
 
 CREATE FUNCTION jobs.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
@@ -5293,71 +5552,69 @@ CREATE FUNCTION jobs.new_id() RETURNS uuid
 
 COMMENT ON FUNCTION jobs.new_id() IS 'Returns a new UUIDv7. Ids sort by creation time, like the ids that the Rust code makes.';
 
-CREATE FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) RETURNS timestamp with time zone
+CREATE FUNCTION jobs.note_failure(p_tenant_id uuid, p_id uuid, p_error text, p_is_retryable boolean) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now      constant timestamptz := now();
     v_run      jobs.job_runs;
     v_policy   record;
     v_retry_at timestamptz;
 begin
-    select * into strict v_run from jobs.job_runs as run where run.id = p_id;
+    select * into strict v_run from jobs.job_runs as run where run.tenant_id = p_tenant_id and run.id = p_id;
     select coalesce(max(function.max_retries), 3) as max_retries,
            coalesce(max(function.initial_delay_ms), 1000) as initial_delay_ms,
            coalesce(max(function.backoff_multiplier), 5) as backoff_multiplier,
            coalesce(max(function.max_delay_ms), 30000) as max_delay_ms
       into strict v_policy
       from jobs.functions as function
-     where function.tenant_id = v_run.tenant_id
+     where function.tenant_id = p_tenant_id
        and function.name = v_run.function_name;
     if p_is_retryable and v_run.retry_count < v_policy.max_retries then
-        v_retry_at := now() + interval '1 millisecond'
+        v_retry_at := v_now + interval '1 millisecond'
             * least(v_policy.initial_delay_ms * power(v_policy.backoff_multiplier, least(v_run.retry_count, 20)), v_policy.max_delay_ms);
     end if;
     update jobs.job_runs as run
        set status = 'failed',
-           completed_at = now(),
+           completed_at = v_now,
            error_message = p_error,
            retry_at = v_retry_at,
            locked_by = null,
            heartbeat_at = null
-     where run.id = p_id;
+     where run.tenant_id = p_tenant_id
+       and run.id = p_id;
     if v_retry_at is null then
         insert into jobs.sync_errors as known
             (tenant_id, error_type, error_code, error_message, error_details, source_entity_type, source_entity_id)
-        values (v_run.tenant_id, 'job_failure',
+        values (p_tenant_id, 'job_failure',
                 case when p_is_retryable then 'MAX_RETRIES_EXCEEDED' else 'EXECUTION_ERROR' end,
                 p_error,
                 jsonb_build_object('function_name', v_run.function_name,
                                    'lock_key', v_run.lock_key,
                                    'input_params', v_run.input_params,
                                    'retry_count', v_run.retry_count,
-                                   'last_attempt_at', to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')),
+                                   'last_attempt_at', to_char(v_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')),
                 'job_run', v_run.id)
         on conflict (tenant_id, source_entity_type, source_entity_id) where not is_resolved do update
            set error_code = excluded.error_code,
                error_message = excluded.error_message,
                error_details = excluded.error_details,
-               updated_at = now();
+               updated_at = v_now;
     end if;
     return v_retry_at;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) IS 'Records a failed attempt: sets retry_at by the retry policy of the function, or writes a dead letter. Returns retry_at, which is null when the run failed for good. The caller has locked the run.';
+COMMENT ON FUNCTION jobs.note_failure(p_tenant_id uuid, p_id uuid, p_error text, p_is_retryable boolean) IS 'Records a failed attempt: sets retry_at by the retry policy of the function, or writes a dead letter. Returns retry_at, which is null when the run failed for good. The caller has locked the run.';
 
 CREATE FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) RETURNS TABLE(outcome text, run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
     AS $$
 declare
     v_key       constant text := jobs.lock_key(p_function, p_tenant_id, p_grain, p_at, p_entity_hash);
     v_is_forced boolean := false;
-    v_id        uuid;
-    v_status    text;
 begin
     for v_try in 1 .. 100 loop
         insert into jobs.job_runs (id, tenant_id, function_name, lock_key, input_params, schedule_id, scheduled_for, grain, grain_start, is_forced)
@@ -5365,52 +5622,38 @@ begin
                 p_grain, jobs.grain_start(p_grain, p_at), v_is_forced)
         on conflict do nothing;
         if found then
-            return query select 'acquired', p_id;
+            outcome := 'acquired';
+            run_id := p_id;
+            return next;
             return;
         end if;
-
-        -- An active run takes precedence over a completed one. Each of the two queries repeats the predicate of the
-        -- index that caused the conflict. `is not distinct from` keeps the planner from using an index that starts
-        -- with tenant_id, which looks equally good while the tenant has few runs.
-        return query
-            select case when run.status = 'running' then 'running' else 'retry_pending' end, run.id
-              from jobs.job_runs as run
-             where run.tenant_id is not distinct from p_tenant_id
-               and run.lock_key = v_key
-               and (run.status = 'running' or run.retry_at is not null);
-        if found then
-            return;
-        end if;
-        select run.id, run.status
-          into v_id, v_status
-          from jobs.job_runs as run
-         where run.tenant_id is not distinct from p_tenant_id
-           and run.lock_key = v_key
-           and not run.is_forced and (run.status in ('running', 'completed') or run.retry_at is not null);
-        if v_status = 'completed' and not p_force then
-            return query select 'completed', v_id;
+        select other.outcome, other.run_id
+          into outcome, run_id
+          from jobs.run_with_lock_key(p_tenant_id, v_key) as other;
+        if outcome in ('running', 'retry_pending') or (outcome = 'completed' and not p_force) then
+            return next;
             return;
         end if;
         -- Either a completed run has the key and the caller forces a new one, or the run that had the key has just
         -- ended.
-        v_is_forced := coalesce(v_status = 'completed', false);
+        v_is_forced := coalesce(outcome = 'completed', false);
     end loop;
-    raise exception 'the lock key % changes hands too often; try again', v_key using errcode = 'lock_not_available';
+    raise exception 'the lock key % passes from run to run too often; try again', v_key using errcode = 'lock_not_available';
 end
 $$;
 
 COMMENT ON FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) IS 'Inserts a run under its lock key, or returns the run that has the key: acquired, running, retry_pending or completed. A caller that loses waits for the commit of the winner. With p_force a completed run does not count; an active one does.';
 
-CREATE FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) RETURNS integer
+CREATE FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_planned   integer;
+    v_planned integer;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into jobs.alert_notifications (tenant_id, alert_instance_id, account_id, recipient, about, subject, body)
-    select v_tenant_id, alert.id, target.account_id, target.recipient, news.about,
+    select p_tenant_id, alert.id, target.account_id, target.recipient, news.about,
            format('[%s] %s', case news.about when 'raised' then alert.severity else 'resolved' end, alert.title),
            format(E'%s\n\nalert: %s\nsince: %s\n%s', alert.title, alert.alert_config_id,
                   to_char(alert.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
@@ -5421,12 +5664,12 @@ begin
       from unnest(p_account_ids, p_recipients) as target (account_id, recipient)
      cross join jobs.alert_instances as alert
      cross join (values ('raised'), ('resolved')) as news (about)
-     where alert.tenant_id = v_tenant_id
+     where alert.tenant_id = p_tenant_id
        and case news.about
                when 'raised' then alert.status in ('active', 'open', 'triggered')
                else alert.status = 'resolved'
                     and exists (select from jobs.alert_notifications as told
-                                 where told.tenant_id = v_tenant_id
+                                 where told.tenant_id = p_tenant_id
                                    and told.alert_instance_id = alert.id
                                    and told.account_id = target.account_id
                                    and told.recipient = target.recipient
@@ -5441,28 +5684,33 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) IS 'Inserts the missing notifications for these accounts and recipients, and returns their number: one for each open alert, and one for each resolved alert of which the recipient may have been notified.';
+COMMENT ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) IS 'Inserts the missing notifications for these accounts and recipients, and returns their number: one for each open alert, and one for each resolved alert of which the recipient may have been notified.';
 
-CREATE FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_removed bigint := 0;
+    v_before  constant timestamptz := now() - p_older_than;
+    v_removed bigint := 0::bigint;
     v_more    bigint;
 begin
     -- A lock key whose completed run was removed can run again, so runs of the current grain must stay.
-    if p_older_than is null or p_older_than < interval '2 days' or p_limit is null or p_limit < 1 then
-        raise exception 'say how old a run must be, at least two days, and how many to remove at most' using errcode = 'invalid_parameter_value';
+    if p_older_than is null or p_older_than < interval '2 days' then
+        raise exception 'p_older_than must be at least two days' using errcode = 'invalid_parameter_value';
+    end if;
+    if p_limit is null or p_limit < 1 then
+        raise exception 'p_limit must be at least 1' using errcode = 'invalid_parameter_value';
     end if;
     with old as materialized (
         select old.id
           from jobs.job_runs as old
-         where old.created_at < now() - p_older_than
-           and old.completed_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id
+           and old.created_at < v_before
+           and old.completed_at < v_before
            and old.retry_at is null
            and not exists (select from jobs.sync_errors as error
-                            where error.tenant_id = old.tenant_id
+                            where error.tenant_id = p_tenant_id
                               and error.source_entity_type = 'job_run'
                               and error.source_entity_id = old.id
                               and not error.is_resolved)
@@ -5470,62 +5718,65 @@ begin
          limit p_limit
            for update skip locked
     )
-    delete from jobs.job_runs as run using old where run.id = old.id;
+    delete from jobs.job_runs as run using old where run.tenant_id = p_tenant_id and run.id = old.id;
     get diagnostics v_removed = row_count;
     with old as materialized (
-        select old.tenant_id, old.schedule_id, old.fire_at
+        select old.schedule_id, old.fire_at
           from jobs.schedule_firings as old
-         where old.outcome <> 'waiting'
-           and old.fire_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id
+           and old.outcome <> 'waiting'
+           and old.fire_at < v_before
          order by old.fire_at
          limit p_limit
            for update skip locked
     )
     delete from jobs.schedule_firings as firing
      using old
-     where firing.tenant_id = old.tenant_id and firing.schedule_id = old.schedule_id and firing.fire_at = old.fire_at;
+     where firing.tenant_id = p_tenant_id and firing.schedule_id = old.schedule_id and firing.fire_at = old.fire_at;
     get diagnostics v_more = row_count;
     v_removed := greatest(v_removed, v_more);
     with old as materialized (
         select old.id from jobs.sync_errors as old
-         where old.is_resolved and old.resolved_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id and old.is_resolved and old.resolved_at < v_before
          order by old.resolved_at limit p_limit for update skip locked
     )
-    delete from jobs.sync_errors as error using old where error.id = old.id;
+    delete from jobs.sync_errors as error using old where error.tenant_id = p_tenant_id and error.id = old.id;
     get diagnostics v_more = row_count;
     v_removed := greatest(v_removed, v_more);
     with old as materialized (
         select old.id from jobs.alert_instances as old
-         where old.status = 'resolved' and old.resolved_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id and old.status = 'resolved' and old.resolved_at < v_before
          order by old.resolved_at limit p_limit for update skip locked
     )
-    delete from jobs.alert_instances as alert using old where alert.id = old.id;
+    delete from jobs.alert_instances as alert using old where alert.tenant_id = p_tenant_id and alert.id = old.id;
     get diagnostics v_more = row_count;
     -- The caller repeats until none of the steps removed p_limit rows.
     return greatest(v_removed, v_more);
 end
 $$;
 
-COMMENT ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) IS 'Removes up to p_limit each of ended runs, decided firings, resolved dead letters and resolved alerts older than p_older_than. A run with an open dead letter stays. Returns the largest of the four counts, so that the caller repeats until it is less than p_limit.';
+COMMENT ON FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer) IS 'Removes up to p_limit each of ended runs, decided firings, resolved dead letters and resolved alerts of a tenant older than p_older_than. A run with an open dead letter stays. Returns the largest of the four counts, so that the caller repeats until it is less than p_limit.';
 
-CREATE FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    insert into jobs.functions (id, tenant_id, name, kind, target, grain)
-    values (p_id, tenancy.required_tenant_id(), p_name, 'builtin', p_name, p_grain)
-    on conflict (tenant_id, name) do nothing
-$$;
-
-COMMENT ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) IS 'Registers a function that Postrider provides, unless the tenant has a function with this name.';
-
-CREATE FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.put_builtin(p_tenant_id uuid, p_id uuid, p_name text, p_grain text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
+    insert into jobs.functions (id, tenant_id, name, kind, target, grain)
+    values (p_id, p_tenant_id, p_name, 'builtin', p_name, p_grain)
+    on conflict (tenant_id, name) do nothing;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.put_builtin(p_tenant_id uuid, p_id uuid, p_name text, p_grain text) IS 'Registers a function that Postrider provides, unless the tenant has a function with this name.';
+
+CREATE FUNCTION jobs.put_function(p_tenant_id uuid, p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Not an insert with `on conflict do update`: a check constraint would reject the inserted row when the caller
     -- passes no secret because the existing one is to be kept.
     update jobs.functions as known
@@ -5539,49 +5790,49 @@ begin
            max_delay_ms = p_max_delay_ms,
            sealed_secret = case when p_kind = 'http' then coalesce(p_sealed_secret, known.sealed_secret) end,
            updated_at = now()
-     where known.tenant_id = v_tenant_id
+     where known.tenant_id = p_tenant_id
        and known.name = p_name
        and known.id = p_id;
     if not found then
         insert into jobs.functions
             (id, tenant_id, name, kind, target, grain, timeout_seconds, max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms,
              sealed_secret)
-        values (p_id, v_tenant_id, p_name, p_kind, p_target, p_grain, p_timeout_seconds, p_max_retries, p_initial_delay_ms,
+        values (p_id, p_tenant_id, p_name, p_kind, p_target, p_grain, p_timeout_seconds, p_max_retries, p_initial_delay_ms,
                 p_backoff_multiplier, p_max_delay_ms, p_sealed_secret)
         on conflict (tenant_id, name) do nothing;
         if not found then
             return false;
         end if;
     end if;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
     -- The note leaves out the query of the URL, which may contain secrets.
-    values (v_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || split_part(p_target, '?', 1));
+    perform jobs.audit(p_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || split_part(p_target, '?', 1));
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) IS 'Creates a function or replaces the one with this name. A null p_sealed_secret keeps the existing secret. Returns false if the name belongs to a function with another id: the secret is sealed to the id and would not fit.';
+COMMENT ON FUNCTION jobs.put_function(p_tenant_id uuid, p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) IS 'Creates a function or replaces the one with this name. A null p_sealed_secret keeps the existing secret. Returns false if the name belongs to a function with another id: the secret is sealed to the id and would not fit.';
 
-CREATE FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS void
+CREATE FUNCTION jobs.put_schedule(p_tenant_id uuid, p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_unknown   text;
-    v_needed    text[];
-    v_ways      text[];
-    v_next      text;
-    v_at        integer := 1;
+    v_now     constant timestamptz := now();
+    v_unknown text;
+    v_needed  text[];
+    v_ways    text[];
+    v_next    text;
+    v_at      integer := 1;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time('15s');
     -- One caller per tenant at a time, so that two schedules cannot form a cycle together.
-    perform from tenancy.tenants where id = v_tenant_id for no key update;
+    perform from tenancy.tenants where id = p_tenant_id for no key update;
     select wanted.name
       into v_unknown
       from unnest(p_depends_on || p_function) as wanted (name)
      where not exists (select from jobs.functions as function
-                        where function.tenant_id = v_tenant_id and function.name = wanted.name)
+                        where function.tenant_id = p_tenant_id and function.name = wanted.name)
      limit 1;
     if found then
         raise exception 'there is no function %', v_unknown
@@ -5601,7 +5852,7 @@ begin
             select distinct needed.name
               from jobs.schedules as schedule
              cross join unnest(schedule.depends_on) as needed (name)
-             where schedule.tenant_id = v_tenant_id
+             where schedule.tenant_id = p_tenant_id
                and schedule.function_name = v_needed[v_at]
                and schedule.id <> p_id
                and needed.name <> all (v_needed)
@@ -5613,7 +5864,7 @@ begin
     end loop;
     insert into jobs.schedules as known
         (id, tenant_id, function_name, cron, timezone, grain, input, entities, entity_hash, depends_on, misfire, enabled, next_fire_at)
-    values (p_id, v_tenant_id, p_function, p_cron, p_timezone, p_grain, p_input, p_entities, p_entity_hash, p_depends_on, p_misfire,
+    values (p_id, p_tenant_id, p_function, p_cron, p_timezone, p_grain, p_input, p_entities, p_entity_hash, p_depends_on, p_misfire,
             p_enabled, p_next_fire_at)
     on conflict (tenant_id, id) do update
        set function_name = excluded.function_name,
@@ -5630,28 +5881,28 @@ begin
                                then known.next_fire_at
                                else excluded.next_fire_at end,
            version = known.version + 1,
-           updated_at = now();
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'schedule.put', 'schedule:' || p_id, p_function || ' ' || p_cron || ' ' || p_timezone);
+           updated_at = v_now;
+    perform jobs.audit(p_tenant_id, p_actor, 'schedule.put', 'schedule:' || p_id, p_function || ' ' || p_cron || ' ' || p_timezone);
 end
 $$;
 
-COMMENT ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Creates or replaces a schedule. An enabled schedule keeps its next firing if cron and timezone stay the same. Raises an error if a function does not exist or if the dependencies form a cycle.';
+COMMENT ON FUNCTION jobs.put_schedule(p_tenant_id uuid, p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Creates or replaces a schedule. An enabled schedule keeps its next firing if cron and timezone stay the same. Raises an error if a function does not exist or if the dependencies form a cycle.';
 
-CREATE FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text DEFAULT 'warning'::text, p_evidence jsonb DEFAULT '{}'::jsonb) RETURNS uuid
+CREATE FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text DEFAULT 'warning'::text, p_evidence jsonb DEFAULT '{}'::jsonb) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_id        uuid;
+    v_now constant timestamptz := now();
+    v_id  uuid;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     for v_try in 1 .. 100 loop
         -- The newest: two alerts can be open if they were raised before and after midnight.
         select alert.id
           into v_id
           from jobs.alert_instances as alert
-         where alert.tenant_id = v_tenant_id
+         where alert.tenant_id = p_tenant_id
            and alert.alert_config_id = p_alert_config_id
            and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
            and alert.status in ('active', 'open', 'triggered')
@@ -5663,12 +5914,13 @@ begin
                set title = p_title,
                    severity = p_severity,
                    evidence = p_evidence,
-                   updated_at = now()
-             where alert.id = v_id;
+                   updated_at = v_now
+             where alert.tenant_id = p_tenant_id
+               and alert.id = v_id;
             return v_id;
         end if;
         insert into jobs.alert_instances (tenant_id, alert_config_id, external_object_id, title, severity, evidence)
-        values (v_tenant_id, p_alert_config_id, p_external_object_id, p_title, p_severity, p_evidence)
+        values (p_tenant_id, p_alert_config_id, p_external_object_id, p_title, p_severity, p_evidence)
         on conflict do nothing
         returning id into v_id;
         if found then
@@ -5680,7 +5932,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) IS 'Raises an alert for the tenant of the context, or updates the one that is open for this configuration and object. Returns the id of the alert. Functions that monitor other things than jobs call it too.';
+COMMENT ON FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) IS 'Raises an alert of a tenant, or updates the one that is open for this configuration and object. Returns the id of the alert. Functions that monitor other things than jobs call it too.';
 
 CREATE FUNCTION jobs.recommendation(p_alert_config_id text) RETURNS text
     LANGUAGE sql IMMUTABLE
@@ -5696,45 +5948,48 @@ $$;
 
 COMMENT ON FUNCTION jobs.recommendation(p_alert_config_id text) IS 'Returns the recommendation on a card for this kind of alert.';
 
-CREATE FUNCTION jobs.recover_runs(p_lease interval, p_limit integer DEFAULT 100) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, worker text, retry_at timestamp with time zone)
+CREATE FUNCTION jobs.recover_runs(p_tenant_id uuid, p_lease interval, p_limit integer DEFAULT 100) RETURNS TABLE(id uuid, function_name text, worker text, retry_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
+    v_now   constant timestamptz := now();
     v_stale record;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     for v_stale in
-        select run.id, run.tenant_id, run.function_name, run.locked_by
+        select run.id, run.function_name, run.locked_by
           from jobs.job_runs as run
-         where run.heartbeat_at < now() - p_lease
+         where run.tenant_id = p_tenant_id
+           and run.heartbeat_at < v_now - p_lease
          order by run.heartbeat_at
          limit p_limit
            for update skip locked
     loop
         return query
-            select v_stale.id, v_stale.tenant_id, v_stale.function_name, v_stale.locked_by,
-                   jobs.note_failure(v_stale.id, 'the process that ran it went away', true);
+            select v_stale.id, v_stale.function_name, v_stale.locked_by,
+                   jobs.note_failure(p_tenant_id, v_stale.id, 'the process that ran it went away', true);
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) IS 'Fails up to p_limit runs whose last heartbeat is older than p_lease. They are retried like other failed runs.';
+COMMENT ON FUNCTION jobs.recover_runs(p_tenant_id uuid, p_lease interval, p_limit integer) IS 'Fails up to p_limit runs of a tenant whose last heartbeat is older than p_lease. They are retried like other failed runs.';
 
-CREATE FUNCTION jobs.remove_function(p_name text, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_dependent text;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- put_schedule takes the same lock, so it waits and then sees that the function is gone.
-    perform from tenancy.tenants where id = v_tenant_id for no key update;
+    perform from tenancy.tenants where id = p_tenant_id for no key update;
     select schedule.function_name
       into v_dependent
       from jobs.schedules as schedule
-     where schedule.tenant_id = v_tenant_id
+     where schedule.tenant_id = p_tenant_id
        and p_name = any (schedule.depends_on || schedule.function_name)
      limit 1;
     if found then
@@ -5742,91 +5997,94 @@ begin
             using errcode = 'foreign_key_violation', constraint = 'schedules_run_a_function';
     end if;
     delete from jobs.functions
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and name = p_name;
     if not found then
         return false;
     end if;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'function.removed', 'function:' || p_name);
+    perform jobs.audit(p_tenant_id, p_actor, 'function.removed', 'function:' || p_name);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.remove_function(p_name text, p_actor text) IS 'Removes a function. Returns false if it does not exist; raises an error if a schedule runs it or depends on it.';
+COMMENT ON FUNCTION jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text) IS 'Removes a function. Returns false if it does not exist; raises an error if a schedule runs it or depends on it.';
 
-CREATE FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.remove_schedule(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_function  text;
+    v_function text;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     delete from jobs.schedules as schedule
-     where schedule.tenant_id = v_tenant_id
+     where schedule.tenant_id = p_tenant_id
        and schedule.id = p_id
     returning schedule.function_name into v_function;
     if not found then
         return false;
     end if;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'schedule.removed', 'schedule:' || p_id, v_function);
+    perform jobs.audit(p_tenant_id, p_actor, 'schedule.removed', 'schedule:' || p_id, v_function);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) IS 'Removes a schedule and its firings; its runs stay. Returns false if it does not exist.';
+COMMENT ON FUNCTION jobs.remove_schedule(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes a schedule and its firings; its runs stay. Returns false if it does not exist.';
 
-CREATE FUNCTION jobs.reserve_notifications(p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer)
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    with due as materialized (
-        select due.id
-          from jobs.alert_notifications as due
-         where due.tenant_id = tenancy.required_tenant_id()
-           and due.status = 'queued'
-           and due.called_at is null
-         order by due.created_at
-         limit p_limit
-           for update skip locked
-    )
-    update jobs.alert_notifications as notification
-       set claims = notification.claims + 1,
-           attempts = notification.attempts + 1,
-           called_at = now(),
-           first_called_at = coalesce(notification.first_called_at, now()),
-           updated_at = now()
-      from due
-     where notification.id = due.id
-    returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body, notification.claims
-$$;
-
-COMMENT ON FUNCTION jobs.reserve_notifications(p_limit integer) IS 'Reserves queued notifications for one provider call each. After the commit, the call may have been made.';
-
-CREATE FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) RETURNS boolean
+CREATE FUNCTION jobs.reserve_notifications(p_tenant_id uuid, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
-    update jobs.alert_instances as alert
-       set status = 'resolved',
-           resolved_at = now(),
-           updated_at = now()
-     where alert.tenant_id = v_tenant_id
-       and alert.alert_config_id = p_alert_config_id
-       and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
-       and alert.status in ('active', 'open', 'triggered');
-    return found;
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        with due as materialized (
+            select due.id
+              from jobs.alert_notifications as due
+             where due.tenant_id = p_tenant_id
+               and due.status = 'queued'
+               and due.called_at is null
+             order by due.created_at
+             limit p_limit
+               for update skip locked
+        )
+        update jobs.alert_notifications as notification
+           set claims = notification.claims + 1,
+               attempts = notification.attempts + 1,
+               called_at = v_now,
+               first_called_at = coalesce(notification.first_called_at, v_now),
+               updated_at = v_now
+          from due
+         where notification.tenant_id = p_tenant_id
+           and notification.id = due.id
+        returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
+                  notification.claims;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) IS 'Resolves the open alerts of the tenant of the context for a configuration and object. Returns false if none is open.';
+COMMENT ON FUNCTION jobs.reserve_notifications(p_tenant_id uuid, p_limit integer) IS 'Reserves queued notifications of a tenant for one provider call each. After the commit, the call may have been made.';
 
-CREATE FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) RETURNS void
+CREATE FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return jobs.close_alerts(p_tenant_id, array(
+        select alert.id
+          from jobs.alert_instances as alert
+         where alert.tenant_id = p_tenant_id
+           and alert.alert_config_id = p_alert_config_id
+           and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
+           and alert.status in ('active', 'open', 'triggered'))) > 0;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) IS 'Resolves the open alerts of a tenant for a configuration and object. Returns false if none is open.';
+
+CREATE FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_type text, p_source_id uuid, p_by text, p_note text) RETURNS void
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -5837,56 +6095,56 @@ CREATE FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by 
            resolution_note = p_note,
            updated_at = now()
      where error.tenant_id = p_tenant_id
-       and error.source_entity_type = 'job_run'
-       and error.source_entity_id = any (p_source_ids)
+       and error.source_entity_type = p_source_type
+       and error.source_entity_id = p_source_id
        and not error.is_resolved
 $$;
 
-COMMENT ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) IS 'Resolves the open dead letters about these runs.';
+COMMENT ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_type text, p_source_id uuid, p_by text, p_note text) IS 'Resolves the open dead letter about a source, such as a job run. A source has at most one.';
 
-CREATE FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.resolve_sync_error(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_error jobs.sync_errors;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if coalesce(btrim(p_note), '') = '' then
-        raise exception 'say how it was resolved' using errcode = 'invalid_parameter_value';
+        raise exception 'p_note must not be empty; it tells how the error was resolved' using errcode = 'invalid_parameter_value';
     end if;
-    update jobs.sync_errors as error
-       set is_resolved = true,
-           resolved_at = now(),
-           resolved_by = p_actor,
-           resolution_note = p_note,
-           updated_at = now()
-     where error.tenant_id = v_tenant_id
+    select *
+      into v_error
+      from jobs.sync_errors as error
+     where error.tenant_id = p_tenant_id
        and error.id = p_id
-       and not error.is_resolved;
-    if found then
-        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (v_tenant_id, p_actor, 'sync_error.resolved', 'sync_error:' || p_id, p_note);
+       for update;
+    if not found then
+        return false;
     end if;
-    return exists (select from jobs.sync_errors as error where error.tenant_id = v_tenant_id and error.id = p_id);
+    if not v_error.is_resolved then
+        perform jobs.resolve_source(p_tenant_id, v_error.source_entity_type, v_error.source_entity_id, p_actor, p_note);
+        perform jobs.audit(p_tenant_id, p_actor, 'sync_error.resolved', 'sync_error:' || p_id, p_note);
+    end if;
+    return true;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) IS 'Resolves a dead letter. Resolving it again changes nothing. Returns false if it does not exist.';
+COMMENT ON FUNCTION jobs.resolve_sync_error(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) IS 'Resolves a dead letter. Resolving it again changes nothing. Returns false if it does not exist.';
 
-CREATE FUNCTION jobs.retry_run(p_id uuid, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
+CREATE FUNCTION jobs.retry_run(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_run       jobs.job_runs;
+    v_now constant timestamptz := now();
+    v_run jobs.job_runs;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time('15s');
     select * into v_run
       from jobs.job_runs as run
-     where run.tenant_id = v_tenant_id
+     where run.tenant_id = p_tenant_id
        and run.id = p_id
        for update;
     if not found then
@@ -5902,52 +6160,69 @@ begin
                set status = 'running',
                    retry_count = run.retry_count + 1,
                    retry_at = null,
-                   started_at = now(),
+                   started_at = v_now,
                    completed_at = null
-             where run.id = p_id;
-            insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-            values (v_tenant_id, p_actor, 'run.retried', 'job_run:' || p_id, v_run.lock_key);
+             where run.tenant_id = p_tenant_id
+               and run.id = p_id;
+            perform jobs.audit(p_tenant_id, p_actor, 'run.retried', 'job_run:' || p_id, v_run.lock_key);
             return query select 'retried', p_id;
             return;
         exception
             when unique_violation then
-                -- The predicates are those of the unique indexes, as in open_run.
                 return query
-                    select 'taken', other.id
-                      from jobs.job_runs as other
-                     where other.tenant_id is not distinct from v_tenant_id
-                       and other.lock_key = v_run.lock_key
-                       and (other.status = 'running' or other.retry_at is not null)
-                       and other.id <> p_id;
-                if found then
-                    return;
-                end if;
-                return query
-                    select 'taken', other.id
-                      from jobs.job_runs as other
-                     where other.tenant_id is not distinct from v_tenant_id
-                       and other.lock_key = v_run.lock_key
-                       and not other.is_forced and (other.status in ('running', 'completed') or other.retry_at is not null)
-                       and other.id <> p_id;
+                    select 'taken', other.run_id
+                      from jobs.run_with_lock_key(p_tenant_id, v_run.lock_key) as other;
                 if found then
                     return;
                 end if;
                 -- The run that had the key has just ended without success: try again.
         end;
     end loop;
-    raise exception 'the lock key % changes hands too often; try again', v_run.lock_key using errcode = 'lock_not_available';
+    raise exception 'the lock key % passes from run to run too often; try again', v_run.lock_key using errcode = 'lock_not_available';
 end
 $$;
 
-COMMENT ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) IS 'Runs a failed run again at once. Returns retried; running, completed or cancelled if the run is not failed; taken and the id of the other run if another run has the lock key; no row if the run does not exist.';
+COMMENT ON FUNCTION jobs.retry_run(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Runs a failed run again at once. Returns retried; running, completed or cancelled if the run is not failed; taken and the id of the other run if another run has the lock key; no row if the run does not exist.';
 
-CREATE FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) RETURNS boolean
+CREATE FUNCTION jobs.run_with_lock_key(p_tenant_id uuid, p_lock_key text) RETURNS TABLE(outcome text, run_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+    -- Each of the two queries repeats the predicate of its unique index. The function is stable, so both see the same rows.
+    return query
+        select case when run.status = 'running' then 'running' else 'retry_pending' end, run.id
+          from jobs.job_runs as run
+         where run.tenant_id = p_tenant_id
+           and run.lock_key = p_lock_key
+           and (run.status = 'running' or run.retry_at is not null);
+    if found then
+        return;
+    end if;
+    -- No run of this key is active, so the status is completed. A predicate that says so would make the planner search
+    -- the index of completed runs.
+    return query
+        select run.status, run.id
+          from jobs.job_runs as run
+         where run.tenant_id = p_tenant_id
+           and run.lock_key = p_lock_key
+           and not run.is_forced and (run.status in ('running', 'completed') or run.retry_at is not null);
+end
+$$;
+
+COMMENT ON FUNCTION jobs.run_with_lock_key(p_tenant_id uuid, p_lock_key text) IS 'Returns the run that has a lock key: running, retry_pending or completed. An active run takes precedence over a completed one. Returns no row if the key is free.';
+
+CREATE FUNCTION jobs.settle_notification(p_tenant_id uuid, p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update jobs.alert_notifications as notification
        set status = case
                         when p_verdict = 'sent' then 'sent'
@@ -5956,13 +6231,13 @@ begin
                     end,
            called_at = case when p_verdict = 'not_sent' then null else notification.called_at end,
            in_doubt_since = case
-                                when p_verdict = 'unknown' then coalesce(notification.in_doubt_since, now())
+                                when p_verdict = 'unknown' then coalesce(notification.in_doubt_since, v_now)
                                 when p_verdict = 'not_sent' then notification.in_doubt_since
                             end,
            provider_message_id = coalesce(p_message_id, notification.provider_message_id),
            last_error = p_error,
-           updated_at = now()
-     where notification.tenant_id = v_tenant_id
+           updated_at = v_now
+     where notification.tenant_id = p_tenant_id
        and notification.id = p_id
        and notification.status = 'queued'
        and (notification.claims = p_claim or p_verdict = 'sent');
@@ -5970,32 +6245,139 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) IS 'Records the result of a call: sent, failed, not_sent (safe to call again, up to five attempts) or unknown. Returns false if the claim is not the newest or the notification is settled; sent counts under any claim.';
+COMMENT ON FUNCTION jobs.settle_notification(p_tenant_id uuid, p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) IS 'Records the result of a call: sent, failed, not_sent (safe to call again, up to five attempts) or unknown. Returns false if the claim is not the newest or the notification is settled; sent counts under any claim.';
 
-CREATE FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.switch_schedule(p_tenant_id uuid, p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update jobs.schedules as schedule
        set enabled = p_enabled,
            next_fire_at = case when p_enabled then p_next_fire_at else schedule.next_fire_at end,
            version = schedule.version + 1,
            updated_at = now()
-     where schedule.tenant_id = v_tenant_id
+     where schedule.tenant_id = p_tenant_id
        and schedule.id = p_id
        and schedule.enabled <> p_enabled;
     if found then
-        insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (v_tenant_id, p_actor, case when p_enabled then 'schedule.enabled' else 'schedule.disabled' end, 'schedule:' || p_id);
+        perform jobs.audit(p_tenant_id, p_actor, case when p_enabled then 'schedule.enabled' else 'schedule.disabled' end, 'schedule:' || p_id);
     end if;
-    return exists (select from jobs.schedules as schedule where schedule.tenant_id = v_tenant_id and schedule.id = p_id);
+    return exists (select from jobs.schedules as schedule where schedule.tenant_id = p_tenant_id and schedule.id = p_id);
 end
 $$;
 
-COMMENT ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Enables a schedule, with its next firing at p_next_fire_at, or disables it. Returns false if it does not exist.';
+COMMENT ON FUNCTION jobs.switch_schedule(p_tenant_id uuid, p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Enables a schedule, with its next firing at p_next_fire_at, or disables it. Returns false if it does not exist.';
+
+CREATE FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant integer, p_tenant_ids uuid[], p_per_tenant_ids integer[], p_kinds text[], p_builtins text[], p_after uuid) RETURNS TABLE(tenant_id uuid, runs integer)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_now             constant timestamptz := now();
+    -- The second round ends at p_after, so that each tenant is visited once.
+    v_is_second_round boolean := p_after is null;
+    v_limit           integer;
+    v_left            integer := p_limit;
+begin
+    tenant_id := coalesce(p_after, '00000000-0000-0000-0000-000000000000');
+    while v_left > 0 loop
+        select waiting.tenant_id
+          into tenant_id
+          from jobs.job_runs as waiting
+         where ((waiting.status = 'running' and waiting.locked_by is null) or waiting.retry_at is not null)
+           and waiting.tenant_id > tenants_with_due_runs.tenant_id
+           and (not v_is_second_round or p_after is null or waiting.tenant_id <= p_after)
+         order by waiting.tenant_id, coalesce(waiting.retry_at, waiting.started_at)
+         limit 1;
+        if not found then
+            exit when v_is_second_round;
+            v_is_second_round := true;
+            tenant_id := '00000000-0000-0000-0000-000000000000';
+            continue;
+        end if;
+        v_limit := least(v_left, coalesce(p_per_tenant_ids[array_position(p_tenant_ids, tenant_id)], p_per_tenant));
+        continue when v_limit < 1;
+        select count(*)::integer
+          into runs
+          from (select
+                  from jobs.job_runs as due
+                  left join jobs.functions as function on function.tenant_id = due.tenant_id and function.name = due.function_name
+                 where ((due.status = 'running' and due.locked_by is null) or due.retry_at is not null)
+                   and due.tenant_id = tenants_with_due_runs.tenant_id
+                   and coalesce(due.retry_at, due.started_at) <= v_now
+                   and jobs.can_run(function.kind, function.target, p_kinds, p_builtins)
+                 order by coalesce(due.retry_at, due.started_at)
+                 limit v_limit) as due;
+        continue when runs = 0;
+        v_left := v_left - runs;
+        return next;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant integer, p_tenant_ids uuid[], p_per_tenant_ids integer[], p_kinds text[], p_builtins text[], p_after uuid) IS 'Chooses up to p_limit due runs that no runner holds, and returns their number per tenant, in the order of tenant ids starting after tenant p_after. Chooses at most p_per_tenant_ids runs of each tenant in p_tenant_ids and p_per_tenant of every other tenant, only of functions that the runner can run (p_kinds, p_builtins). Locks nothing; claim_runs then claims per tenant.';
+
+CREATE FUNCTION jobs.tenants_with_old_runs(p_older_than interval) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select from jobs.job_runs as old
+                    where old.tenant_id = tenant.id
+                      and old.created_at < now() - p_older_than
+                      and old.completed_at < now() - p_older_than
+                      and old.retry_at is null)
+        or exists (select from jobs.schedule_firings as old
+                    where old.tenant_id = tenant.id
+                      and old.outcome <> 'waiting'
+                      and old.fire_at < now() - p_older_than)
+        or exists (select from jobs.sync_errors as old
+                    where old.tenant_id = tenant.id
+                      and old.is_resolved
+                      and old.resolved_at < now() - p_older_than)
+        or exists (select from jobs.alert_instances as old
+                    where old.tenant_id = tenant.id
+                      and old.status = 'resolved'
+                      and old.resolved_at < now() - p_older_than)
+$$;
+
+COMMENT ON FUNCTION jobs.tenants_with_old_runs(p_older_than interval) IS 'Returns the tenants with runs, firings, dead letters or alerts that prune_runs may remove. Locks nothing; prune_runs then removes per tenant.';
+
+CREATE FUNCTION jobs.tenants_with_stale_runs(p_lease interval) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select run.tenant_id
+      from jobs.job_runs as run
+     where run.heartbeat_at < now() - p_lease
+     group by run.tenant_id
+     order by min(run.heartbeat_at)
+$$;
+
+COMMENT ON FUNCTION jobs.tenants_with_stale_runs(p_lease interval) IS 'Returns the tenants with runs whose last heartbeat is older than p_lease, oldest heartbeat first. Locks nothing; recover_runs then recovers per tenant.';
+
+CREATE FUNCTION jobs.tenants_with_waiting_firings(p_limit integer) RETURNS TABLE(tenant_id uuid, firings integer)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select oldest.tenant_id, count(*)::integer
+      from (select firing.tenant_id, firing.looked_at
+              from jobs.schedule_firings as firing
+             where firing.outcome = 'waiting'
+             order by firing.looked_at
+             limit p_limit) as oldest
+     group by oldest.tenant_id
+     order by min(oldest.looked_at)
+$$;
+
+COMMENT ON FUNCTION jobs.tenants_with_waiting_firings(p_limit integer) IS 'Chooses up to p_limit waiting firings, least recently checked first, and returns their number per tenant. Locks nothing; fire_waiting then checks per tenant.';
 
 CREATE FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) RETURNS TABLE(function_name text, why text)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -6015,9 +6397,7 @@ CREATE FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p
                        from jobs.job_runs as run, own
                       where run.tenant_id = p_tenant_id
                         and run.function_name = wanted.name
-                        and run.grain_start > own.since - interval '24 hours'
-                        and run.grain_start < own.until
-                        and run.grain_start + jobs.grain_length(run.grain) > own.since
+                        and jobs.grain_overlaps(run.grain, run.grain_start, own.since, own.until)
                       order by run.created_at desc
                       limit 1),
                     'it has not run yet')
@@ -6027,42 +6407,43 @@ CREATE FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p
                         where run.tenant_id = p_tenant_id
                           and run.function_name = wanted.name
                           and run.status = 'completed'
-                          -- The longest grain is a day, so no older grain can overlap.
-                          and run.grain_start > own.since - interval '24 hours'
-                          and run.grain_start < own.until
-                          and run.grain_start + jobs.grain_length(run.grain) > own.since)
+                          and jobs.grain_overlaps(run.grain, run.grain_start, own.since, own.until))
 $$;
 
 COMMENT ON FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) IS 'Returns the functions in p_depends_on that have no completed run in a grain that overlaps the grain of the firing, each with the reason.';
 
-CREATE FUNCTION jobs.which_ended(p_ids uuid[]) RETURNS SETOF uuid
+CREATE FUNCTION jobs.which_ended(p_tenant_ids uuid[], p_ids uuid[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select run.id
-      from jobs.job_runs as run
-     where run.id = any (p_ids)
-       and run.status <> 'running'
+    select run.tenant_id, run.id
+      from unnest(p_tenant_ids, p_ids) as given (tenant_id, id)
+      join jobs.job_runs as run on run.tenant_id = given.tenant_id and run.id = given.id
+     where run.status <> 'running'
        and run.retry_at is null
        and (run.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
 $$;
 
-COMMENT ON FUNCTION jobs.which_ended(p_ids uuid[]) IS 'Returns the ids of those runs that have ended: runs of the tenant of the context, or of all tenants for the server.';
+COMMENT ON FUNCTION jobs.which_ended(p_tenant_ids uuid[], p_ids uuid[]) IS 'Returns those of the runs that have ended: runs of the tenant of the context, or of all tenants for the server.';
 
-CREATE FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE SECURITY DEFINER
+CREATE FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select string_agg('waits for ' || unmet.function_name || ': ' || unmet.why, '; ' order by unmet.function_name)
-      from jobs.schedules as schedule
-      join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
-     cross join lateral jobs.unmet_dependencies(schedule.tenant_id, schedule.depends_on, coalesce(schedule.grain, function.grain),
-                                                p_fire_at) as unmet
-     where schedule.tenant_id = tenancy.required_tenant_id()
-       and schedule.id = p_schedule_id
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return (
+        select string_agg('waits for ' || unmet.function_name || ': ' || unmet.why, '; ' order by unmet.function_name)
+          from jobs.schedules as schedule
+          join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
+         cross join lateral jobs.unmet_dependencies(schedule.tenant_id, schedule.depends_on,
+                                                    coalesce(schedule.grain, function.grain), p_fire_at) as unmet
+         where schedule.tenant_id = p_tenant_id
+           and schedule.id = p_schedule_id);
+end
 $$;
 
-COMMENT ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) IS 'Describes the dependencies for which a firing of the tenant of the context waits; null if it waits for none.';
+COMMENT ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) IS 'Describes the dependencies for which a firing waits; null if it waits for none.';
 
 CREATE FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer DEFAULT 10) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6077,11 +6458,11 @@ declare
     -- are numbers, because the text of a time depends on the session's settings. Any other value is ignored.
     v_memory constant bigint[] := string_to_array(
         substring(current_setting('m10_recovery.claims_begin', true) from '^\d{1,18},-?\d{1,18},\d{1,18}$'), ',')::bigint[];
-    v_now constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+    v_now constant bigint := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
     -- A time in the future is ignored, too: clocks can be set back.
     v_from_head boolean := v_memory is null or v_now - v_memory[1] not between 0 and 1000000;
-    v_begin_at timestamptz := '-infinity';
-    v_begin_id bigint := 0;
+    v_begin_at timestamptz := timestamptz '-infinity';
+    v_begin_id bigint := 0::bigint;
     v_ids bigint[];
 begin
     if coalesce(btrim(p_processor_id), '') = '' then
@@ -6112,8 +6493,8 @@ begin
                for update skip locked);
         exit when v_from_head or cardinality(v_ids) = p_batch_size;
         v_from_head := true;
-        v_begin_at := '-infinity';
-        v_begin_id := 0;
+        v_begin_at := timestamptz '-infinity';
+        v_begin_id := 0::bigint;
     end loop;
     if cardinality(v_ids) = 0 then
         return;
@@ -6147,43 +6528,6 @@ end
 $_$;
 
 COMMENT ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) IS 'Claims up to p_batch_size ready events that no processor holds, oldest first, for p_processor_id. A claim is valid for five minutes.';
-
-CREATE FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_event record;
-begin
-    if coalesce(btrim(p_note), '') = '' then
-        raise exception 'closing an event needs a note that says why' using errcode = 'invalid_parameter_value';
-    end if;
-    select event.tenant_id, event.processed_at
-      into v_event
-      from m10_recovery.outbox as event
-     where event.id = p_event_id
-       and tenancy.may_act_for(event.tenant_id)
-       for update;
-    if not found then
-        return 'unknown';
-    end if;
-    if v_event.processed_at is not null then
-        return 'processed';
-    end if;
-
-    update m10_recovery.outbox as event
-       set processed_at = now(),
-           claimed_at = null,
-           claimed_by = null,
-           last_error = left('closed by ' || p_actor || ': ' || p_note, 2000)
-     where event.id = p_event_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_event.tenant_id, p_actor, 'event.closed', 'event:' || p_event_id, p_note);
-    return 'done';
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) IS 'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its claim. Returns `done`, `unknown` or `processed`.';
 
 CREATE FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6238,176 +6582,6 @@ $$;
 
 COMMENT ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) IS 'Ends a claim. Success is final; failure releases the event with an exponential backoff. Only the processor that holds the claim can end it; reporting a success twice is allowed.';
 
-CREATE FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    AS $$
-declare
-    v_succeeded constant bigint[] := array(select done.id
-                                             from unnest(p_event_ids, p_errors) as done (id, error)
-                                            where done.error is null);
-    v_completed bigint;
-begin
-    update m10_recovery.outbox as event
-       set processed_at = now()
-     where event.id = any (v_succeeded)
-       and event.claimed_by = p_processor_id
-       and event.processed_at is null;
-    get diagnostics v_completed = row_count;
-
-    -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
-    -- these is an error.
-    if v_completed <> cardinality(v_succeeded) then
-        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
-           from unnest(v_succeeded) as done (id);
-    end if;
-    if cardinality(v_succeeded) < cardinality(p_event_ids) then
-        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
-           from unnest(p_event_ids, p_errors) as done (id, error)
-          where done.error is not null;
-    end if;
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes many events of one processor under the rules of complete_outbox_event: all of them or none. A null error is a success. One statement per event would cost more than the event.';
-
-CREATE FUNCTION m10_recovery.contract_violations() RETURNS SETOF text
-    LANGUAGE sql STABLE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    with contract (name, arguments, result) as (
-        values ('publish_outbox',
-                'p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb',
-                'bigint'),
-               ('claim_outbox_events',
-                'p_processor_id text, p_batch_size integer DEFAULT 10',
-                'TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)'),
-               ('complete_outbox_event',
-                'p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text',
-                'void')
-    ), found as (
-        select routine.proname::text as name,
-               pg_get_function_arguments(routine.oid) as arguments,
-               pg_get_function_result(routine.oid) as result
-          from pg_proc as routine
-         where routine.pronamespace = 'm10_recovery'::regnamespace
-    )
-    select format('m10_recovery.%s has %s signatures instead of one', contract.name, count(found.name))
-      from contract
-      left join found using (name)
-     group by contract.name
-    having count(found.name) <> 1
-    union all
-    select format('m10_recovery.%s(%s) returns %s; the contract says (%s) returns %s',
-                  found.name, found.arguments, found.result, contract.arguments, contract.result)
-      from contract
-      join found using (name)
-     where (found.arguments, found.result) is distinct from (contract.arguments, contract.result)
-    union all
-    select format('m10_recovery.outbox has a column %s, which the contract forbids', attname)
-      from pg_attribute
-     where attrelid = 'm10_recovery.outbox'::regclass
-       and attname = 'next_retry_at'
-       and not attisdropped
-$$;
-
-COMMENT ON FUNCTION m10_recovery.contract_violations() IS 'Returns one sentence per difference between the three functions and their contract; no row means that the contract holds.';
-
-CREATE FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) RETURNS TABLE(id bigint, created_at timestamp with time zone, delivered_to text[])
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select event.id,
-           event.created_at,
-           case
-               when event.retry_count = 0 then '{}'
-               else array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
-           end
-      from m10_recovery.outbox as event
-     where event.id = any (p_event_ids)
-       and event.claimed_by = p_processor_id
-$$;
-
-COMMENT ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) IS 'Returns the publication time of claimed events and the sinks that have them.';
-
-CREATE FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    insert into m10_recovery.outbox_deliveries (event_id, sink)
-    select noted.event_id, noted.sink
-      from unnest(p_event_ids, p_sinks) as noted (event_id, sink)
-      join m10_recovery.outbox as event on event.id = noted.event_id
-     where event.claimed_by = p_processor_id
-       and event.processed_at is null
-     order by noted.event_id, noted.sink
-        on conflict do nothing
-$$;
-
-COMMENT ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) IS 'Records the sinks that have an event which the processor holds.';
-
-CREATE FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) RETURNS TABLE(pending bigint, stuck bigint, oldest_ready_seconds double precision)
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select (select count(*)
-              from (select from m10_recovery.outbox as event where event.processed_at is null limit 100000) as counted),
-           (select count(*)
-              from (select
-                      from m10_recovery.outbox as event
-                     where event.processed_at is null
-                       and event.retry_count > 0
-                       and event.retry_count > p_stuck_after
-                     limit 100000) as counted),
-           coalesce((select extract(epoch from now() - coalesce(event.process_after, event.created_at))
-                       from m10_recovery.outbox as event
-                      where event.processed_at is null
-                        and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
-                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
-                      order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
-                      limit 1), 0)::double precision
-$$;
-
-COMMENT ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) IS 'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the oldest ready event.';
-
-CREATE FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_ids bigint[];
-    v_removed bigint;
-begin
-    if p_window is null or p_window < 1 then
-        raise exception 'the window must hold at least one id' using errcode = 'invalid_parameter_value';
-    end if;
-    v_ids := array(select event.id
-                     from m10_recovery.outbox as event
-                    where event.id > p_after_id
-                    order by event.id
-                    limit p_window);
-    -- Ids rise with time: all events after one that was published after the limit were processed after it, too.
-    delete from m10_recovery.outbox as event
-     where event.id = any (v_ids)
-       and event.processed_at < p_processed_before;
-    get diagnostics v_removed = row_count;
-    return query
-        select v_removed,
-               coalesce(v_ids[cardinality(v_ids)], p_after_id),
-               cardinality(v_ids) < p_window
-               or exists (select
-                            from m10_recovery.outbox as event
-                           where event.id = v_ids[cardinality(v_ids)]
-                             and event.created_at >= p_processed_before);
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) IS 'Deletes events that were processed before the given time, within one window of ids, so that each call is short. Call it again from `last_id` until `done`.';
-
 CREATE FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6455,56 +6629,6 @@ end
 $$;
 
 COMMENT ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) IS 'Publishes an event in the transaction of the caller and returns its id. The event exists if and only if that transaction commits.';
-
-CREATE FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    update m10_recovery.outbox as event
-       set process_after = now() + released.delay_ms * interval '1 millisecond',
-           claimed_at = null,
-           claimed_by = null
-      from unnest(p_event_ids, p_delays_ms) as released (id, delay_ms)
-     where event.id = released.id
-       and event.claimed_by = p_processor_id
-       and event.processed_at is null
-$$;
-
-COMMENT ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) IS 'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no failure; each event is ready again after its delay.';
-
-CREATE FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_event record;
-begin
-    select event.tenant_id, event.processed_at, event.claimed_at
-      into v_event
-      from m10_recovery.outbox as event
-     where event.id = p_event_id
-       and tenancy.may_act_for(event.tenant_id)
-       for update;
-    if not found then
-        return 'unknown';
-    end if;
-    if v_event.processed_at is not null then
-        return 'processed';
-    end if;
-    if v_event.claimed_at >= now() - interval '5 minutes' then
-        return 'claimed';
-    end if;
-
-    update m10_recovery.outbox as event
-       set process_after = now()
-     where event.id = p_event_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_event.tenant_id, p_actor, 'event.retried', 'event:' || p_event_id);
-    return 'done';
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
 
 CREATE FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) RETURNS TABLE(provider text, settings jsonb, sealed_secret bytea)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -6581,74 +6705,182 @@ $$;
 
 COMMENT ON FUNCTION tenancy.add_context_key() IS 'Adds a random context key with its two padded blocks.';
 
-CREATE FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) RETURNS TABLE(key_id uuid, tenant_id uuid, role text, state text)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    update tenancy.api_keys as key
-       set last_used_at = now()
-     where key.key_hash = p_key_hash
-       and key.revoked_at is null
-       and (key.expires_at is null or key.expires_at > now())
-       and (key.last_used_at is null or key.last_used_at < now() - interval '1 minute');
-
-    return query
-        select key.id,
-               key.tenant_id,
-               key.role,
-               case
-                   when key.revoked_at is not null then 'revoked'
-                   when key.expires_at <= now() then 'expired'
-                   else 'active'
-               end
-          from tenancy.api_keys as key
-         where key.key_hash = p_key_hash;
-end
-$$;
-
-COMMENT ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) IS 'Returns tenant, role and state (`active`, `expired`, `revoked`) of the key with this hash, before any tenant is known. It updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
-
-CREATE TABLE tenancy.epochs (
-    number integer NOT NULL,
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    installation_id uuid NOT NULL,
-    cause text NOT NULL,
-    system_identifier text NOT NULL,
-    database_oid bigint NOT NULL,
-    database_name text NOT NULL,
-    table_oid bigint NOT NULL,
-    timeline integer,
-    began_at timestamp with time zone DEFAULT now() NOT NULL,
-    actor text NOT NULL,
-    reason text,
-    copied_after timestamp with time zone,
-    items_in_doubt bigint DEFAULT 0 NOT NULL,
-    replies_in_doubt bigint DEFAULT 0 NOT NULL,
-    firings_skipped bigint DEFAULT 0 NOT NULL,
-    campaigns_stopped bigint DEFAULT 0 NOT NULL,
-    suspected_at timestamp with time zone,
-    suspicion text,
-    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
-    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
-    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
-);
-
-COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
-
-CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS tenancy.epochs
+CREATE FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     c_note constant text := 'adopted after a restore: it may have been called after the copy was taken';
+    v_now constant timestamptz := now();
+    v_more bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
+    -- no attempt.
+    update execution.job_queue as job
+       set status = 'queued',
+           attempts = greatest(job.attempts - 1, 0),
+           locked_by = null,
+           locked_at = null,
+           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else v_now end
+      from execution.campaign_runs as run
+           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+     where job.tenant_id = p_tenant_id
+       and job.status = 'locked'
+       and run.tenant_id = p_tenant_id
+       and run.id = job.run_id;
+
+    with doubted as (
+        update execution.channel_outbox as item
+           set in_doubt_since = v_now,
+               error = coalesce(item.error, c_note)
+         where item.tenant_id = p_tenant_id
+           and item.status = 'queued'
+     returning item.id, item.run_id, item.job_id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select p_tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
+      from doubted;
+    get diagnostics items = row_count;
+    -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
+    update execution.doubts as doubt
+       set held_by = null,
+           held_until = null,
+           next_look_at = v_now
+     where doubt.tenant_id = p_tenant_id
+       and (doubt.held_by is not null or doubt.next_look_at > v_now);
+
+    with begun as (
+        insert into execution.channel_outbox
+               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
+                reserved_by, attempt, created_at, in_doubt_since)
+        select p_tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
+               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
+               'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+               cross join unnest(job.item_ids) as item (id)
+               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
+         where job.tenant_id = p_tenant_id
+           and job.status in ('queued', 'failed')
+           and (run.scheduled_for is null or run.scheduled_for <= v_now)
+            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+     returning id, run_id, job_id
+    ), followed as (
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
+        select begun.id, p_tenant_id, account.id, account.provider
+          from begun
+               join execution.campaign_runs as run on run.tenant_id = p_tenant_id and run.id = begun.run_id
+               join tenancy.provider_accounts as account
+                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
+            on conflict do nothing
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select p_tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
+      from begun;
+    get diagnostics v_more = row_count;
+    items := items + v_more;
+
+    -- The original may have started the next phase under keys that this database does not have, so an operator starts
+    -- it.
+    with stopped as (
+        update execution.campaigns as campaign
+           set auto_advance = false,
+               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
+         where campaign.tenant_id = p_tenant_id
+           and campaign.auto_advance
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status <> 'not_started')
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status = 'not_started')
+     returning campaign.id
+    )
+    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
+    select p_tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
+      from stopped;
+    get diagnostics campaigns = row_count;
+    update execution.campaign_phases as phase
+       set due = null
+     where phase.tenant_id = p_tenant_id
+       and phase.due = 'advance';
+
+    -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
+    update channels.channel_outbox as reply
+       set status = 'pending',
+           in_doubt_since = coalesce(reply.in_doubt_since, v_now),
+           locked_at = null,
+           locked_by = null,
+           next_attempt_at = case reply.status when 'sending' then v_now else reply.next_attempt_at end,
+           last_error = c_note,
+           updated_at = v_now
+     where reply.tenant_id = p_tenant_id
+       and reply.status in ('pending', 'sending');
+    get diagnostics replies = row_count;
+    update jobs.alert_notifications as notification
+       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, p_copied_after)),
+           called_at = v_now,
+           in_doubt_since = coalesce(notification.in_doubt_since, v_now),
+           claims = notification.claims + 1,
+           last_error = c_note,
+           updated_at = v_now
+     where notification.tenant_id = p_tenant_id
+       and notification.status = 'queued';
+
+    update jobs.schedule_firings as firing
+       set outcome = 'skipped',
+           reason = c_note,
+           decided_at = v_now
+     where firing.tenant_id = p_tenant_id
+       and firing.outcome = 'waiting';
+    get diagnostics firings = row_count;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) IS 'Makes everything in doubt that the original may have sent for this tenant after the copy was taken, and counts it. begin_epoch calls it for every tenant.';
+
+CREATE FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) RETURNS TABLE(key_id uuid, role text, state text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update tenancy.api_keys as key
+       set last_used_at = v_now
+     where key.tenant_id = p_tenant_id
+       and key.key_hash = p_key_hash
+       and key.revoked_at is null
+       and (key.expires_at is null or key.expires_at > v_now)
+       and (key.last_used_at is null or key.last_used_at < v_now - interval '1 minute');
+
+    return query
+        select key.id,
+               key.role,
+               case
+                   when key.revoked_at is not null then 'revoked'
+                   when key.expires_at <= v_now then 'expired'
+                   else 'active'
+               end
+          from tenancy.api_keys as key
+         where key.tenant_id = p_tenant_id
+           and key.key_hash = p_key_hash;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) IS 'Returns id, role and state (`active`, `expired`, `revoked`) of the key with this hash. The key names its tenant; the hash proves the right to act for it, so no context is needed. The function updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
+
+CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS TABLE(installation_id uuid, number integer, cause text, items_in_doubt bigint, replies_in_doubt bigint, campaigns_stopped bigint, firings_skipped bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
     v_before tenancy.epochs;
     v_epoch tenancy.epochs;
-    v_items bigint;
-    v_more bigint;
-    v_replies bigint;
-    v_firings bigint;
-    v_campaigns bigint;
+    v_tenant_id uuid;
+    v_adopted record;
 begin
     lock table tenancy.epochs in share row exclusive mode;
     select epoch.* into v_before from tenancy.epochs as epoch order by epoch.number desc limit 1;
@@ -6665,149 +6897,49 @@ begin
                     v_before.began_at)
       from tenancy.database_identity() as here
     returning * into v_epoch;
-    insert into tenancy.audit_log (actor, action, subject, note)
-    values (p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id, left(p_reason, 2000));
-    if p_cause <> 'adopted' then
-        return v_epoch;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (tenancy.system_tenant_id(), p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id,
+            left(p_reason, 2000));
+    if p_cause = 'adopted' then
+        for v_tenant_id in select tenant.id from tenancy.tenants as tenant order by tenant.id loop
+            select adopted.* into v_adopted
+              from tenancy.adopt_tenant(v_tenant_id, v_epoch.id, v_epoch.copied_after, p_actor) as adopted;
+            v_epoch.items_in_doubt := v_epoch.items_in_doubt + v_adopted.items;
+            v_epoch.replies_in_doubt := v_epoch.replies_in_doubt + v_adopted.replies;
+            v_epoch.campaigns_stopped := v_epoch.campaigns_stopped + v_adopted.campaigns;
+            v_epoch.firings_skipped := v_epoch.firings_skipped + v_adopted.firings;
+        end loop;
+        update tenancy.epochs as epoch
+           set items_in_doubt = v_epoch.items_in_doubt,
+               replies_in_doubt = v_epoch.replies_in_doubt,
+               firings_skipped = v_epoch.firings_skipped,
+               campaigns_stopped = v_epoch.campaigns_stopped
+         where epoch.number = v_epoch.number;
     end if;
-
-    -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
-    -- no attempt.
-    update execution.job_queue as job
-       set status = 'queued',
-           attempts = greatest(job.attempts - 1, 0),
-           locked_by = null,
-           locked_at = null,
-           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else now() end
-      from execution.campaign_runs as run
-           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-     where job.status = 'locked'
-       and run.id = job.run_id;
-
-    with doubted as (
-        update execution.channel_outbox as item
-           set in_doubt_since = now(),
-               error = coalesce(item.error, c_note)
-         where item.status = 'queued'
-     returning item.id, item.tenant_id, item.run_id, item.job_id
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
-      from doubted;
-    get diagnostics v_items = row_count;
-    -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
-    update execution.doubts as doubt
-       set held_by = null,
-           held_until = null,
-           next_look_at = now()
-     where doubt.held_by is not null or doubt.next_look_at > now();
-
-    with begun as (
-        insert into execution.channel_outbox
-               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
-                reserved_by, attempt, created_at, in_doubt_since)
-        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
-               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
-               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
-               'adoption-' || v_epoch.id, job.attempts, greatest(run.created_at, v_epoch.copied_after), now()
-          from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
-               cross join unnest(job.item_ids) as item (id)
-               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
-         where job.status in ('queued', 'failed')
-           and (run.scheduled_for is null or run.scheduled_for <= now())
-            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
-     returning id, tenant_id, run_id, job_id
-    ), followed as (
-        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select begun.id, begun.tenant_id, account.id, account.provider
-          from begun
-               join execution.campaign_runs as run on run.id = begun.run_id
-               join tenancy.provider_accounts as account
-                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
-            on conflict do nothing
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
-      from begun;
-    get diagnostics v_more = row_count;
-
-    -- The original may have started the next phase under keys that this database does not have, so an operator starts
-    -- it.
-    with stopped as (
-        update execution.campaigns as campaign
-           set auto_advance = false,
-               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
-         where campaign.auto_advance
-           and exists (select from execution.campaign_phases as phase
-                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
-                          and phase.status <> 'not_started')
-           and exists (select from execution.campaign_phases as phase
-                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
-                          and phase.status = 'not_started')
-     returning campaign.tenant_id, campaign.id
-    )
-    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
-    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
-      from stopped;
-    get diagnostics v_campaigns = row_count;
-    update execution.campaign_phases set due = null where due = 'advance';
-
-    -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
-    update channels.channel_outbox as reply
-       set status = 'pending',
-           in_doubt_since = coalesce(reply.in_doubt_since, now()),
-           locked_at = null,
-           locked_by = null,
-           next_attempt_at = case reply.status when 'sending' then now() else reply.next_attempt_at end,
-           last_error = c_note,
-           updated_at = now()
-     where reply.status in ('pending', 'sending');
-    get diagnostics v_replies = row_count;
-    update jobs.alert_notifications as notification
-       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, v_epoch.copied_after)),
-           called_at = now(),
-           in_doubt_since = coalesce(notification.in_doubt_since, now()),
-           claims = notification.claims + 1,
-           last_error = c_note,
-           updated_at = now()
-     where notification.status = 'queued';
-
-    update jobs.schedule_firings as firing
-       set outcome = 'skipped',
-           reason = c_note,
-           decided_at = now()
-     where firing.outcome = 'waiting';
-    get diagnostics v_firings = row_count;
-
-    update tenancy.epochs as epoch
-       set items_in_doubt = v_items + v_more,
-           replies_in_doubt = v_replies,
-           firings_skipped = v_firings,
-           campaigns_stopped = v_campaigns
-     where epoch.number = v_epoch.number
-    returning epoch.* into v_epoch;
-    return v_epoch;
+    return query
+        select v_epoch.installation_id, v_epoch.number, v_epoch.cause, v_epoch.items_in_doubt, v_epoch.replies_in_doubt,
+               v_epoch.campaigns_stopped, v_epoch.firings_skipped;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt; with cause `moved` nothing does. Only members of the owner role may call it.';
+COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt, tenant by tenant in one transaction; with cause `moved` nothing does. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
+CREATE FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '100ms'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
     v_request tenancy.requests;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     delete from tenancy.requests as request
-     where request.tenant_id = v_tenant_id
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = p_key
-       and request.created_at < now() - interval '24 hours';
+       and request.created_at < v_now - interval '24 hours';
     insert into tenancy.requests (tenant_id, idempotency_key, fingerprint)
-    values (v_tenant_id, p_key, p_fingerprint)
+    values (p_tenant_id, p_key, p_fingerprint)
         on conflict do nothing;
     if found then
         return query select 'fresh', null::smallint, null::text, null::text;
@@ -6817,7 +6949,7 @@ begin
     select request.*
       into v_request
       from tenancy.requests as request
-     where request.tenant_id = v_tenant_id
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = p_key;
     return query
         select case
@@ -6834,7 +6966,7 @@ exception
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) IS 'Takes an idempotency key of the current tenant for this transaction. State `fresh`: do the work, then call finish_request. `answered`: the recorded response follows. `in_progress`: another transaction holds the key. `another`: a different request used the key.';
+COMMENT ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) IS 'Takes an idempotency key of the tenant for this transaction. State `fresh`: do the work, then call finish_request. `answered`: the recorded response follows. `in_progress`: another transaction holds the key. `another`: a different request used the key.';
 
 CREATE FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) RETURNS void
     LANGUAGE sql SECURITY DEFINER
@@ -6863,9 +6995,12 @@ CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_it
     AS $$
     select (select count(*) from execution.channel_outbox as item where item.status = 'queued'),
            (select coalesce(sum(cardinality(job.item_ids)
-                                - (select count(*) from execution.channel_outbox as item where item.job_id = job.id)), 0)::bigint
+                                - (select count(*)
+                                     from execution.channel_outbox as item
+                                    where item.tenant_id = job.tenant_id
+                                      and item.job_id = job.id)), 0)::bigint
               from execution.job_queue as job
-                   join execution.campaign_runs as run on run.id = job.run_id
+                   join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
              where job.status in ('queued', 'locked', 'failed')
                and (run.scheduled_for is null or run.scheduled_for <= now())),
            (select count(*) from channels.channel_outbox as reply where reply.status in ('pending', 'sending')),
@@ -6885,56 +7020,54 @@ CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_it
            (select count(*) from jobs.job_runs as run where run.status = 'running' or run.retry_at is not null)
 $$;
 
-COMMENT ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) IS 'Counts the rows that an adoption would change, and the unfinished events and job runs.';
+COMMENT ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) IS 'Counts the rows of all tenants that an adoption would change, and the unfinished events and job runs.';
 
-CREATE FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if p_expires_at <= now() then
         raise exception 'the expiry lies in the past: %', p_expires_at using errcode = 'invalid_parameter_value';
     end if;
     insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash, expires_at)
-    values (p_id, v_tenant_id, p_name, p_role, p_hint, p_key_hash, p_expires_at);
+    values (p_id, p_tenant_id, p_name, p_role, p_hint, p_key_hash, p_expires_at);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'key.created', 'key:' || p_id, p_role);
+    values (p_tenant_id, p_actor, 'key.created', 'key:' || p_id, p_role);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) IS 'Stores the hash of a new API key for the current tenant. Raises an error if the expiry is in the past.';
+COMMENT ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) IS 'Stores the hash of a new API key of the tenant. Raises an error if the expiry is in the past.';
 
-CREATE FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, settings, sealed_secret)
-    values (p_id, v_tenant_id, p_workspace_id, p_name, p_provider, p_settings, p_sealed_secret);
+    values (p_id, p_tenant_id, p_workspace_id, p_name, p_provider, p_settings, p_sealed_secret);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'account.created', 'account:' || p_id, p_provider);
+    values (p_tenant_id, p_actor, 'account.created', 'account:' || p_id, p_provider);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Creates a provider account with a sealed secret in the current tenant.';
+COMMENT ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Creates a provider account of the tenant, with a sealed secret.';
 
-CREATE FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    insert into tenancy.tenants (id, name) values (p_id, p_name);
-    insert into tenancy.workspaces (id, tenant_id, name) values (p_workspace_id, p_id, 'default');
+    insert into tenancy.tenants (id, name) values (p_tenant_id, p_name);
+    insert into tenancy.workspaces (id, tenant_id, name) values (p_workspace_id, p_tenant_id, 'default');
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (p_id, p_actor, 'tenant.created', 'tenant:' || p_id);
+    values (p_tenant_id, p_actor, 'tenant.created', 'tenant:' || p_tenant_id);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) IS 'Creates a tenant with its workspace `default`. Only members of the owner role may call it, because a caller that can create tenants can act for all of them.';
+COMMENT ON FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) IS 'Creates a tenant with its workspace `default`. Only members of the owner role may call it, because a caller that can create tenants can act for all of them.';
 
 CREATE FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -6981,16 +7114,17 @@ $$;
 
 COMMENT ON FUNCTION tenancy.enrol(p_actor text) IS 'Begins the first epoch, if there is none. If several processes start at once, one of them does it.';
 
-CREATE FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) RETURNS void
+CREATE FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.requests as request
        set status = p_status,
            location = p_location,
            body = p_body
-     where request.tenant_id = tenancy.required_tenant_id()
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = p_key
        and request.status is null;
     if not found then
@@ -6999,7 +7133,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) IS 'Records the response of the request that this transaction began.';
+COMMENT ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) IS 'Records the response of the request that this transaction began.';
 
 CREATE FUNCTION tenancy.key_id_of(p_sealed bytea) RETURNS bytea
     LANGUAGE sql IMMUTABLE
@@ -7023,43 +7157,44 @@ $$;
 
 COMMENT ON FUNCTION tenancy.limit_idle_time(p_limit text) IS 'Limits idle time inside the current transaction, unless the login has its own limit. Functions that lock rows call it, so that the server ends the transaction of a client that hangs and blocks others.';
 
-CREATE FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
     v_zone constant text := coalesce(p_limits #>> '{hours,time_zone}', p_limits ->> 'time_zone');
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if not exists (select from pg_timezone_names where name = v_zone) and v_zone is not null then
         raise exception 'the database knows no time zone `%`', v_zone
             using errcode = 'invalid_parameter_value', hint = 'Write it like `Europe/Berlin`.';
     end if;
     update tenancy.provider_accounts
        set limits = p_limits
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
+    values (p_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
     update execution.job_queue as job
-       set run_after = now(),
+       set run_after = v_now,
            waits_for = null
-     where job.tenant_id = v_tenant_id
+     where job.tenant_id = p_tenant_id
        and job.status = 'queued'
        and job.waits_for in ('rate', 'daily', 'hours')
-       and job.run_after > now()
+       and job.run_after > v_now
        and job.run_id in (select run.id
                             from execution.campaign_runs as run
-                           where run.tenant_id = v_tenant_id
+                           where run.tenant_id = p_tenant_id
                              and p_id in (run.provider_account_id, run.failover_account_id));
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7140,39 +7275,48 @@ $$;
 
 COMMENT ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) IS 'Enables and forces row-level security on a table and creates its two policies: definer functions of the owner role pass, and other roles see rows of the current tenant. It fails on a table that has these policies.';
 
-CREATE FUNCTION tenancy.prune_requests(p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := now();
     v_removed bigint;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if p_limit is null or p_limit < 1 then
         raise exception 'the limit must be at least one' using errcode = 'invalid_parameter_value';
     end if;
     delete from tenancy.requests as request
-     using (select old.tenant_id, old.idempotency_key
+     using (select old.idempotency_key
               from tenancy.requests as old
-             where old.created_at < now() - interval '24 hours'
+             where old.tenant_id = p_tenant_id
+               and old.created_at < v_now - interval '24 hours'
              order by old.created_at
              limit p_limit
                for update skip locked) as old
-     where request.tenant_id = old.tenant_id
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = old.idempotency_key;
     get diagnostics v_removed = row_count;
     return v_removed;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.prune_requests(p_limit integer) IS 'Deletes up to p_limit requests that are older than a day. It skips locked rows; the next call deletes those.';
+COMMENT ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) IS 'Deletes up to p_limit requests of the tenant that are older than a day. It skips locked rows; the next call deletes those.';
+
+CREATE FUNCTION tenancy.system_tenant_id() RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN '00000000-0000-0000-0000-000000000001'::uuid;
+
+COMMENT ON FUNCTION tenancy.system_tenant_id() IS 'Returns the id of tenant `system`, which owns the rows that belong to no customer. It has no API keys, is not listed, and cannot be removed.';
 
 CREATE FUNCTION tenancy.publishing_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END;
+    RETURN COALESCE(CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END, tenancy.system_tenant_id());
 
-COMMENT ON FUNCTION tenancy.publishing_tenant_id() IS 'Returns the tenant of an event that this session publishes. A login with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
+COMMENT ON FUNCTION tenancy.publishing_tenant_id() IS 'Returns the tenant of an event that this session publishes: the system tenant, if the session names none. A login with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
 
-CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
+CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -7184,8 +7328,11 @@ begin
                (select own.mark from tenancy.process_marks as own where own.witness_id = p_witness_id),
                p_epoch_id is null or exists (select from tenancy.epochs as known where known.id = p_epoch_id),
                not exists (select
-                             from unnest(p_reservation_ids) as wanted (id)
-                            where not exists (select from execution.channel_outbox as item where item.id = wanted.id)),
+                             from unnest(p_reservation_tenant_ids, p_reservation_ids) as wanted (tenant_id, id)
+                            where not exists (select
+                                                from execution.channel_outbox as item
+                                               where item.tenant_id = wanted.tenant_id
+                                                 and item.id = wanted.id)),
                array(select other.process
                        from tenancy.process_marks as other
                       where other.epoch_id = epoch.id
@@ -7204,7 +7351,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
+COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
 
 CREATE FUNCTION tenancy.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -7234,6 +7381,21 @@ $$;
 
 COMMENT ON FUNCTION tenancy.refuse_other_master_key() IS 'Trigger function: refuses a secret that is sealed under another key than the registered one, so that a process still running with the old key cannot store a secret that other processes cannot open.';
 
+CREATE FUNCTION tenancy.refuse_removal_with_events() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if exists (select from m10_recovery.outbox as event where event.tenant_id = old.id) then
+        raise exception 'tenant % has events', old.id
+            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return old;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.refuse_removal_with_events() IS 'Trigger function: refuses to remove a tenant that has events. It stands in for a foreign key of the outbox.';
+
 CREATE FUNCTION tenancy.register_master_key(p_sealed_check bytea) RETURNS bytea
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7253,26 +7415,25 @@ $$;
 
 COMMENT ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) IS 'Registers a master key if none is registered, and returns the check value of the registered key.';
 
-CREATE FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     delete from tenancy.provider_accounts
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'account.removed', 'account:' || p_id);
+    values (p_tenant_id, p_actor, 'account.removed', 'account:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) IS 'Removes an account of the current tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes an account of the tenant. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7286,8 +7447,8 @@ begin
     insert into tenancy.master_key (sealed_check)
     values (p_sealed_check)
     on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
-    insert into tenancy.audit_log (actor, action, subject)
-    values (p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
 end
 $$;
 
@@ -7340,19 +7501,19 @@ declare
 begin
     if p_tenant_id is null then
         raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
-    end if;
-    if v_tenant_id is null then
-        if not (pg_has_role(session_user, 'postrider_worker', 'member')
-                or pg_has_role(session_user, 'postrider_owner', 'member')) then
-            perform tenancy.required_tenant_id();
-        end if;
-    elsif v_tenant_id <> p_tenant_id then
+    elsif v_tenant_id = p_tenant_id then
+        return;
+    elsif v_tenant_id is not null then
         raise exception 'p_tenant_id is not the tenant of this transaction' using errcode = 'insufficient_privilege';
+    elsif not (pg_has_role(session_user, 'postrider_worker', 'member')
+               or pg_has_role(session_user, 'postrider_owner', 'member')) then
+        -- Raises the error that explains how to set a tenant.
+        perform tenancy.required_tenant_id();
     end if;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) IS 'Raises an error unless the caller may act for this tenant. In a tenant''s context only that tenant is allowed. Without a context, only members of postrider_worker and postrider_owner may act.';
+COMMENT ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) IS 'Refuses a tenant other than that of the transaction. Without a tenant in the transaction, members of postrider_worker and postrider_owner may act for any. Entry functions call it with their first argument.';
 
 CREATE FUNCTION tenancy.required_tenant_id() RETURNS uuid
     LANGUAGE plpgsql STABLE
@@ -7415,27 +7576,28 @@ $$;
 
 COMMENT ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) IS 'Replaces sealed values by newly sealed ones, where the old ones are still present, and returns their number. The plain secrets are the same, so `secret_set_at` stays. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.api_keys
-       set revoked_at = now()
-     where tenant_id = v_tenant_id
+       set revoked_at = v_now
+     where tenant_id = p_tenant_id
        and id = p_id
        and revoked_at is null;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (v_tenant_id, p_actor, 'key.revoked', 'key:' || p_id);
+        values (p_tenant_id, p_actor, 'key.revoked', 'key:' || p_id);
     end if;
-    return exists (select from tenancy.api_keys where tenant_id = v_tenant_id and id = p_id);
+    return exists (select from tenancy.api_keys where tenant_id = p_tenant_id and id = p_id);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) IS 'Revokes an API key of the current tenant. Returns whether the key exists; revoking it again changes nothing.';
+COMMENT ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Revokes an API key of the tenant. Returns whether the key exists; revoking it again changes nothing.';
 
 CREATE FUNCTION tenancy.rotate_context_key(p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7445,34 +7607,36 @@ begin
     perform tenancy.add_context_key();
     delete from tenancy.context_keys
      where id not in (select newest.id from tenancy.context_keys as newest order by newest.id desc limit 2);
-    insert into tenancy.audit_log (actor, action, subject) values (p_actor, 'context_key.rotated', 'installation');
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, 'context_key.rotated', 'installation');
 end
 $$;
 
 COMMENT ON FUNCTION tenancy.rotate_context_key(p_actor text) IS 'Adds a context key and removes all but the newest two, so signatures under the previous key stay valid until the next rotation. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.provider_accounts
        set sealed_secret = p_sealed_secret,
-           updated_at = now()
-     where tenant_id = v_tenant_id
+           updated_at = v_now
+     where tenant_id = p_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
+    values (p_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the current tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the tenant. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.sealed_keys() RETURNS TABLE(key_id bytea, number bigint, tenant_id uuid, id uuid, sealed_secret bytea)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -7515,6 +7679,17 @@ CREATE FUNCTION tenancy.sealing_key_check() RETURNS bytea
 $$;
 
 COMMENT ON FUNCTION tenancy.sealing_key_check() IS 'Returns the check value of the master key and locks it against rotation until the end of the transaction, for a transaction that is about to seal a secret.';
+
+CREATE FUNCTION tenancy.send_hint(p_channel text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform pg_notify(p_channel, '');
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.send_hint(p_channel text) IS 'Wakes the processes that listen on a channel, once the current transaction commits. The only function that notifies, so that an installation on which NOTIFY does not reach its listeners can replace it; every listener also polls.';
 
 CREATE FUNCTION tenancy.sending_refusal() RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -7587,6 +7762,20 @@ CREATE FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) RETURNS void
 $$;
 
 COMMENT ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) IS 'Records that the database lacks something that a process saw committed. From then on no process sends before the database is adopted.';
+
+CREATE FUNCTION tenancy.tenants_with_old_requests() RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select
+                     from tenancy.requests as request
+                    where request.tenant_id = tenant.id
+                      and request.created_at < now() - interval '24 hours')
+$$;
+
+COMMENT ON FUNCTION tenancy.tenants_with_old_requests() IS 'Returns the tenants that have requests older than a day. Retention calls prune_requests for each of them.';
 
 CREATE TABLE channels.channel_executors (
     id uuid NOT NULL,
@@ -7701,6 +7890,27 @@ ALTER TABLE ONLY channels.channel_outbox ALTER COLUMN tenant_id SET STATISTICS 0
 ALTER TABLE ONLY channels.channel_outbox FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE channels.channel_outbox IS 'Replies to messages, at most one per message, delivered at least once. `next_attempt_at` alone decides when a reply may be tried.';
+
+CREATE TABLE events.outbox_deliveries (
+    tenant_id uuid NOT NULL,
+    event_id bigint NOT NULL,
+    sink text NOT NULL,
+    delivered_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+ALTER TABLE ONLY events.outbox_deliveries FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE events.outbox_deliveries IS 'Sinks that already have an event, written only when another sink of the same event failed, so that the retry skips them. Losing a row costs a repeated delivery, nothing more.';
+
+CREATE TABLE events.sink_sets (
+    generation bigint NOT NULL,
+    sinks jsonb NOT NULL,
+    registered_at timestamp with time zone DEFAULT now() NOT NULL,
+    registered_by text NOT NULL,
+    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
+);
+
+COMMENT ON TABLE events.sink_sets IS 'Sets of sinks that relays deliver to; the one with the highest generation is registered. A sink has a name, a kind, a target that identifies its destination without its secrets, and the patterns of the events that it receives.';
 
 CREATE TABLE execution.account_states (
     tenant_id uuid NOT NULL,
@@ -8158,13 +8368,14 @@ CREATE VIEW jobs.job_health WITH (security_invoker='true') AS
         CASE
             WHEN (job_runs.retry_count > 0) THEN 1
             ELSE 0
-        END) AS retried_count
+        END) AS retried_count,
+    job_runs.tenant_id
    FROM jobs.job_runs
   WHERE (job_runs.created_at > (now() - '24:00:00'::interval))
-  GROUP BY job_runs.function_name, job_runs.status
-  ORDER BY job_runs.function_name, job_runs.status;
+  GROUP BY job_runs.tenant_id, job_runs.function_name, job_runs.status
+  ORDER BY job_runs.tenant_id, job_runs.function_name, job_runs.status;
 
-COMMENT ON VIEW jobs.job_health IS 'Job runs of the last 24 hours by function and status, of the tenants that the reader may see.';
+COMMENT ON VIEW jobs.job_health IS 'Job runs of the last 24 hours by tenant, function and status, of the tenants that the reader may see.';
 
 CREATE TABLE jobs.schedule_firings (
     tenant_id uuid NOT NULL,
@@ -8186,6 +8397,43 @@ ALTER TABLE ONLY jobs.schedule_firings FORCE ROW LEVEL SECURITY;
 COMMENT ON TABLE jobs.schedule_firings IS 'Firings of schedules and their outcomes: started (a run exists), waiting (for functions it depends on), skipped (reason says why).';
 
 COMMENT ON COLUMN jobs.schedule_firings.looked_at IS 'Time at which a scheduler last checked a waiting firing. fire_waiting checks the oldest first.';
+
+CREATE TABLE jobs.schedules (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    function_name text NOT NULL,
+    cron text NOT NULL,
+    timezone text NOT NULL,
+    grain text,
+    input jsonb,
+    entities json,
+    entity_hash text,
+    depends_on text[] DEFAULT '{}'::text[] NOT NULL,
+    misfire text DEFAULT 'once'::text NOT NULL,
+    enabled boolean DEFAULT true NOT NULL,
+    next_fire_at timestamp with time zone,
+    last_fire_at timestamp with time zone,
+    version integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT schedules_cron_is_given CHECK (((btrim(cron) <> ''::text) AND (octet_length(cron) <= 255))),
+    CONSTRAINT schedules_dependencies_are_few CHECK ((cardinality(depends_on) <= 20)),
+    CONSTRAINT schedules_entities_have_their_hash CHECK ((((entities IS NULL) = (entity_hash IS NULL)) AND (octet_length((entities)::text) <= 65536))),
+    CONSTRAINT schedules_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
+    CONSTRAINT schedules_input_is_bounded CHECK ((pg_column_size(input) <= 1048576)),
+    CONSTRAINT schedules_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text]))),
+    CONSTRAINT schedules_timezone_is_given CHECK (((btrim(timezone) <> ''::text) AND (octet_length(timezone) <= 255)))
+);
+
+ALTER TABLE ONLY jobs.schedules FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.schedules IS 'Times at which a function runs by itself. A scheduler that fires a schedule advances next_fire_at in the same transaction, so any number of schedulers can run.';
+
+COMMENT ON COLUMN jobs.schedules.grain IS 'Grain of the runs of this schedule; null means the grain of the function.';
+
+COMMENT ON COLUMN jobs.schedules.depends_on IS 'Names of functions that must have a completed run in an overlapping grain before a firing starts its run.';
+
+COMMENT ON COLUMN jobs.schedules.version IS 'Increases with every change by a person. A scheduler names the version from which it planned its firing.';
 
 CREATE TABLE jobs.sync_errors (
     id uuid DEFAULT jobs.new_id() NOT NULL,
@@ -8224,21 +8472,13 @@ CREATE TABLE m10_recovery.outbox (
     claimed_at timestamp with time zone,
     claimed_by text,
     last_error text,
-    tenant_id uuid
+    tenant_id uuid DEFAULT '00000000-0000-0000-0000-000000000001'::uuid NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
 
 ALTER TABLE ONLY m10_recovery.outbox FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE m10_recovery.outbox IS 'Published domain events. An event is pending, claimed (for five minutes, by `claimed_by`) or processed. A processed event never changes, and an event that is not processed cannot be removed.';
-
-CREATE TABLE m10_recovery.outbox_deliveries (
-    event_id bigint NOT NULL,
-    sink text NOT NULL,
-    delivered_at timestamp with time zone DEFAULT now() NOT NULL
-);
-
-COMMENT ON TABLE m10_recovery.outbox_deliveries IS 'Sinks that already have an event, written only when another sink of the same event failed, so that the retry skips them. Losing a row costs a repeated delivery, nothing more.';
 
 ALTER TABLE m10_recovery.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME m10_recovery.outbox_id_seq
@@ -8279,6 +8519,7 @@ CREATE TABLE tenancy.api_keys (
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
     last_used_at timestamp with time zone,
+    CONSTRAINT api_keys_are_not_the_systems CHECK ((tenant_id <> '00000000-0000-0000-0000-000000000001'::uuid)),
     CONSTRAINT api_keys_hash_is_sha256 CHECK ((octet_length(key_hash) = 32)),
     CONSTRAINT api_keys_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
@@ -8290,7 +8531,7 @@ COMMENT ON TABLE tenancy.api_keys IS 'API keys of tenants. Only the SHA-256 of a
 
 CREATE TABLE tenancy.audit_log (
     id bigint NOT NULL,
-    tenant_id uuid,
+    tenant_id uuid NOT NULL,
     at timestamp with time zone DEFAULT now() NOT NULL,
     actor text NOT NULL,
     action text NOT NULL,
@@ -8331,6 +8572,33 @@ ALTER TABLE tenancy.context_keys ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE tenancy.epochs (
+    number integer NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    installation_id uuid NOT NULL,
+    cause text NOT NULL,
+    system_identifier text NOT NULL,
+    database_oid bigint NOT NULL,
+    database_name text NOT NULL,
+    table_oid bigint NOT NULL,
+    timeline integer,
+    began_at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    copied_after timestamp with time zone,
+    items_in_doubt bigint DEFAULT 0 NOT NULL,
+    replies_in_doubt bigint DEFAULT 0 NOT NULL,
+    firings_skipped bigint DEFAULT 0 NOT NULL,
+    campaigns_stopped bigint DEFAULT 0 NOT NULL,
+    suspected_at timestamp with time zone,
+    suspicion text,
+    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
+    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
+    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
+);
+
+COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
 
 CREATE TABLE tenancy.master_key (
     is_the_only_row boolean DEFAULT true NOT NULL,
@@ -8403,7 +8671,7 @@ CREATE TABLE tenancy.tenants (
 
 ALTER TABLE ONLY tenancy.tenants FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE tenancy.tenants IS 'The tenants of this installation. Every row of a tenant table belongs to one of them.';
+COMMENT ON TABLE tenancy.tenants IS 'The tenants of this installation. Every row of a tenant table belongs to one of them. Tenant `system` owns the rows that belong to no customer, such as events that were published without a tenant.';
 
 CREATE TABLE tenancy.workspaces (
     id uuid NOT NULL,
@@ -8440,6 +8708,9 @@ ALTER TABLE ONLY channels.channel_outbox
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY events.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (tenant_id, event_id, sink);
 
 ALTER TABLE ONLY events.sink_sets
     ADD CONSTRAINT sink_sets_pkey PRIMARY KEY (generation);
@@ -8514,22 +8785,16 @@ ALTER TABLE ONLY execution.turns
     ADD CONSTRAINT turns_pkey PRIMARY KEY (tenant_id);
 
 ALTER TABLE ONLY jobs.alert_instances
-    ADD CONSTRAINT alert_instances_by_tenant UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY jobs.alert_instances
-    ADD CONSTRAINT alert_instances_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT alert_instances_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.alert_notifications
     ADD CONSTRAINT alert_notifications_one_each UNIQUE (tenant_id, alert_instance_id, account_id, recipient, about);
 
 ALTER TABLE ONLY jobs.alert_notifications
-    ADD CONSTRAINT alert_notifications_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT alert_notifications_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.decision_cards
-    ADD CONSTRAINT decision_cards_by_tenant UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY jobs.decision_cards
-    ADD CONSTRAINT decision_cards_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT decision_cards_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.functions
     ADD CONSTRAINT functions_one_per_name UNIQUE (tenant_id, name);
@@ -8538,10 +8803,7 @@ ALTER TABLE ONLY jobs.functions
     ADD CONSTRAINT functions_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.job_runs
-    ADD CONSTRAINT job_runs_by_tenant UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY jobs.job_runs
-    ADD CONSTRAINT job_runs_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT job_runs_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.schedule_firings
     ADD CONSTRAINT schedule_firings_pkey PRIMARY KEY (tenant_id, schedule_id, fire_at);
@@ -8550,13 +8812,10 @@ ALTER TABLE ONLY jobs.schedules
     ADD CONSTRAINT schedules_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.sync_errors
-    ADD CONSTRAINT sync_errors_by_tenant UNIQUE (tenant_id, id);
+    ADD CONSTRAINT sync_errors_pkey PRIMARY KEY (tenant_id, id);
 
-ALTER TABLE ONLY jobs.sync_errors
-    ADD CONSTRAINT sync_errors_pkey PRIMARY KEY (id);
-
-ALTER TABLE ONLY m10_recovery.outbox_deliveries
-    ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (event_id, sink);
+ALTER TABLE ONLY m10_recovery.outbox
+    ADD CONSTRAINT outbox_one_row_per_tenant_and_id UNIQUE (tenant_id, id);
 
 ALTER TABLE ONLY m10_recovery.outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (id);
@@ -8565,13 +8824,13 @@ ALTER TABLE ONLY postrider.sources
     ADD CONSTRAINT sources_pkey PRIMARY KEY (path);
 
 ALTER TABLE ONLY tenancy.api_keys
-    ADD CONSTRAINT api_keys_one_row_per_key UNIQUE (key_hash, tenant_id);
+    ADD CONSTRAINT api_keys_one_row_per_key UNIQUE (tenant_id, key_hash);
 
 ALTER TABLE ONLY tenancy.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY tenancy.audit_log
-    ADD CONSTRAINT audit_log_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT audit_log_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY tenancy.context_keys
     ADD CONSTRAINT context_keys_pkey PRIMARY KEY (id);
@@ -8623,7 +8882,7 @@ CREATE INDEX channel_outbox_by_status ON channels.channel_outbox USING btree (te
 
 CREATE INDEX channel_outbox_dead ON channels.channel_outbox USING btree (tenant_id, updated_at) WHERE (status = 'dead'::text);
 
-CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (tenant_id, locked_at) WHERE (status = 'sending'::text);
+CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (locked_at, tenant_id) WHERE (status = 'sending'::text);
 
 CREATE INDEX account_states_circuits ON execution.account_states USING btree (circuit_open_until) WHERE (circuit_open_until IS NOT NULL);
 
@@ -8689,7 +8948,7 @@ CREATE INDEX leads_suppressed_by_email ON execution.leads USING btree (lower(ema
 
 CREATE INDEX leads_suppressed_by_phone ON execution.leads USING btree (phone, tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
 
-CREATE INDEX alert_instances_by_age ON jobs.alert_instances USING btree (resolved_at) WHERE (status = 'resolved'::text);
+CREATE INDEX alert_instances_by_age ON jobs.alert_instances USING btree (tenant_id, resolved_at) WHERE (status = 'resolved'::text);
 
 CREATE INDEX alert_notifications_open ON jobs.alert_notifications USING btree (tenant_id, created_at) WHERE (status = 'queued'::text);
 
@@ -8701,25 +8960,27 @@ CREATE INDEX idx_job_runs_status ON jobs.job_runs USING btree (status) WHERE (st
 
 CREATE INDEX idx_job_runs_tenant_function ON jobs.job_runs USING btree (tenant_id, function_name, created_at DESC);
 
-CREATE INDEX job_runs_by_age ON jobs.job_runs USING btree (created_at);
+CREATE INDEX job_runs_by_age ON jobs.job_runs USING btree (tenant_id, created_at);
 
 CREATE INDEX job_runs_completed ON jobs.job_runs USING btree (tenant_id, function_name, grain_start) WHERE (status = 'completed'::text);
 
-CREATE INDEX job_runs_heartbeats ON jobs.job_runs USING btree (heartbeat_at) WHERE (heartbeat_at IS NOT NULL);
+CREATE INDEX job_runs_heartbeats ON jobs.job_runs USING btree (heartbeat_at, tenant_id) WHERE (heartbeat_at IS NOT NULL);
 
 CREATE UNIQUE INDEX job_runs_once_per_grain ON jobs.job_runs USING btree (lock_key, tenant_id) WHERE ((NOT is_forced) AND ((status = ANY (ARRAY['running'::text, 'completed'::text])) OR (retry_at IS NOT NULL)));
 
 CREATE INDEX job_runs_waiting ON jobs.job_runs USING btree (tenant_id, COALESCE(retry_at, started_at)) WHERE (((status = 'running'::text) AND (locked_by IS NULL)) OR (retry_at IS NOT NULL));
 
-CREATE INDEX schedule_firings_by_age ON jobs.schedule_firings USING btree (fire_at) WHERE (outcome <> 'waiting'::text);
+CREATE INDEX schedule_firings_by_age ON jobs.schedule_firings USING btree (tenant_id, fire_at) WHERE (outcome <> 'waiting'::text);
 
 CREATE INDEX schedule_firings_waiting ON jobs.schedule_firings USING btree (looked_at) WHERE (outcome = 'waiting'::text);
+
+CREATE INDEX schedule_firings_waiting_by_tenant ON jobs.schedule_firings USING btree (tenant_id, looked_at) WHERE (outcome = 'waiting'::text);
 
 CREATE INDEX schedules_by_function ON jobs.schedules USING btree (tenant_id, function_name);
 
 CREATE INDEX schedules_due ON jobs.schedules USING btree (next_fire_at) WHERE enabled;
 
-CREATE INDEX sync_errors_by_age ON jobs.sync_errors USING btree (resolved_at) WHERE is_resolved;
+CREATE INDEX sync_errors_by_age ON jobs.sync_errors USING btree (tenant_id, resolved_at) WHERE is_resolved;
 
 CREATE INDEX sync_errors_by_id ON jobs.sync_errors USING btree (tenant_id, is_resolved, id DESC);
 
@@ -8729,17 +8990,13 @@ CREATE UNIQUE INDEX unique_alert_instance ON jobs.alert_instances USING btree (t
 
 CREATE UNIQUE INDEX unique_decision_card ON jobs.decision_cards USING btree (tenant_id, alert_instance_id, metric_code, period_start) NULLS NOT DISTINCT WHERE (status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text]));
 
-CREATE INDEX outbox_by_tenant ON m10_recovery.outbox USING btree (tenant_id, id) WHERE (tenant_id IS NOT NULL);
-
 CREATE INDEX outbox_failed_before ON m10_recovery.outbox USING btree (retry_count, id) WHERE ((processed_at IS NULL) AND (retry_count > 0));
 
 CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(process_after, '-infinity'::timestamp with time zone), id) WHERE (processed_at IS NULL);
 
-CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (subject, id);
+CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (tenant_id, subject, id);
 
-CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id);
-
-CREATE INDEX requests_by_age ON tenancy.requests USING btree (created_at);
+CREATE INDEX requests_by_age ON tenancy.requests USING btree (tenant_id, created_at);
 
 CREATE TRIGGER channel_executors_are_sealed_under_one_key BEFORE INSERT ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
@@ -8861,6 +9118,8 @@ CREATE TRIGGER outbox_events_are_facts BEFORE UPDATE OF id, aggregate_type, aggr
 
 CREATE TRIGGER outbox_events_begin_well BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN (((new.aggregate_type = ''::text) OR (new.aggregate_id = ''::text) OR (new.event_type = ''::text) OR (new.retry_count < 0) OR ((new.claimed_at IS NULL) <> (new.claimed_by IS NULL)))) EXECUTE FUNCTION tenancy.refuse_change('an event has its three names, counts from zero, and a claim has a holder');
 
+CREATE TRIGGER outbox_events_belong_to_a_tenant BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN ((new.tenant_id <> '00000000-0000-0000-0000-000000000001'::uuid)) EXECUTE FUNCTION events.require_tenant_of_event();
+
 CREATE TRIGGER outbox_is_never_emptied BEFORE TRUNCATE ON m10_recovery.outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('events are removed by prune_outbox, once processed');
 
 CREATE TRIGGER outbox_nothing_accepted_is_lost BEFORE DELETE ON m10_recovery.outbox FOR EACH ROW WHEN ((old.processed_at IS NULL)) EXECUTE FUNCTION tenancy.refuse_change('an event that is not processed cannot be removed');
@@ -8891,6 +9150,12 @@ CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant
 
 CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('what was answered stays as it was said');
 
+CREATE TRIGGER tenants_are_never_emptied BEFORE TRUNCATE ON tenancy.tenants FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
+
+CREATE TRIGGER tenants_keep_the_system_tenant BEFORE DELETE OR UPDATE ON tenancy.tenants FOR EACH ROW WHEN ((old.id = '00000000-0000-0000-0000-000000000001'::uuid)) EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
+
+CREATE TRIGGER tenants_with_events_stay BEFORE DELETE ON tenancy.tenants FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_removal_with_events();
+
 ALTER TABLE ONLY channels.channel_executors
     ADD CONSTRAINT channel_executors_are_of_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
 
@@ -8911,6 +9176,9 @@ ALTER TABLE ONLY channels.channel_outbox
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY events.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_belong_to_an_event FOREIGN KEY (tenant_id, event_id) REFERENCES m10_recovery.outbox(tenant_id, id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY execution.account_states
     ADD CONSTRAINT account_states_belong_to_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
@@ -8999,12 +9267,6 @@ ALTER TABLE ONLY jobs.schedules
 ALTER TABLE ONLY jobs.sync_errors
     ADD CONSTRAINT sync_errors_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
-ALTER TABLE ONLY m10_recovery.outbox_deliveries
-    ADD CONSTRAINT outbox_deliveries_event_id_fkey FOREIGN KEY (event_id) REFERENCES m10_recovery.outbox(id) ON DELETE CASCADE;
-
-ALTER TABLE ONLY m10_recovery.outbox
-    ADD CONSTRAINT outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
-
 ALTER TABLE ONLY tenancy.api_keys
     ADD CONSTRAINT api_keys_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
@@ -9046,6 +9308,12 @@ CREATE POLICY tenant_sees_its_own ON channels.channel_links FOR SELECT TO postri
 CREATE POLICY tenant_sees_its_own ON channels.channel_messages FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON channels.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+ALTER TABLE events.outbox_deliveries ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON events.outbox_deliveries TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY tenant_sees_its_own ON events.outbox_deliveries FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 ALTER TABLE execution.account_states ENABLE ROW LEVEL SECURITY;
 
@@ -9342,16 +9610,39 @@ GRANT ALL ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_acto
 REVOKE ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) TO postrider_app;
 
-GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
-GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
+REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.outbox_backlog(p_stuck_after integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.outbox_backlog(p_stuck_after integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION events.require_tenant_of_event() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION events.tenants_with_events() FROM PUBLIC;
+GRANT ALL ON FUNCTION events.tenants_with_events() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
 
@@ -9470,8 +9761,8 @@ REVOKE ALL ON FUNCTION execution.phase_goal(p_trigger text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.phase_target(p_trigger text, p_from text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) TO postrider_worker;
@@ -9541,6 +9832,9 @@ GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant
 REVOKE ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.tend_phase(p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tend_phase(p_actor text) TO postrider_worker;
 
@@ -9551,37 +9845,39 @@ GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_app;
 GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_read;
 
-REVOKE ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.audit(p_tenant_id uuid, p_actor text, p_action text, p_subject text, p_note text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.can_run(p_kind text, p_target text, p_kinds text[], p_builtins text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.cancel_run(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.cancel_run(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.claim_doubtful_notifications(p_tenant_id uuid, p_quiet interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.claim_doubtful_notifications(p_tenant_id uuid, p_quiet interval, p_limit integer) TO postrider_worker;
 
-GRANT SELECT ON TABLE jobs.schedules TO postrider_app;
-GRANT SELECT ON TABLE jobs.schedules TO postrider_worker;
-GRANT SELECT ON TABLE jobs.schedules TO postrider_read;
+REVOKE ALL ON FUNCTION jobs.claim_runs(p_tenant_id uuid, p_worker text, p_limit integer, p_kinds text[], p_builtins text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.claim_runs(p_tenant_id uuid, p_worker text, p_limit integer, p_kinds text[], p_builtins text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobs.close_alerts(p_tenant_id uuid, p_ids uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.decide_card(p_tenant_id uuid, p_id uuid, p_status text, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.decide_card(p_tenant_id uuid, p_id uuid, p_status text, p_note text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.decide_firing(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone, p_run_id uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.detect_alerts(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.detect_alerts(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except_tenant_ids uuid[], p_except_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except_tenant_ids uuid[], p_except_ids uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.end_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text, p_results jsonb[], p_errors text[], p_are_retryable boolean[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.end_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text, p_results jsonb[], p_errors text[], p_are_retryable boolean[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.entity_hash(p_entities json) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_app;
@@ -9591,11 +9887,11 @@ GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_read;
 REVOKE ALL ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.fire_waiting(p_tenant_id uuid, p_limit integer, p_patience interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.fire_waiting(p_tenant_id uuid, p_limit integer, p_patience interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.generate_decision_cards() FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.generate_decision_cards() TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.generate_decision_cards(p_tenant_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.generate_decision_cards(p_tenant_id uuid) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.grain_length(p_grain text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_app;
@@ -9612,10 +9908,12 @@ GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zo
 GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_read;
 
-REVOKE ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.grain_overlaps(p_grain text, p_grain_start timestamp with time zone, p_since timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobs.heartbeat_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.heartbeat_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.job_conditions(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION jobs.json_code_units(p_string text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.json_code_units(p_string text) TO postrider_app;
@@ -9652,13 +9950,6 @@ GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postri
 GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_worker;
 GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_read;
 
-REVOKE ALL ON FUNCTION jobs.json_stringify(p_value json) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_app;
-GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_worker;
-GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_read;
-
-REVOKE ALL ON FUNCTION jobs.keep_moving() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_app;
 GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_worker;
@@ -9669,110 +9960,95 @@ GRANT ALL ON FUNCTION jobs.measure_jobs() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.new_id() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobs.note_failure(p_tenant_id uuid, p_id uuid, p_error text, p_is_retryable boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.put_builtin(p_tenant_id uuid, p_id uuid, p_name text, p_grain text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_builtin(p_tenant_id uuid, p_id uuid, p_name text, p_grain text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.put_function(p_tenant_id uuid, p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_function(p_tenant_id uuid, p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.put_schedule(p_tenant_id uuid, p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_schedule(p_tenant_id uuid, p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_app;
-GRANT ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.recommendation(p_alert_config_id text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.recover_runs(p_tenant_id uuid, p_lease interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.recover_runs(p_tenant_id uuid, p_lease interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.remove_function(p_name text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.remove_function(p_name text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.remove_schedule(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.remove_schedule(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.reserve_notifications(p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.reserve_notifications(p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.reserve_notifications(p_tenant_id uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.reserve_notifications(p_tenant_id uuid, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) TO postrider_app;
-GRANT ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_type text, p_source_id uuid, p_by text, p_note text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.resolve_sync_error(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.resolve_sync_error(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.retry_run(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.retry_run(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.run_with_lock_key(p_tenant_id uuid, p_lock_key text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.settle_notification(p_tenant_id uuid, p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.settle_notification(p_tenant_id uuid, p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.switch_schedule(p_tenant_id uuid, p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.switch_schedule(p_tenant_id uuid, p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant integer, p_tenant_ids uuid[], p_per_tenant_ids integer[], p_kinds text[], p_builtins text[], p_after uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant integer, p_tenant_ids uuid[], p_per_tenant_ids integer[], p_kinds text[], p_builtins text[], p_after uuid) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.tenants_with_old_runs(p_older_than interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.tenants_with_old_runs(p_older_than interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.tenants_with_stale_runs(p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.tenants_with_stale_runs(p_lease interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.tenants_with_waiting_firings(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.tenants_with_waiting_firings(p_limit integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.which_ended(p_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.which_ended(p_ids uuid[]) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.which_ended(p_tenant_ids uuid[], p_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.which_ended(p_tenant_ids uuid[], p_ids uuid[]) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_app;
-GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_worker;
-GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_read;
+REVOKE ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_read;
 
 REVOKE ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) TO postrider_app;
-
 REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.contract_violations() FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_app;
-GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_worker;
-GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_read;
-
-REVOKE ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_app;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_worker;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_publish;
-
-REVOKE ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) TO postrider_app;
@@ -9796,13 +10072,15 @@ REVOKE ALL ON FUNCTION tenancy.acts_for_server() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.add_context_key() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) TO postrider_worker;
@@ -9812,28 +10090,28 @@ GRANT ALL ON FUNCTION tenancy.context_key() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.enrol(p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.enrol(p_actor text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.key_id_of(p_sealed bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.limit_idle_time(p_limit text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) TO postrider_worker;
@@ -9851,23 +10129,30 @@ REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.prune_requests(p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.prune_requests(p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.system_tenant_id() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_read;
 
 REVOKE ALL ON FUNCTION tenancy.publishing_tenant_id() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_other_master_key() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tenancy.refuse_removal_with_events() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) FROM PUBLIC;
 
@@ -9884,13 +10169,13 @@ GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_read;
 
 REVOKE ALL ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.rotate_context_key(p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.sealed_keys() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.sealed_keys() TO postrider_worker;
@@ -9900,12 +10185,17 @@ REVOKE ALL ON FUNCTION tenancy.sealed_values() FROM PUBLIC;
 REVOKE ALL ON FUNCTION tenancy.sealing_key_check() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.sealing_key_check() TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.send_hint(p_channel text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.sending_refusal() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid, p_due timestamp with time zone, p_version integer, p_skipped_at timestamp with time zone, p_next_fire_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.tenants_with_old_requests() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.tenants_with_old_requests() TO postrider_worker;
 
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_app;
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_worker;
@@ -9954,6 +10244,9 @@ GRANT SELECT ON TABLE channels.channel_messages TO postrider_read;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_app;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_worker;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_read;
+
+GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
+GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
 
 GRANT SELECT ON TABLE execution.account_states TO postrider_app;
 GRANT SELECT ON TABLE execution.account_states TO postrider_worker;
@@ -10080,6 +10373,10 @@ GRANT SELECT ON TABLE jobs.job_health TO postrider_read;
 GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_app;
 GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_worker;
 GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.schedules TO postrider_app;
+GRANT SELECT ON TABLE jobs.schedules TO postrider_worker;
+GRANT SELECT ON TABLE jobs.schedules TO postrider_read;
 
 GRANT SELECT ON TABLE jobs.sync_errors TO postrider_app;
 GRANT SELECT ON TABLE jobs.sync_errors TO postrider_worker;

@@ -84,7 +84,7 @@ begin
                   from unnest(p_except_run_tenants, p_except_runs) as excepted (tenant_id, run_id)
                  where excepted.tenant_id = v_tenants[v_place]);
             v_found := (
-                select count(*)
+                select count(*)::integer
                   from (select
                           from execution.job_queue as job
                          where job.tenant_id = v_tenants[v_place]

@@ -133,7 +133,7 @@ begin
     -- committed is seen here; a pause that commits later waits for these locks before it answers
     -- (await_reservations).
     for v_place in
-        select begun.n
+        select begun.n::integer
           from unnest(p_tenant_ids, v_run_ids) with ordinality as begun (tenant_id, run_id, n)
                cross join lateral (
                    select phase.status

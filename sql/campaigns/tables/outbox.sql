@@ -47,7 +47,7 @@ comment on table execution.channel_outbox is
 
 -- No index but the primary key begins with the tenant: a lookup of an item by its tenant and id must use the primary key,
 -- even if the planner takes the tenant for one with a single item.
-create index idx_channel_outbox_run_id on execution.channel_outbox (run_id, tenant_id);
+create index idx_channel_outbox_run_id on execution.channel_outbox (run_id);
 create index channel_outbox_by_job on execution.channel_outbox (job_id, tenant_id);
 create index channel_outbox_in_doubt on execution.channel_outbox (in_doubt_since) where in_doubt_since is not null;
 

@@ -216,10 +216,14 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
+    -- Only the index of locks has the order of the inner query. Without the inner query, Postgres may group by tenant
+    -- while it reads all pending replies in the index for claims.
     select stale.tenant_id
-      from channels.channel_outbox as stale
-     where stale.status = 'sending'
-       and stale.locked_at < now() - p_lock_timeout
+      from (select reply.tenant_id, reply.locked_at
+              from channels.channel_outbox as reply
+             where reply.status = 'sending'
+               and reply.locked_at < now() - p_lock_timeout
+             order by reply.locked_at) as stale
      group by stale.tenant_id
      order by min(stale.locked_at)
      limit p_limit

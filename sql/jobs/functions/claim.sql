@@ -133,7 +133,7 @@ begin
         select run.id, run.tenant_id, run.function_name, run.lock_key, run.input_params, run.retry_count, run.claims,
                run.scheduled_for, function.id, function.kind, function.target, function.timeout_seconds, function.sealed_secret
           from claimed as run
-          left join jobs.functions as function on function.tenant_id = run.tenant_id and function.name = run.function_name;
+          left join jobs.functions as function on function.tenant_id = p_tenant_id and function.name = run.function_name;
 end
 $$;
 comment on function jobs.claim_runs(uuid, text, integer, text[], text[]) is

@@ -132,10 +132,10 @@ begin
                error = coalesce(item.error, c_note)
          where item.tenant_id = p_tenant_id
            and item.status = 'queued'
-     returning item.id, item.tenant_id, item.run_id, item.job_id
+     returning item.id, item.run_id, item.job_id
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
+    select p_tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
       from doubted;
     get diagnostics items = row_count;
     -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
@@ -150,7 +150,7 @@ begin
         insert into execution.channel_outbox
                (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
                 reserved_by, attempt, created_at, in_doubt_since)
-        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+        select p_tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
                case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
                execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
                'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
@@ -162,18 +162,18 @@ begin
            and job.status in ('queued', 'failed')
            and (run.scheduled_for is null or run.scheduled_for <= v_now)
             on conflict (tenant_id, workspace_id, idempotency_key) do nothing
-     returning id, tenant_id, run_id, job_id
+     returning id, run_id, job_id
     ), followed as (
         insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select begun.id, begun.tenant_id, account.id, account.provider
+        select begun.id, p_tenant_id, account.id, account.provider
           from begun
-               join execution.campaign_runs as run on run.tenant_id = begun.tenant_id and run.id = begun.run_id
+               join execution.campaign_runs as run on run.tenant_id = p_tenant_id and run.id = begun.run_id
                join tenancy.provider_accounts as account
                  on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
             on conflict do nothing
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
+    select p_tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
       from begun;
     get diagnostics v_more = row_count;
     items := items + v_more;
@@ -192,10 +192,10 @@ begin
            and exists (select from execution.campaign_phases as phase
                         where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
                           and phase.status = 'not_started')
-     returning campaign.tenant_id, campaign.id
+     returning campaign.id
     )
     insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
-    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
+    select p_tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
       from stopped;
     get diagnostics campaigns = row_count;
     update execution.campaign_phases as phase

@@ -80,6 +80,7 @@ async fn what_the_document_enforces_in_the_database_has_its_names_there() -> any
     assert_eq!(
         texts(&stage.admin, constraints).await?,
         [
+            // The document fixes the columns. Their order is ours: see the comment on the indexes of the table.
             "channel_outbox_one_row_per_key: UNIQUE (idempotency_key, tenant_id, workspace_id)",
             "channel_outbox_skipped_status_check: CHECK (((skipped = false) OR (status = 'skipped'::text)))",
             "channel_outbox_status_check: CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, \

@@ -162,8 +162,8 @@ async fn a_resolution_says_as_what_how_it_is_known_and_by_whom() -> anyhow::Resu
     }
     assert_eq!(stage.look("status", "channel_outbox", ids[0]).await?, "queued");
     let none = format!(
-        "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', 'sent', null, 'how', 'ann')",
-        ids[0]
+        "select execution.resolve_in_doubt('{}', '{}', 'sent', null, 'how', 'ann')",
+        stage.own.id, ids[0]
     );
     assert_eq!(refusal(texts(&stage.app, none).await)?.code, "42501", "no tenant");
     Ok(())
