@@ -12,43 +12,43 @@ use sqlx::{PgConnection, types::Json};
 
 use crate::{StoreError, master_key, unnamed::unnamed};
 
-/// An account as it may be shown: without its secret.
+/// An account without its secret, fit to be shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProviderAccount {
     /// Its id.
     pub id: ProviderAccountId,
-    /// Where it belongs.
+    /// Its workspace.
     pub workspace_id: WorkspaceId,
-    /// What the tenant calls it.
+    /// Its name in the tenant.
     pub name: String,
-    /// Which provider.
+    /// The provider.
     pub provider: String,
-    /// What is not secret, such as addresses.
+    /// Settings that are not secret, such as addresses.
     pub settings: serde_json::Value,
-    /// What it may be asked: see [`postrider_model::Limits`].
+    /// Its limits: see [`postrider_model::Limits`].
     pub limits: serde_json::Value,
-    /// How it stands.
+    /// Its state.
     pub state: AccountState,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When its secret was set last.
+    /// Time of the last change of its secret.
     pub updated_at: Timestamp,
 }
 
-/// How an account stands at this moment.
+/// The state of an account at this moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct AccountState {
     /// Calls of today, by the account's clock, where they are counted.
     pub used_today: i64,
-    /// How long its provider asked to wait.
+    /// Time until which its provider asked to wait.
     pub waits_until: Option<Timestamp>,
-    /// In its words.
+    /// The provider's reason, in its words.
     pub waits_because: Option<String>,
     /// Whether its circuit is open, or half open: then one call at a time finds out whether the provider answers again.
     pub circuit: Circuit,
     /// Until when it is open.
     pub circuit_open_until: Option<Timestamp>,
-    /// What went wrong last.
+    /// The reason why the circuit opened last.
     pub circuit_reason: Option<String>,
 }
 
@@ -65,20 +65,20 @@ pub enum Circuit {
     HalfOpen,
 }
 
-/// What a new account consists of.
+/// A new account.
 #[derive(Debug)]
 pub struct NewAccount<'a> {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Where.
+    /// The workspace.
     pub workspace: WorkspaceId,
-    /// What it is called.
+    /// Its name.
     pub name: &'a str,
-    /// Which provider.
+    /// The provider.
     pub provider: &'a str,
-    /// What is not secret.
+    /// Settings that are not secret.
     pub settings: &'a serde_json::Value,
-    /// What is.
+    /// The secret.
     pub secret: &'a SecretString,
 }
 
@@ -154,7 +154,7 @@ pub async fn find(
     Ok(select(connection, tenant, Some(id), None, 1).await?.pop())
 }
 
-/// The accounts of a tenant that a text means: the one with this id, or those with this name, of which each workspace has one at
+/// The accounts of a tenant that a text names: the one with this id, or those with this name, of which each workspace has one at
 /// most.
 pub async fn named(
     connection: &mut PgConnection,
@@ -300,8 +300,8 @@ pub async fn rotate(
     .map_err(StoreError::on("rotating the provider account's secret"))
 }
 
-/// Sets what an account may be asked. False when the tenant of the transaction has no such account. Jobs that waited for the old
-/// limits are due: wake the workers with [`crate::jobs::hint`] after the commit.
+/// Sets the limits of an account. False when the tenant of the transaction has no such account. Jobs that waited for the old limits
+/// are due: wake the workers with [`crate::jobs::hint`] after the commit.
 pub async fn limit(
     connection: &mut PgConnection,
     tenant: TenantId,

@@ -16,36 +16,36 @@ use crate::{StoreError, campaigns::word, unnamed::unnamed};
 pub struct Asset {
     /// Its id.
     pub id: AssetId,
-    /// What the tenant calls it.
+    /// Its name in the tenant.
     pub name: String,
     /// Counts from one for each name.
     pub version: i32,
-    /// What it is made for.
+    /// Its channel.
     pub channel: Channel,
-    /// What it says.
+    /// Its content.
     pub content: serde_json::Value,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
-/// A version in a list, without what it says.
+/// A version in a list, without its content.
 #[derive(Debug, Clone)]
 pub struct Listed {
     /// Its id.
     pub id: AssetId,
-    /// Where it belongs.
+    /// Its workspace.
     pub workspace_id: WorkspaceId,
-    /// What the tenant calls it.
+    /// Its name in the tenant.
     pub name: String,
     /// Counts from one for each name.
     pub version: i32,
-    /// What it is made for.
+    /// Its channel.
     pub channel: Channel,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
-/// Which assets to list.
+/// Filters for the list of assets.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only of this name.
@@ -54,7 +54,7 @@ pub struct Filter {
     pub channel: Option<Channel>,
 }
 
-/// Makes the next version in the tenant of the transaction, or answers with the newest one when it says the same already.
+/// Makes the next version in the tenant of the transaction. If the newest version has the same content, returns that one.
 pub async fn create(
     connection: &mut PgConnection,
     workspace: WorkspaceId,

@@ -1,4 +1,4 @@
-//! Who did what: the log of administration, and the log of campaigns.
+//! The audit logs: of administration, and of campaigns.
 
 use jiff::Timestamp;
 use postrider_model::ids::{CampaignId, RunId, TenantId};
@@ -12,19 +12,19 @@ use crate::{StoreError, unnamed::unnamed};
 pub struct Entry {
     /// Its place in its log.
     pub id: i64,
-    /// When.
+    /// Time of the action.
     pub at: Timestamp,
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// What, such as `key.created`.
+    /// The action, such as `key.created`.
     pub action: String,
-    /// To what, such as `key:…`.
+    /// The subject of the action, such as `key:…`.
     pub subject: String,
-    /// Why, or how it was.
+    /// Reason or details.
     pub note: Option<String>,
-    /// Which campaign it concerns, where one is named.
+    /// The campaign that it concerns, if any.
     pub campaign_id: Option<Uuid>,
-    /// Which run.
+    /// The run.
     pub run_id: Option<Uuid>,
 }
 

@@ -13,7 +13,7 @@ pub(crate) async fn violations(connection: &mut PgConnection) -> Result<Vec<Stri
     Ok(CONTRACTS.iter().flat_map(|contract| found.compare(contract)).collect())
 }
 
-/// The objects of the database that contracts speak of.
+/// The objects of the database that contracts list.
 #[derive(Debug, Default)]
 struct Found {
     /// Columns and their types, by table.

@@ -1,7 +1,7 @@
-//! What is right and wrong with a database, and what to do about it.
+//! Checks of a database, with advice for each problem.
 //!
-//! Each check is one query and one sentence. A finding that makes serving unsafe is a failure; one that an operator
-//! should know of is a warning.
+//! Each check is one query and one sentence. A finding that makes serving unsafe is a failure; one that only an operator needs
+//! to know is a warning.
 
 use jiff::Timestamp;
 use postrider_model::seal::MasterKey;
@@ -16,7 +16,7 @@ use crate::{
     unnamed::unnamed,
 };
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -31,13 +31,13 @@ pub enum Verdict {
 /// One finding.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The name of the check.
     pub check: &'static str,
-    /// How it is.
+    /// The result.
     pub verdict: Verdict,
-    /// What was found.
+    /// The finding in words.
     pub found: String,
-    /// What to do about it.
+    /// The advice.
     pub advice: Option<String>,
 }
 
@@ -59,15 +59,15 @@ impl Finding {
 }
 
 impl Finding {
-    /// Whether the schema is missing or not ours, so that nothing in it can be looked at.
+    /// Whether the schema is missing or is not Postrider's, so that the other checks cannot run.
     #[must_use]
     pub fn is_missing_schema(&self) -> bool {
         self.check == "schema" && self.verdict == Verdict::Failure
     }
 }
 
-/// Whether the master key is the one that the secrets are sealed under. `key` is `None` where none is needed yet, and an error
-/// where it is missing or cannot be read. `needs` says for what it is needed. `connection` is the administrative one.
+/// Checks that the secrets are sealed under the master key. `key` is `None` where none is needed yet, and an error where it is
+/// missing or cannot be read. `needs` names the parts that need it. `connection` is the administrative one.
 pub async fn master_key(
     connection: &mut PgConnection,
     key: Option<Result<MasterKey, String>>,
@@ -75,7 +75,7 @@ pub async fn master_key(
 ) -> Result<Finding, StoreError> {
     const CHECK: &str = "master key";
     let key = match key {
-        None => return Ok(Finding::ok(CHECK, "it is made with the first secret")),
+        None => return Ok(Finding::ok(CHECK, "the key is created with the first secret")),
         Some(Err(problem)) => {
             let (found, advice) = problem.split_once("; ").unwrap_or((&problem, "set master_key"));
             return Ok(Finding::failure(CHECK, format!("{found} (needed by {needs})"), advice));
@@ -97,7 +97,7 @@ pub async fn master_key(
             format!("{closed} secrets are sealed under another key"),
             "`postrider accounts check` says which accounts; set their secrets again",
         ),
-        Standing::Current => Finding::ok(CHECK, "every secret is sealed under it"),
+        Standing::Current => Finding::ok(CHECK, "every secret is sealed under this key"),
         Standing::Previous => Finding::warning(
             CHECK,
             "the secrets are sealed under master_key_previous",
@@ -107,13 +107,13 @@ pub async fn master_key(
     })
 }
 
-/// Looks at everything. `connection` is the administrative one.
+/// Runs all checks. `connection` is the administrative one.
 pub async fn examine(connection: &mut PgConnection) -> Result<Vec<Finding>, StoreError> {
     let mut findings = vec![version(connection).await?];
     findings.extend(durability(connection).await?);
     findings.push(schema_version(connection).await?);
     if findings.last().is_some_and(|finding| finding.verdict == Verdict::Failure) {
-        // Without its schema there is nothing more to look at.
+        // Without the schema the other checks cannot run.
         findings.push(clock(connection).await?);
         return Ok(findings);
     }
@@ -190,7 +190,7 @@ async fn durability(connection: &mut PgConnection) -> Result<Vec<Finding>, Store
     Ok(findings)
 }
 
-/// Refuses a server that may lose what it acknowledged. Every `serve` begins with this.
+/// Refuses a server that may lose an acknowledged commit. Every `serve` begins with this.
 pub async fn refuse_unsafe_server(connection: &mut PgConnection) -> Result<(), StoreError> {
     for finding in durability(connection).await? {
         if finding.verdict == Verdict::Failure {
@@ -230,7 +230,7 @@ pub async fn refuse_powerful_login(connection: &mut PgConnection) -> Result<(), 
     )))
 }
 
-/// Refuses a login that would see nothing where an operator needs to see everything.
+/// Refuses a login that sees only one tenant's rows where an operator needs to see all.
 pub async fn require_operator(connection: &mut PgConnection) -> Result<(), StoreError> {
     let login = sqlx::query!(
         r#"
@@ -292,12 +292,12 @@ async fn schema_version(connection: &mut PgConnection) -> Result<Finding, StoreE
     }
 }
 
-/// What `doctor` says of a restored copy.
+/// The finding of `doctor` about a restored copy.
 pub const RESTORED: &str = "restored copy: sending waits for adopt";
-/// And what to do about it.
+/// The advice of `doctor` about a restored copy.
 pub const ADOPT: &str = "make sure that nothing sends from the original any more, then run `postrider adopt`";
 
-/// A failure that says why the database is taken for a restored copy.
+/// A failure with the reason why the database is taken for a restored copy.
 #[must_use]
 pub fn restored(why: &str) -> Finding {
     Finding::failure("restored copy", format!("{RESTORED}: {why}"), ADOPT)
@@ -344,7 +344,7 @@ async fn drift(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     ))
 }
 
-/// Whether tables, columns, functions and words are those of the frozen contracts.
+/// Checks that tables, columns, functions and words are those of the frozen contracts.
 async fn contracts(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let violations =
         contract::violations(connection).await.map_err(StoreError::on("checking the contracts"))?;
@@ -411,7 +411,7 @@ async fn grants(connection: &mut PgConnection) -> Result<Finding, StoreError> {
         .fetch_all(unnamed(connection))
         .await
         .map_err(StoreError::on("checking the grants"))?;
-    Ok(listed("grants", "nobody but the owner may update, delete or truncate", &excess, "revoke it"))
+    Ok(listed("grants", "only the owner may update, delete or truncate", &excess, "revoke it"))
 }
 
 async fn definer_functions(connection: &mut PgConnection) -> Result<Finding, StoreError> {
@@ -427,7 +427,7 @@ async fn definer_functions(connection: &mut PgConnection) -> Result<Finding, Sto
     ))
 }
 
-/// Whether tenants can be signed, and by the server alone.
+/// Checks that the server can sign tenants, and that no other login can.
 async fn signed_tenants(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let failed = StoreError::on("checking the key that signs tenants");
     let leaks = sqlx::query_file_scalar!("sql/context_leaks.sql")
@@ -456,7 +456,7 @@ async fn signed_tenants(connection: &mut PgConnection) -> Result<Finding, StoreE
     })
 }
 
-/// The logins that have a role of ours.
+/// Checks the logins that have a role of Postrider.
 async fn logins(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let failed = StoreError::on("checking the logins");
     let risky = sqlx::query_file_scalar!("sql/risky_logins.sql")
@@ -492,7 +492,7 @@ async fn logins(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     ))
 }
 
-/// Rights that every login has in this database.
+/// Checks the rights that every login has in this database.
 async fn public_rights(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let rights = sqlx::query_file!("sql/public_rights.sql")
         .fetch_all(unnamed(connection))
@@ -532,7 +532,7 @@ async fn clock(connection: &mut PgConnection) -> Result<Finding, StoreError> {
         .map_err(StoreError::on("reading the server's clock"))?
         .to_jiff();
     let after = Timestamp::now();
-    // The server read its clock somewhere between the two; what lies outside is a real difference.
+    // The server read its clock between the two readings of ours; a time outside of them is a real difference.
     let off = if server < before { before.duration_since(server) } else { server.duration_since(after) };
     let seconds = off.as_secs_f64().max(0.0);
     let found = format!("differs from this machine's by {seconds:.3} s at least");
@@ -622,6 +622,6 @@ async fn waiting_locks(connection: &mut PgConnection) -> Result<Finding, StoreEr
             "look at the blocking session in pg_stat_activity; end it if it is forgotten",
         ),
         Some(lock) => Finding::ok("oldest lock wait", format!("{:.1} s", lock.seconds.max(0.0))),
-        None => Finding::ok("oldest lock wait", "nobody waits"),
+        None => Finding::ok("oldest lock wait", "no session waits"),
     })
 }

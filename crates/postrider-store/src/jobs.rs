@@ -1,4 +1,4 @@
-//! Jobs: claim, keep, and end them.
+//! Jobs of campaigns: claim, heartbeat, and end.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -23,15 +23,15 @@ use crate::{
     wakeups,
 };
 
-/// The channel on which a deployment says, after its commit, that there are jobs.
+/// The channel for hints, sent after a commit, that there are jobs.
 pub const HINT_CHANNEL: &str = "postrider_jobs";
 
 /// A job that this worker holds.
 #[derive(Debug, Clone)]
 pub struct ClaimedJob {
-    /// What every write names.
+    /// Names the job and the attempt in every write.
     pub hold: JobHold,
-    /// Where it belongs.
+    /// Its workspace.
     pub workspace_id: WorkspaceId,
     /// Its run.
     pub run_id: RunId,
@@ -39,20 +39,20 @@ pub struct ClaimedJob {
     pub max_attempts: i32,
     /// Its items, in order.
     pub item_ids: Vec<Uuid>,
-    /// What is sent.
+    /// The asset that is sent.
     pub asset_id: AssetId,
-    /// Through whom.
+    /// The account.
     pub account_id: ProviderAccountId,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// For when it was planned.
+    /// The time that it was planned for.
     pub scheduled_for: Option<Timestamp>,
-    /// What ties everything about this run together in logs.
+    /// Correlation id of its run in logs.
     pub correlation_id: Uuid,
 }
 
-/// Takes up to `limit` jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. The
-/// commit was seen.
+/// Claims up to `limit` jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. Returns
+/// after the commit.
 pub async fn claim(
     pool: &Pool,
     worker: &str,
@@ -120,7 +120,7 @@ pub async fn claim(
         .collect())
 }
 
-/// Keeps locks fresh, and says which of them are still held.
+/// Sends the heartbeat of locks, and returns the jobs that are still held.
 pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Vec<JobId>, StoreError> {
     let (ids, attempts): (Vec<Uuid>, Vec<i32>) = jobs.iter().map(|job| (job.job_id.0, job.attempt)).unzip();
     let mut transaction = pool::begin(pool).await?;
@@ -132,12 +132,12 @@ pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Ve
     )
     .fetch_all(unnamed(&mut transaction))
     .await
-    .map_err(StoreError::on("keeping the jobs' locks fresh"))?;
+    .map_err(StoreError::on("sending the heartbeat of jobs"))?;
     pool::commit(transaction).await?;
     Ok(held.into_iter().map(JobId).collect())
 }
 
-/// Ends a job whose items have all been tried, and says what it has become.
+/// Ends a job whose items have all been tried, and returns its new state.
 pub async fn complete(
     pool: &Pool,
     worker: &str,
@@ -162,7 +162,7 @@ pub async fn complete(
     known(&status)
 }
 
-/// Ends an attempt that could not go on, and says what the job has become.
+/// Ends an attempt that could not go on, and returns the job's new state.
 pub async fn fail(
     pool: &Pool,
     worker: &str,
@@ -186,7 +186,7 @@ pub async fn fail(
     known(&status)
 }
 
-/// Hands a job back, to be taken again after a while. It burns no attempt.
+/// Releases a job, to be claimed again after a while. It uses up no attempt.
 pub async fn release(
     pool: &Pool,
     worker: &str,
@@ -203,22 +203,22 @@ pub async fn release(
     )
     .fetch_one(unnamed(&mut transaction))
     .await
-    .map_err(StoreError::on("handing the job back"))?;
+    .map_err(StoreError::on("releasing the job"))?;
     pool::commit(transaction).await
 }
 
-/// How much waits and how much is in doubt, over all tenants.
+/// Numbers of jobs and of items in doubt, over all tenants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backlog {
     /// Jobs that wait for a worker.
     pub jobs_waiting: i64,
     /// Jobs that a worker holds.
     pub jobs_locked: i64,
-    /// How long ago the holder that was silent longest was heard of.
+    /// Age of the oldest heartbeat among locked jobs.
     pub oldest_lock_seconds: f64,
-    /// Items of which nobody knows whether they were sent.
+    /// Items in doubt.
     pub items_in_doubt: i64,
-    /// Since when the oldest of them is.
+    /// Time since which the oldest of them is in doubt.
     pub oldest_doubt_seconds: f64,
 }
 
@@ -243,10 +243,10 @@ pub async fn measure(pool: &Pool) -> Result<Backlog, StoreError> {
     Ok(backlog)
 }
 
-/// What a job needs to be done.
+/// The data that a job needs.
 #[derive(Debug)]
 pub struct Material {
-    /// What the asset says, if it was asked for.
+    /// The content of the asset, if it was asked for.
     pub content: Option<serde_json::Value>,
     /// The account that it uses; `None` when it was removed.
     pub account: Option<OpenAccount>,
@@ -254,7 +254,7 @@ pub struct Material {
     pub failover: Option<OpenAccount>,
     /// The leads among its items, in no particular order.
     pub leads: Vec<Lead>,
-    /// Items that have a row already, where that must be known before their turn.
+    /// Items that have a row already, where that must be known before they are tried.
     pub begun: HashSet<Uuid>,
 }
 
@@ -263,15 +263,15 @@ pub struct Material {
 pub struct OpenAccount {
     /// Its id.
     pub id: ProviderAccountId,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// What is not secret.
+    /// Settings that are not secret.
     pub settings: serde_json::Value,
-    /// What is.
+    /// The secret.
     pub secret: SecretString,
-    /// What it may be asked.
+    /// Its limits.
     pub limits: serde_json::Value,
-    /// What others have found out about it.
+    /// Its shared state: the wait that its provider asked for, and its circuit.
     pub known: Known,
 }
 
@@ -280,30 +280,30 @@ pub struct OpenAccount {
 pub struct Lead {
     /// Its id.
     pub id: LeadId,
-    /// What the tenant calls it.
+    /// The tenant's id of it.
     pub external_id: Option<String>,
     /// Its e-mail address.
     pub email: Option<String>,
     /// Its phone number, E.164.
     pub phone: Option<String>,
-    /// Where it lives.
+    /// Its time zone.
     pub timezone: Option<String>,
-    /// What else is known, as it is stored: a job has hundreds of leads, and looks at one at a time.
+    /// Its further attributes, as they are stored: a job has hundreds of leads, and reads one at a time.
     pub attributes: Box<RawValue>,
-    /// Why nothing is sent to it, if so.
+    /// The reason why it is suppressed, if it is.
     pub suppression_reason: Option<String>,
 }
 
-/// What is to be read of a job, besides its leads and accounts.
+/// The data of a job to read, besides its leads and accounts.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// What its asset says. It never changes, so it may be known already.
+    /// The content of its asset. It never changes, so it may be known already.
     pub content: bool,
-    /// Which items have a row, even if nothing limits the account: its provider limits every one.
+    /// The items that have a row, even if nothing limits the account: its provider limits every one.
     pub begun: bool,
 }
 
-/// Reads what a job needs. `None` when it is not held any more.
+/// Reads the data that a job needs. `None` when it is not held any more.
 pub async fn material(
     pool: &Pool,
     worker: &str,
@@ -332,7 +332,7 @@ pub async fn material(
     Ok(Some(Material { content, account, failover, leads, begun }))
 }
 
-/// What the asset of a job says. `None`: the job is not held.
+/// The content of a job's asset. `None`: the job is not held.
 async fn read_content(
     connection: &mut PgConnection,
     worker: &str,
@@ -391,8 +391,8 @@ async fn read_accounts(
     Ok((account, failover))
 }
 
-/// The leads among a job's items, and which items have a row already, if that is asked for. A lead counts as suppressed when anybody
-/// with its address is. `None`: the job is not held.
+/// The leads among a job's items, and the items that have a row already, if `with_begun` is set. A lead counts as suppressed when any
+/// lead with its address is. `None`: the job is not held.
 async fn audience(
     connection: &mut PgConnection,
     worker: &str,

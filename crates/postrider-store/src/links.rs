@@ -1,4 +1,4 @@
-//! Who the senders of messages are.
+//! Links of senders to users.
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -15,30 +15,30 @@ use crate::{StoreError, unnamed::unnamed};
 pub struct Link {
     /// Its id.
     pub id: LinkId,
-    /// At which account.
+    /// The account.
     pub account_id: ProviderAccountId,
     /// The provider's name for the sender.
     pub sender_id: String,
     /// The product's name for the user.
     pub user_id: String,
-    /// What the user may do.
+    /// Role of the user.
     pub role: Role,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it was changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
-/// What a new link says.
+/// A new link.
 #[derive(Debug, Clone, Copy)]
 pub struct NewLink<'a> {
-    /// At which account.
+    /// The account.
     pub account: ProviderAccountId,
     /// The provider's name for the sender.
     pub sender_id: &'a str,
     /// The product's name for the user.
     pub user_id: &'a str,
-    /// What the user may do.
+    /// Role of the user.
     pub role: Role,
 }
 

@@ -1,7 +1,7 @@
-//! Which master key the secrets of an installation are sealed under, and the change from one key to the next.
+//! The master key that the secrets of an installation are sealed under, and the change from one key to the next.
 //!
-//! A known value, sealed under the key, stands in a table that only the owner reads. A process or command with another key finds out
-//! at its start, and not when it opens its first secret. (Decision 0023.)
+//! A known value, sealed under the key, is in a table that only the owner reads. A process or command with another key finds this out at
+//! its start, and not when it opens its first secret. (Decision 0023.)
 
 use postrider_model::{
     ids::{ProviderAccountId, TenantId},
@@ -22,7 +22,7 @@ pub enum Standing {
     Unregistered,
 }
 
-/// How many values a rotation sealed anew.
+/// Number of values that a rotation sealed anew.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Rotated {
     /// Secrets of provider accounts.
@@ -33,11 +33,11 @@ pub struct Rotated {
     pub functions: usize,
 }
 
-/// How many values are written in one statement.
+/// Number of values per statement.
 const AT_A_TIME: usize = 500;
 
-/// Says how `key` relates to the installation, and refuses a key that is not the installation's. Writes nothing. The login must be a
-/// member of `postrider_worker`, or the owner, to learn of secrets that were sealed before a key was registered.
+/// Compares `key` with the installation's, and refuses another key. Writes nothing. The login must be a member of `postrider_worker`, or
+/// the owner, to find secrets that were sealed before a key was registered.
 pub async fn verify(connection: &mut PgConnection, key: &MasterKey) -> Result<Standing, StoreError> {
     let registered = sqlx::query_scalar!("select tenancy.master_key_check() as sealed_check")
         .fetch_one(unnamed(&mut *connection))
@@ -58,7 +58,7 @@ pub async fn verify(connection: &mut PgConnection, key: &MasterKey) -> Result<St
     )
     .fetch_all(unnamed(connection))
     .await
-    .map_err(StoreError::on("reading what is sealed"))?;
+    .map_err(StoreError::on("reading the sealed values"))?;
     let most = sealed.iter().map(|keys| keys.number).max().unwrap_or_default();
     let mut ours = sealed.iter().filter_map(|keys| Some((keys, key.that_sealed(&keys.sealed_secret)?)));
     match ours.find(|(keys, _)| keys.number == most) {
@@ -103,8 +103,8 @@ pub(crate) async fn sealing(connection: &mut PgConnection, key: &MasterKey) -> R
     }
 }
 
-/// Seals every secret of every tenant under the current key. The transaction does it as a whole or not at all; others that seal
-/// something wait for it. `connection` is the administrative one, in a transaction.
+/// Seals every secret of every tenant under the current key. The transaction does it as a whole or not at all; other transactions that
+/// seal wait for it. `connection` is the administrative one, in a transaction.
 pub async fn rotate(
     connection: &mut PgConnection,
     key: &MasterKey,
@@ -151,7 +151,7 @@ pub async fn rotate(
     }
     // A secret that opens under neither key is lost already. It does not keep the others under a key that must go.
     for problem in closed {
-        tracing::warn!("left as it is, because it does not open: {problem}");
+        tracing::warn!("left a secret as it is, because it does not open: {problem}");
     }
     for some in anew.chunks(AT_A_TIME) {
         let kinds: Vec<String> = some.iter().map(|value| value.0.clone()).collect();
@@ -167,8 +167,8 @@ pub async fn rotate(
     Ok(rotated)
 }
 
-/// Registers the current key although the secrets are sealed under a key that is lost. Returns how many secrets do not open and must be
-/// set again.
+/// Registers the current key although the secrets are sealed under a key that is lost. Returns the number of secrets that do not open and
+/// must be set again.
 pub async fn replace_lost(
     connection: &mut PgConnection,
     key: &MasterKey,
@@ -183,7 +183,7 @@ pub async fn replace_lost(
     sealed_under_others(connection, &key.current()).await
 }
 
-/// How many secrets are sealed under neither of the keys. For the administrative connection.
+/// Number of secrets that are sealed under neither of the keys. For the administrative connection.
 pub async fn sealed_under_others(connection: &mut PgConnection, key: &MasterKey) -> Result<i64, StoreError> {
     let ours: Vec<Vec<u8>> =
         [Some(key.current()), key.previous()].into_iter().flatten().map(|key| key.id().to_vec()).collect();
@@ -193,7 +193,7 @@ pub async fn sealed_under_others(connection: &mut PgConnection, key: &MasterKey)
     )
     .fetch_one(unnamed(connection))
     .await
-    .map_err(StoreError::on("reading what is sealed"))
+    .map_err(StoreError::on("reading the sealed values"))
 }
 
 /// Only a worker and the owner may: a login for requests could otherwise take the place of the key before it is registered.

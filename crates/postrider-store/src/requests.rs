@@ -5,30 +5,30 @@ use sqlx::PgConnection;
 
 use crate::{StoreError, unnamed::unnamed};
 
-/// Larger answers are not kept.
+/// Maximum size of a stored answer.
 const BODY_BYTES_MAX: usize = 65_536;
 
-/// What was said to a request.
+/// The stored answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The status of the answer.
     pub status: u16,
-    /// Where to find what it made.
+    /// The location of the new resource.
     pub location: Option<String>,
-    /// What was said, unless it held a secret or was very large.
+    /// The body, unless it held a secret or was very large.
     pub body: Option<String>,
 }
 
-/// What is known about a key.
+/// The state of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing: it belongs to this transaction now. End with [`finish`].
+    /// The key is free, and taken by this transaction now. End with [`finish`].
     Nothing,
     /// The same request was carried out.
     Answered(Answer),
-    /// Another transaction has it at this moment.
+    /// Another transaction has the key at this moment.
     InProgress,
-    /// It belongs to another request.
+    /// The key belongs to another request.
     AnotherRequest,
 }
 
@@ -66,7 +66,7 @@ pub async fn begin(
     })
 }
 
-/// Records what is answered to the request that this transaction began.
+/// Records the answer to the request that this transaction began.
 pub async fn finish(
     connection: &mut PgConnection,
     tenant: TenantId,

@@ -1,7 +1,7 @@
 //! The registered sinks: those that every relay of the installation delivers to.
 //!
 //! A relay claims and completes events under the generation of its sinks ([`crate::events`]). Registering other sinks makes a new
-//! generation, and completions under the old one give their events back.
+//! generation, and completions under the old one release their events.
 
 use jiff::Timestamp;
 use postrider_model::SinkSet;
@@ -41,7 +41,7 @@ impl From<Row> for Registered {
     }
 }
 
-/// Registers the sinks if none are registered yet, and answers with the registered ones.
+/// Registers the sinks if none are registered yet, and returns the registered ones.
 pub async fn register(
     connection: &mut PgConnection,
     sinks: &SinkSet,
@@ -65,7 +65,7 @@ pub async fn register(
     .map_err(StoreError::on("registering the sinks"))
 }
 
-/// Registers these sinks instead of the registered ones, and answers with the registered ones. Only operators may.
+/// Registers these sinks instead of the registered ones, and returns the registered ones. Only operators may.
 pub async fn replace(
     connection: &mut PgConnection,
     sinks: &SinkSet,

@@ -16,7 +16,7 @@ pub struct Tenant {
     pub workspace_id: WorkspaceId,
     /// Its name, unique in the installation.
     pub name: String,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
@@ -83,7 +83,7 @@ pub async fn find(connection: &mut PgConnection, name_or_id: &str) -> Result<Ten
         })
 }
 
-/// The workspaces of a tenant, oldest first; the first is the one that is meant when none is named.
+/// The workspaces of a tenant, oldest first; the first is the default.
 pub async fn workspaces(
     connection: &mut PgConnection,
     tenant: TenantId,

@@ -1,7 +1,7 @@
 //! Statements that leave nothing behind on the server.
 //!
-//! sqlx gives every statement of its checked macros a name, which a pooler in transaction mode may send to one server
-//! and look for on another. Here they run under no name, whatever the macro asked for.
+//! sqlx gives every statement of its checked macros a name, under which a pooler in transaction mode may prepare it on one server
+//! and execute it on another. The statements here run without a name and are not kept prepared, whatever the macro asked for.
 
 use futures::{future::BoxFuture, stream::BoxStream};
 use sqlx::{
@@ -10,7 +10,7 @@ use sqlx::{
     postgres::{PgArguments, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
 };
 
-/// Runs the next statement without a name.
+/// Runs the next statement without preparing it under a name.
 pub(crate) fn unnamed(connection: &mut PgConnection) -> Unnamed<'_> {
     Unnamed(connection)
 }

@@ -1,8 +1,8 @@
 //! The database catalogue as a list of lines, which `doctor` compares with the list of the last migration.
 //!
-//! The lines hold the meaning of an object, not its text: expressions in the short form, in which Postgres leaves out
-//! parentheses that change nothing, rights sorted and with the defaults written out. So a database that was restored from a
-//! dump has the same lines.
+//! The lines hold the meaning of an object, not its text: expressions in the short form, in which Postgres leaves out parentheses
+//! that change nothing, rights sorted and with the defaults written out. So a database that was restored from a dump has the same
+//! lines.
 
 use sqlx::PgConnection;
 

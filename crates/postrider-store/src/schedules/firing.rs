@@ -13,19 +13,19 @@ use crate::{Pool, StoreError, crash_point, jobs::interval, pool, unnamed::unname
 /// A schedule whose time has come.
 #[derive(Debug, Clone)]
 pub struct DueSchedule {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Which.
+    /// Id of the schedule.
     pub id: ScheduleId,
     /// Its expression.
     pub cron: String,
     /// Its zone.
     pub timezone: String,
-    /// What becomes of firings that nobody was there for.
+    /// Policy for missed firings.
     pub misfire: String,
     /// The first firing that is due.
     pub due: Timestamp,
-    /// What the schedule was when it was read.
+    /// The version of the schedule when it was read.
     pub version: i32,
     /// The database's time. Clocks of schedulers may differ, and decide nothing.
     pub now: Timestamp,
@@ -82,18 +82,18 @@ pub async fn due_on(
         .collect())
 }
 
-/// What is to be done about a schedule that is due.
+/// The firings of a due schedule.
 #[derive(Debug, Clone)]
 pub struct Fire<'a> {
     /// These firings run.
     pub run: &'a [Timestamp],
-    /// The last of those that do not, and why.
+    /// The last of the firings that do not run, with the reason.
     pub skipped: Option<(Timestamp, String)>,
     /// When it is due next.
     pub next: Option<Timestamp>,
 }
 
-/// Fires a schedule and moves it on. Answers how many runs were made; `None` when somebody else was faster, or it was changed.
+/// Fires a schedule and moves it on. Returns the number of new runs; `None` when another scheduler was faster, or it was changed.
 pub async fn fire(pool: &Pool, schedule: &DueSchedule, fire: &Fire<'_>) -> Result<Option<i32>, StoreError> {
     crash_point!("schedule.before_fire");
     let times: Vec<jiff_sqlx::Timestamp> = fire.run.iter().map(|time| time.to_sqlx()).collect();
