@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, master_key, unnamed::unnamed};
+use crate::{StoreError, master_key, unprepared::unprepared};
 
 /// An account without its secret, fit to be shown.
 #[derive(Debug, Clone, Serialize)]
@@ -103,7 +103,7 @@ pub async fn create(
         sealed,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("provider_accounts_one_per_name") => StoreError::Conflict {
@@ -173,7 +173,7 @@ pub async fn named(
         wanted,
         id.map(|id| id.0),
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("finding the provider account"))?;
     let mut found: Vec<ProviderAccountId> = rows.into_iter().map(ProviderAccountId).collect();
@@ -225,7 +225,7 @@ async fn select(
         after.map(|(_, id)| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the provider accounts"))?;
     Ok(rows
@@ -266,7 +266,7 @@ pub async fn open_secret(
         place.tenant.0,
         place.account.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
     sealed.map(|sealed| open(key, place, &sealed)).transpose()
@@ -295,7 +295,7 @@ pub async fn rotate(
         sealed,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("rotating the provider account's secret"))
 }
@@ -316,7 +316,7 @@ pub async fn limit(
         Json(limits) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("limiting the provider account"))
 }
@@ -329,7 +329,7 @@ pub async fn remove(
     actor: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(r#"select tenancy.remove_provider_account($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(|error| match StoreError::constraint(&error) {
             Some("campaign_phases_use_an_account" | "campaign_phases_fail_over_to_an_account") => StoreError::Conflict {

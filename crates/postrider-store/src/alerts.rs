@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
 
-use crate::{Pool, StoreError, campaigns::word, jobs::interval, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, campaigns::word, jobs::interval, pool, unprepared::unprepared};
 
 /// An alert.
 #[derive(Debug, Clone, Serialize)]
@@ -47,7 +47,7 @@ pub async fn page(
     limit: i64,
 ) -> Result<Vec<Alert>, StoreError> {
     let rows = sqlx::query_file!("sql/list_alerts.sql", tenant.0, is_open, below.map(|id| id.0), limit)
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("listing the alerts"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -77,7 +77,7 @@ pub async fn rules(connection: &mut PgConnection, tenant: TenantId) -> Result<Al
         tenant.0,
         DETECT_ALERTS,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the rules of alerts"))?;
     // An input that cannot be read fails the schedule's own runs, which report it.
@@ -106,7 +106,7 @@ pub async fn detect(pool: &Pool, tenant: TenantId, rules: AlertRules) -> Result<
         interval(rules.running_max()),
         rules.retry_rate_max,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("detecting alerts"))?;
     pool::commit(transaction).await?;
@@ -130,7 +130,7 @@ pub async fn generate_cards(pool: &Pool, tenant: TenantId) -> Result<Carded, Sto
         r#"select opened as "opened!", closed as "closed!" from jobs.generate_decision_cards($1)"#,
         tenant.0,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("making decision cards"))?;
     pool::commit(transaction).await?;
@@ -214,7 +214,7 @@ async fn select_cards(
         below.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the decision cards"))?;
     rows.into_iter()
@@ -254,7 +254,7 @@ pub async fn decide_card(
         note,
         actor,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("deciding the card"))?;
     row.map(|row| Ok(if row.decided { Ok(()) } else { Err(word(&row.status)?) })).transpose()

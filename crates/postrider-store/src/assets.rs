@@ -9,7 +9,7 @@ use postrider_model::{
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// One version of content.
 #[derive(Debug, Clone, Serialize)]
@@ -76,7 +76,7 @@ pub async fn create(
         content,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("assets_name_is_given") => refused("an asset needs a name of 1 to 255 bytes"),
@@ -120,7 +120,7 @@ pub async fn find(
         version,
         wanted,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the asset"))?;
     row.map(|row| {
@@ -168,7 +168,7 @@ pub async fn page(
         filter.channel.map(Channel::as_str),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the assets"))?;
     rows.into_iter()
@@ -207,7 +207,7 @@ pub async fn read(
         tenant.0,
         id.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the asset"))?;
     row.map(|row| {

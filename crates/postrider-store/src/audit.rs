@@ -5,7 +5,7 @@ use postrider_model::ids::{CampaignId, RunId, TenantId};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// One line of a log.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ pub async fn administration(
         before,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the audit log"))?;
     Ok(rows
@@ -86,7 +86,7 @@ pub async fn about(
         subject,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the audit log"))?;
     Ok(rows
@@ -139,7 +139,7 @@ pub async fn campaigns(
         before,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the audit log of campaigns"))?;
     Ok(rows

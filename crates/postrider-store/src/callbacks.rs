@@ -7,7 +7,7 @@ use postrider_model::{
 use secrecy::SecretString;
 use sqlx::PgConnection;
 
-use crate::{StoreError, accounts, unnamed::unnamed};
+use crate::{StoreError, accounts, unprepared::unprepared};
 
 /// An account of a provider that sends callbacks.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub async fn account(
         place.tenant.0,
         place.account.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
     let Some(row) = row else { return Ok(None) };
@@ -86,7 +86,7 @@ pub async fn record(
         callback.status,
         callback.proves_action,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("recording the callback"))?;
     Ok(match word.as_str() {

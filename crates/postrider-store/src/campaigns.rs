@@ -19,7 +19,7 @@ use postrider_model::{
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 pub use self::{
     draft::{Mistake, NewCampaign, NewPhase},
@@ -58,7 +58,7 @@ pub async fn create(
         Json(&phases) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("campaigns_one_per_name") => StoreError::Conflict {
@@ -95,7 +95,7 @@ pub async fn deploy(
         made.0,
         job_size,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map(RunId)
     .map_err(StoreError::on("deploying the campaign"))?;
@@ -140,7 +140,7 @@ pub async fn find(
         name_or_id.parse::<CampaignId>().ok().map(|id| id.0),
         name_or_id,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the campaign"))?;
     Ok(row.map(|row| Campaign {
@@ -225,7 +225,7 @@ pub async fn page(
         at.map(ToSqlx::to_sqlx) as _,
         id.map(|id| id.0),
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the campaigns"))?;
     rows.into_iter()

@@ -13,7 +13,7 @@ use crate::{
     master_key::{self, Standing},
     migrate,
     pool::SERVER_MAJOR_MIN,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// The result of a check.
@@ -140,7 +140,7 @@ const PATCHED: &[(i32, i32)] = &[(15, 14), (16, 10), (17, 6)];
 
 async fn version(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let number = sqlx::query_scalar!(r#"select current_setting('server_version_num')::int as "number!""#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the version"))?;
     let (major, minor) = (number / 10_000, number % 10_000);
@@ -213,7 +213,7 @@ pub async fn refuse_powerful_login(connection: &mut PgConnection) -> Result<(), 
          where rolname = current_user
         "#
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the login's rights"))?;
     let why = match login {
@@ -238,7 +238,7 @@ pub async fn require_operator(connection: &mut PgConnection) -> Result<(), Store
                pg_has_role(current_user, 'postrider_owner', 'member') as "operator!"
         "#
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the login's rights"))?;
     if login.operator {
@@ -261,7 +261,7 @@ pub async fn require_role(
         r#"select current_user::text as "name!", pg_has_role(current_user, $1::text::name, 'usage') as "has!""#,
         role,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the login's rights"))?;
     if login.has {
@@ -276,7 +276,7 @@ pub async fn require_role(
 
 async fn setting_of(connection: &mut PgConnection, name: &str) -> Result<String, StoreError> {
     sqlx::query_scalar!(r#"select current_setting($1) as "value!""#, name)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading a setting"))
 }
@@ -360,7 +360,7 @@ async fn signatures(connection: &mut PgConnection) -> Result<Finding, StoreError
     let violations = sqlx::query_scalar!(
         r#"select violation as "violation!" from events.contract_violations() as violation"#
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("checking the signatures"))?;
     Ok(listed(
@@ -381,7 +381,7 @@ async fn roles(connection: &mut PgConnection) -> Result<Finding, StoreError> {
          where not exists (select from pg_roles where rolname = wanted.name)
         "#
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(&failed)?;
     wrong.extend(migrate::powerful_roles(connection).await.map_err(&failed)?);
@@ -395,7 +395,7 @@ async fn roles(connection: &mut PgConnection) -> Result<Finding, StoreError> {
 
 async fn row_level_security(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let open = sqlx::query_file_scalar!("sql/tables_without_row_level_security.sql")
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("checking row-level security"))?;
     Ok(listed(
@@ -408,7 +408,7 @@ async fn row_level_security(connection: &mut PgConnection) -> Result<Finding, St
 
 async fn grants(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let excess = sqlx::query_file_scalar!("sql/excess_grants.sql")
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("checking the grants"))?;
     Ok(listed("grants", "only the owner may update, delete or truncate", &excess, "revoke it"))
@@ -416,7 +416,7 @@ async fn grants(connection: &mut PgConnection) -> Result<Finding, StoreError> {
 
 async fn definer_functions(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let loose = sqlx::query_file_scalar!("sql/loose_definer_functions.sql")
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("checking the functions"))?;
     Ok(listed(
@@ -431,7 +431,7 @@ async fn definer_functions(connection: &mut PgConnection) -> Result<Finding, Sto
 async fn signed_tenants(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let failed = StoreError::on("checking the key that signs tenants");
     let leaks = sqlx::query_file_scalar!("sql/context_leaks.sql")
-        .fetch_all(unnamed(&mut *connection))
+        .fetch_all(unprepared(&mut *connection))
         .await
         .map_err(&failed)?;
     if !leaks.is_empty() {
@@ -442,7 +442,7 @@ async fn signed_tenants(connection: &mut PgConnection) -> Result<Finding, StoreE
         ));
     }
     let keys = sqlx::query_scalar!(r#"select count(*) as "keys!" from tenancy.context_keys"#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(&failed)?;
     Ok(match keys {
@@ -460,7 +460,7 @@ async fn signed_tenants(connection: &mut PgConnection) -> Result<Finding, StoreE
 async fn logins(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let failed = StoreError::on("checking the logins");
     let risky = sqlx::query_file_scalar!("sql/risky_logins.sql")
-        .fetch_all(unnamed(&mut *connection))
+        .fetch_all(unprepared(&mut *connection))
         .await
         .map_err(&failed)?;
     if !risky.is_empty() {
@@ -483,7 +483,7 @@ async fn logins(connection: &mut PgConnection) -> Result<Finding, StoreError> {
          order by role.rolname
         "#
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(&failed)?;
     Ok(Finding::ok(
@@ -495,7 +495,7 @@ async fn logins(connection: &mut PgConnection) -> Result<Finding, StoreError> {
 /// Checks the rights that every login has in this database.
 async fn public_rights(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let rights = sqlx::query_file!("sql/public_rights.sql")
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("checking the rights of PUBLIC"))?;
     let [may, advice]: [Vec<String>; 2] = [
@@ -527,7 +527,7 @@ fn listed(check: &'static str, fine: &str, wrong: &[String], advice: &str) -> Fi
 async fn clock(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let before = Timestamp::now();
     let server = sqlx::query_scalar!(r#"select clock_timestamp() as "at!: jiff_sqlx::Timestamp""#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the server's clock"))?
         .to_jiff();
@@ -549,7 +549,7 @@ async fn clock(connection: &mut PgConnection) -> Result<Finding, StoreError> {
 
 async fn notification_queue(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let usage = sqlx::query_scalar!(r#"select pg_notification_queue_usage() as "usage!""#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the notification queue"))?;
     let found = format!("{:.1} % full", usage * 100.0);
@@ -579,7 +579,7 @@ async fn oldest_transaction(connection: &mut PgConnection) -> Result<Finding, St
          limit 1
         "#
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the activity"))?;
     Ok(match oldest {
@@ -612,7 +612,7 @@ async fn waiting_locks(connection: &mut PgConnection) -> Result<Finding, StoreEr
          limit 1
         "#
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the locks"))?;
     Ok(match waiting {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// An item in doubt.
 #[derive(Debug, Clone, Serialize)]
@@ -94,7 +94,7 @@ pub async fn page(
         at.map(ToSqlx::to_sqlx) as _,
         id.map(|id| id.0),
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing what is in doubt"))?;
     let total = rows.first().map_or(0, |row| row.total);
@@ -169,7 +169,7 @@ pub async fn resolve(
         note,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("resolving the item"))?;
     word(&status)

@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::{StoreError, unnamed::unnamed, wakeups};
+use crate::{StoreError, unprepared::unprepared, wakeups};
 
 /// The channel for hints about new events, which a publisher may send after its commit.
 pub const HINT_CHANNEL: &str = "postrider_events";
@@ -40,7 +40,7 @@ pub async fn publish(connection: &mut PgConnection, event: &NewEvent) -> Result<
         event.event_type,
         Json(&*event.payload) as _,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map(EventId)
     .map_err(StoreError::on("publishing the event"))
@@ -88,7 +88,7 @@ pub async fn claim(
         processor,
         batch_size,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("claiming events"));
     let rows = match claimed {
@@ -167,7 +167,7 @@ pub async fn complete(
         &ids,
         &errors as _,
     )
-    .fetch_one(unnamed(&mut *connection))
+    .fetch_one(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("completing events"))?;
     if is_registered {
@@ -197,7 +197,7 @@ async fn release(
         .map(|completion| completion.release_after.map_or(0, |after| after.as_millis() as i64))
         .collect();
     sqlx::query!("select events.release_outbox_events($1, $2, $3, $4)", processor, &tenants, &ids, &delays)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("releasing events"))?;
     Ok(())
@@ -218,7 +218,7 @@ async fn record_deliveries(
     }
     let (tenants, ids) = keys(&of);
     sqlx::query!("select events.note_deliveries($1, $2, $3, $4)", processor, &tenants, &ids, &sinks)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("recording partial deliveries"))?;
     Ok(())
@@ -245,7 +245,7 @@ pub async fn backlog(connection: &mut PgConnection, stuck_after: i32) -> Result<
         "#,
         stuck_after,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("measuring the backlog"))
 }
@@ -264,7 +264,7 @@ pub struct Pruned {
 /// Tenants that have events, the system tenant included.
 pub async fn tenants(connection: &mut PgConnection) -> Result<Vec<TenantId>, StoreError> {
     let ids = sqlx::query_scalar!(r#"select id as "id!" from events.tenants_with_events() as tenant (id)"#)
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the tenants with events"))?;
     Ok(ids.into_iter().map(TenantId).collect())
@@ -289,7 +289,7 @@ pub async fn prune(
         after_id,
         window,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("removing old events"))
 }
@@ -359,7 +359,7 @@ pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<
         filter.after,
         filter.limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing events"))?;
     Ok(rows
@@ -412,7 +412,7 @@ pub async fn retry(
         id.0,
         actor
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("retrying the event"))?;
     handled(&answer)
@@ -433,7 +433,7 @@ pub async fn close(
         actor,
         note
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("closing the event"))?;
     handled(&answer)

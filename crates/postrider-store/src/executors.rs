@@ -13,7 +13,7 @@ use secrecy::SecretString;
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, accounts, unnamed::unnamed};
+use crate::{StoreError, accounts, unprepared::unprepared};
 
 /// The kind of an executor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -114,7 +114,7 @@ pub async fn put(
         Json(executor.sentinel) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("channel_executors_timeout_is_bounded") => {
@@ -186,7 +186,7 @@ async fn select(
         after.map(|account| account.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the executors"))?;
     rows.into_iter()
@@ -212,7 +212,7 @@ pub async fn remove(
     actor: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(r#"select channels.remove_executor($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("removing the executor"))
 }
@@ -237,7 +237,7 @@ pub async fn of_account(
         tenant.0,
         account.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the executor"))?;
     let Some(row) = row else { return Ok(None) };

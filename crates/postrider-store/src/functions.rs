@@ -11,7 +11,7 @@ use secrecy::SecretString;
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, accounts, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, accounts, campaigns::word, unprepared::unprepared};
 
 /// A function without its secret, fit to be shown.
 #[derive(Debug, Clone, Serialize)]
@@ -107,7 +107,7 @@ pub async fn put(
             sealed,
             actor,
         )
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("setting the function"))?;
         if was_put {
@@ -129,7 +129,7 @@ pub async fn put_builtin(
 ) -> Result<(), StoreError> {
     let id = FunctionId::new().0;
     sqlx::query!("select jobs.put_builtin($1, $2, $3, $4)", tenant.0, id, name, grain.as_str())
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("setting the function"))?;
     Ok(())
@@ -143,7 +143,7 @@ pub async fn remove(
     actor: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(r#"select jobs.remove_function($1, $2, $3) as "known!""#, tenant.0, name, actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(|error| match StoreError::constraint(&error) {
             Some("schedules_run_a_function") => StoreError::Conflict {
@@ -199,7 +199,7 @@ async fn select(
         after,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the functions"))?;
     let number = |number: i32| u32::try_from(number).unwrap_or_default();

@@ -8,7 +8,7 @@ use postrider_model::{
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// The channel for hints about new events of campaigns. A hint does not name the tenant, because every login may listen.
 pub const HINT_CHANNEL: &str = "postrider_campaign_events";
@@ -54,7 +54,7 @@ pub async fn extents(
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the extent of the history"))?;
     let extent = |id, newest, pruned_through| Extent { campaign: CampaignId(id), newest, pruned_through };
@@ -88,7 +88,7 @@ pub async fn after(
         sequence,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the history"))?;
     rows.into_iter()
@@ -113,7 +113,7 @@ pub async fn prune(connection: &mut PgConnection, before: Timestamp, limit: i32)
         before.to_sqlx() as _,
         limit,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("removing old events"))
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{Pool, StoreError, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, pool, unprepared::unprepared};
 
 /// The state that a process knows to be committed, to be compared with the database.
 #[derive(Debug, Clone, Default)]
@@ -74,7 +74,7 @@ pub struct Observed {
 pub async fn enrol(pool: &Pool, actor: &str) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!("select tenancy.enrol($1)", actor)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("recording the installation"))?;
     pool::commit(transaction).await
@@ -98,7 +98,7 @@ pub async fn observe(connection: &mut PgConnection, known: &Known) -> Result<Obs
         &tenants,
         &reservations,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the installation"))?;
     let epoch = match (row.installation_id, row.epoch_id, row.epoch_number, row.cause, row.began_at) {
@@ -161,7 +161,7 @@ pub async fn mark(
         timeline,
         is_stopping,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("writing the mark"))?;
     pool::commit(transaction).await?;
@@ -172,7 +172,7 @@ pub async fn mark(
 pub async fn confirm(pool: &Pool, witness: Uuid, timeline: i32) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!("select tenancy.confirm_process($1, $2)", witness, timeline)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("confirming for a process that ended"))?;
     pool::commit(transaction).await
@@ -182,7 +182,7 @@ pub async fn confirm(pool: &Pool, witness: Uuid, timeline: i32) -> Result<(), St
 pub async fn suspect(pool: &Pool, epoch: Uuid, reason: &str) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!("select tenancy.suspect($1, $2)", epoch, reason)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("noting that the database is behind"))?;
     pool::commit(transaction).await
@@ -222,7 +222,7 @@ pub async fn unfinished(connection: &mut PgConnection) -> Result<Unfinished, Sto
           from tenancy.count_unfinished()
         "#
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("counting what is unfinished"))
 }
@@ -278,7 +278,7 @@ pub async fn begin_epoch(
         reason,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("adopting the database"))
 }
@@ -299,7 +299,7 @@ pub async fn skip_firings(
         last_skipped.to_sqlx() as _,
         next.map(ToSqlx::to_sqlx) as _,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("skipping firings"))
 }

@@ -9,7 +9,7 @@ use postrider_model::{
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// An item of a run: it was reserved, and perhaps has come to an end.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ pub async fn page(
         state,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the items of the run"))?;
     rows.into_iter()
@@ -118,7 +118,7 @@ pub async fn exists(
         tenant.0,
         id.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the item"))?;
     Ok(found.is_some())

@@ -27,7 +27,7 @@ use uuid::Uuid;
 
 use crate::{
     Pool, StoreError, accounts, campaigns::word, crash_point, functions, jobs::interval, outbox::storable,
-    pool, unnamed::unnamed,
+    pool, unprepared::unprepared,
 };
 
 pub use self::{
@@ -90,7 +90,7 @@ pub async fn acquire(
         invocation.force,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("job_runs_input_is_bounded") => {
@@ -274,7 +274,7 @@ pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<DueRuns>, StoreError
         &room.builtins,
         room.after.map(|tenant| tenant.0),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("looking for tenants with due runs"))?;
     pool::commit(transaction).await?;
@@ -313,7 +313,7 @@ pub async fn claim(
         &room.kinds,
         &room.builtins,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming runs"))?;
     if !rows.is_empty() {
@@ -402,7 +402,7 @@ async fn end_in(
         &errors as _,
         &are_retryable,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("ending runs"))?;
     rows.into_iter()
@@ -430,7 +430,7 @@ pub async fn heartbeat(
         &claims,
         worker,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("keeping runs"))?;
     pool::commit(transaction).await?;
@@ -458,7 +458,7 @@ pub async fn stale_tenants(pool: &Pool, lease: Duration) -> Result<Vec<TenantId>
         r#"select tenant_id as "tenant_id!" from jobs.tenants_with_stale_runs($1) as stale (tenant_id)"#,
         interval(lease),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("looking for tenants with stale runs"))?;
     pool::commit(transaction).await?;
@@ -482,7 +482,7 @@ pub async fn recover(
         interval(lease),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("recovering runs"))?;
     pool::commit(transaction).await?;

@@ -19,7 +19,7 @@ use crate::{
     limits::Known,
     outbox::{self, JobHold},
     pool,
-    unnamed::unnamed,
+    unprepared::unprepared,
     wakeups,
 };
 
@@ -84,7 +84,7 @@ pub async fn claim(
         &except.iter().map(|tenant| tenant.0).collect::<Vec<_>>(),
         &except_runs.iter().map(|run| run.0).collect::<Vec<_>>(),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming jobs"))?;
     crash_point!("claim.after_statement");
@@ -130,7 +130,7 @@ pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Ve
         &ids,
         &attempts,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("sending the heartbeat of jobs"))?;
     pool::commit(transaction).await?;
@@ -153,7 +153,7 @@ pub async fn complete(
         job.attempt,
         interval(retry_after),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("completing the job"))?;
     crash_point!("complete.after_statement");
@@ -179,7 +179,7 @@ pub async fn fail(
         error,
         interval(retry_after),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("putting the job off"))?;
     pool::commit(transaction).await?;
@@ -201,7 +201,7 @@ pub async fn release(
         job.attempt,
         interval(retry_after),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("releasing the job"))?;
     pool::commit(transaction).await
@@ -236,7 +236,7 @@ pub async fn measure(pool: &Pool) -> Result<Backlog, StoreError> {
           from execution.measure_jobs()
         "#,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("measuring the jobs"))?;
     pool::commit(transaction).await?;
@@ -344,7 +344,7 @@ async fn read_content(
         hold.job_id.0,
         hold.attempt,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the job"))
 }
@@ -372,7 +372,7 @@ async fn read_accounts(
         hold.job_id.0,
         hold.attempt,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the accounts"))?;
     let (mut account, mut failover) = (None, None);
@@ -417,7 +417,7 @@ async fn audience(
         hold.attempt,
         with_begun,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the leads"))?;
     let Some(ids) = audience.ids else { return Ok(None) };
@@ -451,7 +451,7 @@ pub async fn age_locks(connection: &mut PgConnection, worker: &str, by: Duration
         worker,
         interval(by),
     )
-    .execute(unnamed(connection))
+    .execute(unprepared(connection))
     .await
     .map_err(StoreError::on("making locks older"))?;
     Ok(())

@@ -9,7 +9,7 @@ use postrider_model::{
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// A key without its secret, fit to be shown.
 #[derive(Debug, Clone, Serialize)]
@@ -89,7 +89,7 @@ pub async fn create(
         expires_at.map(ToSqlx::to_sqlx) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("api_keys_name_is_given") => {
@@ -133,7 +133,7 @@ pub async fn page(
         after.map(|(_, id)| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the API keys"))?;
     Ok(rows
@@ -170,7 +170,7 @@ pub async fn active(
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("checking whether API keys are active"))?;
     Ok(active.into_iter().map(ApiKeyId).collect())
@@ -184,7 +184,7 @@ pub async fn revoke(
     actor: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(r#"select tenancy.revoke_api_key($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("revoking the API key"))
 }
@@ -204,7 +204,7 @@ pub async fn authenticate(
         secret.tenant().0,
         hash.as_slice(),
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("checking the API key"))?;
     let Some(row) = row else { return Ok(Err(Denied::Unknown)) };

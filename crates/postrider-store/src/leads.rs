@@ -21,7 +21,7 @@ pub use self::{
     listing::{Filter, Lead, find, has_list, page},
     reading::{Summary, read_ahead},
 };
-use crate::{Pool, StoreError, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, pool, unprepared::unprepared};
 
 /// Maximum size of the data that is gathered before it is sent.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -147,7 +147,7 @@ async fn copy_and_merge(
         to.list,
         ListId::new().0,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await?;
     let ambiguous: HashSet<u64> = merged.ambiguous.iter().map(|line| line.unsigned_abs()).collect();
     let (left_out, stored): (Vec<&Row>, Vec<&Row>) =
@@ -233,7 +233,7 @@ pub async fn suppress(
     actor: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(r#"select execution.suppress_lead($1, $2, $3) as "exists!""#, id.0, reason, actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("suppressing the lead"))
 }

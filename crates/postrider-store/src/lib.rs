@@ -78,7 +78,7 @@ pub mod sinks;
 pub mod sync_errors;
 pub mod tenants;
 pub mod trace;
-mod unnamed;
+mod unprepared;
 pub mod wakeups;
 pub mod witness;
 

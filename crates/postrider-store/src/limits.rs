@@ -18,7 +18,7 @@ use crate::{
     Pool, StoreError, jobs,
     outbox::{self, JobHold},
     pool,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// An account as a held job sees it.
@@ -73,7 +73,7 @@ pub async fn take_turns(pool: &Pool, worker: &str, ask: Ask) -> Result<Turns, St
         ask.rate,
         ask.is_again,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("taking turns at the account"))?;
     pool::commit(transaction).await?;
@@ -102,7 +102,7 @@ pub async fn hold_account(
         wait.as_secs_f64(),
         &*outbox::storable(reason),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("holding the account"))?;
     pool::commit(transaction).await
@@ -124,7 +124,7 @@ pub async fn open_circuit(
         at.is_failover,
         &*outbox::storable(reason),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("opening the account's circuit"))?;
     pool::commit(transaction).await?;
@@ -141,7 +141,7 @@ pub async fn close_circuit(pool: &Pool, worker: &str, at: JobAccount) -> Result<
         at.hold.attempt,
         at.is_failover,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("closing the account's circuit"))?;
     pool::commit(transaction).await
@@ -180,7 +180,7 @@ pub async fn known(
         worker,
         &ids,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reading how the accounts stand"))?;
     pool::commit(transaction).await?;
@@ -195,7 +195,7 @@ pub async fn measure_circuits(pool: &Pool) -> Result<HashMap<String, i64>, Store
     let mut transaction = pool::begin(pool).await?;
     let rows =
         sqlx::query!(r#"select provider as "provider!", open as "open!" from execution.measure_circuits()"#,)
-            .fetch_all(unnamed(&mut transaction))
+            .fetch_all(unprepared(&mut transaction))
             .await
             .map_err(StoreError::on("counting the open circuits"))?;
     pool::commit(transaction).await?;
@@ -235,7 +235,7 @@ pub async fn put_off(
         put_off.whole_run,
         limits,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("putting the job off"))?;
     pool::commit(transaction).await?;
@@ -278,7 +278,7 @@ pub async fn waiting(
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading what the runs wait for"))?;
     Ok(rows

@@ -9,7 +9,7 @@ use postrider_model::{
 };
 use sqlx::PgConnection;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// How a key relates to the secrets of the installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ const AT_A_TIME: usize = 500;
 /// the owner, to find secrets that were sealed before a key was registered.
 pub async fn verify(connection: &mut PgConnection, key: &MasterKey) -> Result<Standing, StoreError> {
     let registered = sqlx::query_scalar!("select tenancy.master_key_check() as sealed_check")
-        .fetch_one(unnamed(&mut *connection))
+        .fetch_one(unprepared(&mut *connection))
         .await
         .map_err(StoreError::on("reading the registered master key"))?;
     if let Some(sealed_check) = registered {
@@ -56,7 +56,7 @@ pub async fn verify(connection: &mut PgConnection, key: &MasterKey) -> Result<St
           from tenancy.sealed_keys()
         "#
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the sealed values"))?;
     let most = sealed.iter().map(|keys| keys.number).max().unwrap_or_default();
@@ -85,7 +85,7 @@ pub async fn ensure(connection: &mut PgConnection, key: &MasterKey) -> Result<St
     let sealed_check = registering.seal_check().map_err(unfit)?;
     let registered =
         sqlx::query_scalar!(r#"select tenancy.register_master_key($1) as "sealed_check!""#, sealed_check)
-            .fetch_one(unnamed(connection))
+            .fetch_one(unprepared(connection))
             .await
             .map_err(StoreError::on("registering the master key"))?;
     standing(key, &registered)
@@ -94,7 +94,7 @@ pub async fn ensure(connection: &mut PgConnection, key: &MasterKey) -> Result<St
 /// The one of the two keys under which this transaction must seal. A rotation waits for the transaction's end.
 pub(crate) async fn sealing(connection: &mut PgConnection, key: &MasterKey) -> Result<MasterKey, StoreError> {
     let registered = sqlx::query_scalar!("select tenancy.sealing_key_check() as sealed_check")
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the registered master key"))?;
     match registered {
@@ -115,7 +115,7 @@ pub async fn rotate(
     ensure(connection, key).await?;
     let sealed_check = key.current().seal_check().map_err(unfit)?;
     sqlx::query!("select tenancy.replace_master_key($1, 'master_key.rotated', $2)", sealed_check, actor)
-        .fetch_one(unnamed(&mut *connection))
+        .fetch_one(unprepared(&mut *connection))
         .await
         .map_err(&failed)?;
     let values = sqlx::query!(
@@ -124,7 +124,7 @@ pub async fn rotate(
           from tenancy.sealed_values()
         "#
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(&failed)?;
 
@@ -160,7 +160,7 @@ pub async fn rotate(
         let old: Vec<Vec<u8>> = some.iter().map(|value| value.3.clone()).collect();
         let new: Vec<Vec<u8>> = some.iter().map(|value| value.4.clone()).collect();
         sqlx::query!("select tenancy.reseal($1, $2, $3, $4, $5)", &kinds, &tenants, &ids, &old, &new)
-            .fetch_one(unnamed(&mut *connection))
+            .fetch_one(unprepared(&mut *connection))
             .await
             .map_err(&failed)?;
     }
@@ -177,7 +177,7 @@ pub async fn replace_lost(
     let failed = StoreError::on("registering the master key");
     let sealed_check = key.current().seal_check().map_err(unfit)?;
     sqlx::query!("select tenancy.replace_master_key($1, 'master_key.replaced', $2)", sealed_check, actor)
-        .fetch_one(unnamed(&mut *connection))
+        .fetch_one(unprepared(&mut *connection))
         .await
         .map_err(&failed)?;
     sealed_under_others(connection, &key.current()).await
@@ -191,7 +191,7 @@ pub async fn sealed_under_others(connection: &mut PgConnection, key: &MasterKey)
         r#"select coalesce(sum(number), 0)::bigint as "number!" from tenancy.sealed_keys() where key_id <> all ($1)"#,
         &ours,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the sealed values"))
 }
@@ -201,7 +201,7 @@ async fn may_register(connection: &mut PgConnection) -> Result<bool, StoreError>
     sqlx::query_scalar!(
         r#"select has_function_privilege('tenancy.register_master_key(bytea)', 'execute') as "may!""#
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the login's rights"))
 }

@@ -20,7 +20,8 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use crate::{
-    Pool, StoreError, campaigns::word, crash_point, jobs::interval, outbox::storable, pool, unnamed::unnamed,
+    Pool, StoreError, campaigns::word, crash_point, jobs::interval, outbox::storable, pool,
+    unprepared::unprepared,
 };
 
 /// The right to execute a message, until its lease expires. Ending the message consumes it.
@@ -103,7 +104,7 @@ pub async fn receive(
         interval(how.lease),
         how.max_attempts,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("recording the message"))?;
     crash_point!("receive.after_statement");
@@ -137,7 +138,7 @@ pub async fn recent(pool: &Pool, execution: &Execution) -> Result<u32, StoreErro
         execution.account_id.0,
         execution.message.sender_id,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("counting the sender's messages"))?;
     pool::commit(transaction).await?;
@@ -163,7 +164,7 @@ pub async fn finish(
         Json(reply) as _,
         max_attempts,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("enqueueing the reply"))?;
     crash_point!("enqueue.after_statement");
@@ -183,7 +184,7 @@ pub async fn deny(pool: &Pool, execution: Execution, reason: &str) -> Result<boo
         execution.execution,
         reason.as_ref(),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("denying the message"))?;
     pool::commit(transaction).await?;
@@ -208,7 +209,7 @@ pub async fn fail(
         reply.map(Json) as _,
         error.as_ref(),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("recording that the message failed"))?;
     pool::commit(transaction).await?;
@@ -227,7 +228,7 @@ pub async fn tenants_with_expired_leases(
         expired == Expired::KeptReply,
         i32::try_from(limit).unwrap_or(i32::MAX),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("choosing tenants with unfinished messages"))?;
     pool::commit(transaction).await?;
@@ -271,7 +272,7 @@ pub async fn claim_unfinished(
         limit,
         interval(lease),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming unfinished messages"))?;
     pool::commit(transaction).await?;
@@ -314,7 +315,7 @@ pub async fn enqueue_kept(
         &ids,
         max_attempts,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("enqueueing stored replies"))?;
     pool::commit(transaction).await?;
@@ -330,7 +331,7 @@ pub async fn retry(
     actor: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(r#"select channels.retry_message($1, $2, $3) as "is_due!""#, tenant.0, id.0, actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("retrying the message"))
 }
@@ -354,7 +355,7 @@ pub async fn record_delivery(
         report.at.map(ToSqlx::to_sqlx) as _,
         report.error,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("recording the delivery"))
 }
@@ -433,7 +434,7 @@ pub async fn page(
         below.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the messages"))?;
     rows.into_iter()

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::{
     HeldDoubt, Pool, Reservation, StoreError, jobs::interval, outbox::storable, pool, reservation::Asked,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// A recipient of notifications.
@@ -93,7 +93,7 @@ pub async fn plan(pool: &Pool, tenant: TenantId, recipients: &[Recipient]) -> Re
         &accounts,
         &names,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("planning notifications"))?;
     pool::commit(transaction).await?;
@@ -118,7 +118,7 @@ pub async fn reserve(
         tenant.0,
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reserving notifications"))?;
     pool::commit(transaction).await?;
@@ -157,7 +157,7 @@ pub async fn claim_doubtful(
         interval(quiet),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming notifications in doubt"))?;
     pool::commit(transaction).await?;
@@ -217,7 +217,7 @@ async fn settle_in(
         message_id.as_deref(),
         error.as_deref(),
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("settling a notification"))
 }

@@ -18,7 +18,7 @@ use crate::{
     pool,
     pool::TransactionOn,
     reservation::Asked,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// A job and the attempt that every write names.
@@ -329,7 +329,7 @@ async fn commit_move(pool: &Pool, worker: &str, mut ids: Vec<Uuid>) -> Result<Ve
     ids.sort_unstable();
     let mut transaction = pool::begin(pool).await?;
     let moved = sqlx::query_scalar!(r#"select execution.move_outbox_items($1, $2) as "id!""#, worker, &ids,)
-        .fetch_all(unnamed(&mut transaction))
+        .fetch_all(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("moving items to the other account"))?;
     pool::commit(transaction).await?;
@@ -389,7 +389,7 @@ async fn finalize(
         &message_ids as _,
         &errors as _,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("settling items"))?;
     Ok(())
@@ -455,7 +455,7 @@ async fn begin(
         &verdicts as _,
         &reasons as _,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reserving items"))
 }

@@ -10,7 +10,7 @@ use crate::{
     Pool, StoreError,
     campaigns::{JOB_SIZE, word},
     pool,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// A control of a phase.
@@ -106,7 +106,7 @@ pub async fn apply(connection: &mut PgConnection, control: Control<'_>) -> Resul
         control.reason,
         JOB_SIZE,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await;
     let row = match row {
         Err(error) if is_unknown(&error) => return Ok(unknown(&error)),
@@ -159,7 +159,7 @@ pub async fn await_reservations(
         campaign.0,
         phase,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(|error| match error.as_database_error().and_then(sqlx::error::DatabaseError::code) {
         Some(code) if code == LOCK_NOT_AVAILABLE => StoreError::Conflict {
@@ -195,7 +195,7 @@ pub async fn report_progress(
         percentage,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await;
     let row = match row {
         Err(error) if is_unknown(&error) => return Ok(unknown(&error)),
@@ -217,7 +217,7 @@ pub async fn report_progress(
 pub async fn note_progress(pool: &Pool, worker: &str) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!("select execution.note_progress($1)", worker)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("noting the progress"))?;
     pool::commit(transaction).await
@@ -228,7 +228,7 @@ pub async fn note_progress(pool: &Pool, worker: &str) -> Result<(), StoreError> 
 pub async fn tend(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let found = sqlx::query_scalar!(r#"select execution.tend_phase($1) as "found!""#, actor)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("ending or starting a phase"))?;
     pool::commit(transaction).await?;

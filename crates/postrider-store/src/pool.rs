@@ -19,7 +19,7 @@ use crate::{
     StoreError,
     context::ContextKey,
     error::{Advice, DATABASE_URL},
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// A pool of connections. One for a login that may not name a tenant itself signs the tenants of its transactions.
@@ -91,7 +91,7 @@ impl Pool {
         let shown = sqlx::query_scalar!(
             r#"select pg_size_bytes(current_setting('track_activity_query_size')) as "bytes!""#
         )
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("reading a setting"))?;
         commit(transaction).await?;
@@ -241,7 +241,7 @@ async fn begin_for(pool: &Pool, begin: &'static str, tenant: TenantId) -> Result
                 tenant.0.to_string(),
                 key.sign(tenant),
             )
-            .fetch_one(unnamed(&mut transaction))
+            .fetch_one(unprepared(&mut transaction))
             .await
             .map_err(StoreError::on("setting the tenant"))?;
             return Ok(transaction);
@@ -253,7 +253,7 @@ async fn begin_for(pool: &Pool, begin: &'static str, tenant: TenantId) -> Result
 /// Sets the tenant for the rest of the transaction. For logins that need no signature.
 pub async fn act_as(connection: &mut PgConnection, tenant: TenantId) -> Result<(), StoreError> {
     sqlx::query!("select set_config('app.current_tenant_id', $1, true)", tenant.0.to_string())
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("setting the tenant"))?;
     Ok(())
@@ -307,7 +307,7 @@ async fn check_version(connection: &mut PgConnection) -> Result<(), StoreError> 
     let failed = StoreError::on("reading the server's version");
     let mut transaction = connection.begin().await.map_err(&failed)?;
     let version = sqlx::query_scalar!(r#"select current_setting('server_version_num')::int as "number!""#)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(&failed)?;
     transaction.commit().await.map_err(&failed)?;

@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, PgConnection};
 
-use crate::{StoreError, pool, unnamed::unnamed};
+use crate::{StoreError, pool, unprepared::unprepared};
 
 /// Makes the database if it is missing, and revokes the rights that PUBLIC has in a new one. `url` leads to the maintenance database as
 /// superuser.
@@ -14,7 +14,7 @@ pub async fn ensure_database(url: &str, name: &'static str) -> Result<(), StoreE
         r#"select exists (select from pg_database where datname = $1) as "exists!""#,
         name
     )
-    .fetch_one(unnamed(&mut connection))
+    .fetch_one(unprepared(&mut connection))
     .await
     .map_err(&failed)?;
     if !exists {

@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use crate::{
     HeldDoubt, Pool, Reservation, StoreError, accounts, campaigns::word, crash_point, jobs::interval,
-    outbox::storable, pool, reservation::Asked, unnamed::unnamed,
+    outbox::storable, pool, reservation::Asked, unprepared::unprepared,
 };
 
 pub use self::operating::{ReplyFilter, ReplyState, Requeue, page, requeue};
@@ -202,7 +202,7 @@ pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<TenantShare>, StoreE
         room.after.map(|(tenant, _)| tenant.0),
         room.after.map(|(_, account)| account.0),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("choosing accounts with due replies"))?;
     pool::commit(transaction).await?;
@@ -258,7 +258,7 @@ pub async fn claim(
         &share.accounts,
         &share.capacities,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming replies"))?;
     if !rows.is_empty() {
@@ -314,7 +314,7 @@ pub async fn account(
         account.tenant.0,
         account.id.0,
     )
-    .fetch_optional(unnamed(&mut transaction))
+    .fetch_optional(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
     pool::commit(transaction).await?;
@@ -348,7 +348,7 @@ pub async fn settle(
         &columns.pauses as _,
         &columns.in_doubt,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("settling replies"))?;
     crash_point!("reply.settled");
@@ -415,7 +415,7 @@ pub async fn tenants_with_stale(
         interval(lock_timeout),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("choosing tenants with stale replies"))?;
     pool::commit(transaction).await?;
@@ -439,7 +439,7 @@ pub async fn reclaim(
         interval(lock_timeout),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reclaiming replies"))?;
     pool::commit(transaction).await?;
@@ -500,7 +500,7 @@ pub async fn measure(connection: &mut PgConnection) -> Result<Backlog, StoreErro
           from channels.measure_replies()
         "#,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("measuring the replies"))
 }
@@ -514,7 +514,7 @@ pub async fn tenants_with_old(
         r#"select tenant_id as "tenant_id!" from channels.tenants_with_old_messages($1)"#,
         interval(older_than),
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("choosing tenants with old messages"))?;
     Ok(tenants.into_iter().map(TenantId).collect())
@@ -533,7 +533,7 @@ pub async fn prune(
         interval(older_than),
         limit,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("removing old messages"))
 }

@@ -3,7 +3,7 @@
 use postrider_model::ids::TenantId;
 use sqlx::PgConnection;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// Maximum size of a stored answer.
 const BODY_BYTES_MAX: usize = 65_536;
@@ -48,7 +48,7 @@ pub async fn begin(
         key,
         fingerprint.as_slice(),
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("taking the request's key"))?;
     Ok(match (row.state.as_str(), row.status.map(u16::try_from)) {
@@ -82,7 +82,7 @@ pub async fn finish(
         answer.location,
         body,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("recording the request's answer"))?;
     Ok(())
@@ -92,7 +92,7 @@ pub async fn finish(
 pub async fn tenants(connection: &mut PgConnection) -> Result<Vec<TenantId>, StoreError> {
     let ids =
         sqlx::query_scalar!(r#"select id as "id!" from tenancy.tenants_with_old_requests() as tenant (id)"#)
-            .fetch_all(unnamed(connection))
+            .fetch_all(unprepared(connection))
             .await
             .map_err(StoreError::on("reading the tenants with old requests"))?;
     Ok(ids.into_iter().map(TenantId).collect())
@@ -101,7 +101,7 @@ pub async fn tenants(connection: &mut PgConnection) -> Result<Vec<TenantId>, Sto
 /// Removes up to so many requests of a tenant that are older than a day, and returns their number.
 pub async fn prune(connection: &mut PgConnection, tenant: TenantId, limit: i32) -> Result<i64, StoreError> {
     sqlx::query_scalar!(r#"select tenancy.prune_requests($1, $2) as "removed!""#, tenant.0, limit)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("removing old requests"))
 }

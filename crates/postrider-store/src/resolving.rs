@@ -21,7 +21,7 @@ use crate::{
     outbox::storable,
     pool,
     reservation::Asked,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// An item in doubt that a resolver holds: the right to ask its provider about it, and to repeat its call where the provider
@@ -207,7 +207,7 @@ pub async fn claim(
         interval(lease),
         &except.iter().map(|account| account.0).collect::<Vec<_>>(),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming doubts"))?;
     pool::commit(transaction).await?;
@@ -310,7 +310,7 @@ pub async fn take_turn(
         doubt.look,
         rate,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("taking a turn at the account"))?;
     pool::commit(transaction).await?;
@@ -341,7 +341,7 @@ pub async fn settle(
         message_id.as_deref(),
         &*evidence,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("settling the doubt"))?;
     crash_point!("resolve.after_statement");
@@ -383,7 +383,7 @@ pub async fn put_off(
         put_off == PutOff::ToAPerson,
         &*note,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("putting the doubt off"))?;
     pool::commit(transaction).await

@@ -13,7 +13,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// One execution of a phase.
 #[derive(Debug, Clone, Serialize)]
@@ -92,7 +92,7 @@ pub async fn read(
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the runs"))?;
     rows.into_iter()
@@ -165,7 +165,7 @@ pub async fn page(
         filter.status.map(RunStatus::as_str),
         limit,
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("listing the runs"))?;
     let ids: Vec<RunId> = ids.into_iter().map(RunId).collect();
@@ -195,7 +195,7 @@ pub async fn since_all(
         tenant.0,
         phase.0,
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("reading the runs of the phase"))?;
     let ids: Vec<RunId> = ids.into_iter().map(RunId).collect();
@@ -279,7 +279,7 @@ pub async fn progress(
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the progress of the runs"))?;
     Ok(rows
@@ -385,7 +385,7 @@ pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certific
         "#,
         id.0,
     )
-    .fetch_one(unnamed(&mut *connection))
+    .fetch_one(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("verifying the launch"))?;
     let evidence = evidence(connection, id).await?;
@@ -424,7 +424,7 @@ async fn evidence(connection: &mut PgConnection, id: RunId) -> Result<Evidence, 
         "#,
         id.0,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the certificate's evidence"))?;
     Ok(Evidence {

@@ -8,7 +8,7 @@ use postrider_model::SinkSet;
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// A registered set of sinks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -59,7 +59,7 @@ pub async fn register(
         Json(sinks) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map(Registered::from)
     .map_err(StoreError::on("registering the sinks"))
@@ -83,7 +83,7 @@ pub async fn replace(
         Json(sinks) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map(Registered::from)
     .map_err(StoreError::on("replacing the sinks"))
@@ -103,7 +103,7 @@ pub async fn registered(connection: &mut PgConnection) -> Result<Option<Register
          limit 1
         "#,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the registered sinks"))?;
     Ok(row.map(Registered::from))

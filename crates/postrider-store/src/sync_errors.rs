@@ -7,7 +7,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// A dead letter.
 #[derive(Debug, Clone, Serialize)]
@@ -107,7 +107,7 @@ async fn select(
         which.run.map(|run| run.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the errors"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -146,5 +146,5 @@ pub async fn resolve(
         note,
         actor
     );
-    resolving.fetch_one(unnamed(connection)).await.map_err(StoreError::on("resolving the error"))
+    resolving.fetch_one(unprepared(connection)).await.map_err(StoreError::on("resolving the error"))
 }

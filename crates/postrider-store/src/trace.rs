@@ -16,7 +16,7 @@ use crate::{
     StoreError, campaigns,
     campaigns::word,
     runs::{self, Run},
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// The subject of a trace.
@@ -76,7 +76,7 @@ pub async fn find(
         is_key.then(|| wanted.to_ascii_lowercase()),
         wanted.parse::<Uuid>().ok(),
     )
-    .fetch_optional(unnamed(&mut *connection))
+    .fetch_optional(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("looking for the subject of the trace"))?;
     Ok(match row {
@@ -262,7 +262,7 @@ impl Scope {
                     tenant.0,
                     id.0,
                 )
-                .fetch_all(unnamed(connection))
+                .fetch_all(unprepared(connection))
                 .await;
                 let runs = runs.map_err(StoreError::on("reading the campaign's runs"))?;
                 scope.runs = runs.into_iter().map(RunId).collect();
@@ -275,7 +275,7 @@ impl Scope {
                     tenant.0,
                     id.0,
                 )
-                .fetch_optional(unnamed(connection))
+                .fetch_optional(unprepared(connection))
                 .await;
                 scope.runs.extend(run.map_err(StoreError::on("reading the job"))?.map(RunId));
             }
@@ -286,7 +286,7 @@ impl Scope {
                     tenant.0,
                     id.0,
                 )
-                .fetch_optional(unnamed(connection))
+                .fetch_optional(unprepared(connection))
                 .await
                 .map_err(StoreError::on("reading the item"))?;
                 scope.job = row.as_ref().map(|row| JobId(row.job_id));
@@ -314,7 +314,7 @@ async fn jobs(
         scope.job.map(|job| job.0),
         limit
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the jobs"))?;
     let totals = rows.iter().map(|row| (RunId(row.run_id), row.total)).collect();
@@ -358,7 +358,7 @@ async fn hand_out_items(
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|(_, job)| job.id.0).collect();
     let rows = sqlx::query_file!("sql/trace_items.sql", tenant.0, &ids, scope.item.map(|item| item.0), limit)
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the items"))?;
     let mut by_job: HashMap<JobId, Vec<TracedItem>> = HashMap::new();
@@ -404,7 +404,7 @@ async fn audit(
         scope.item.map(|item| item.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the log"))?;
     let left_out = rows.first().map_or(0, |row| row.total - count(&rows));

@@ -12,7 +12,7 @@ use sqlx::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Pool, StoreError, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, pool, unprepared::unprepared};
 
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 const RECONNECT_AFTER_MAX: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ pub(crate) async fn notify_on(
     from: &str,
 ) -> Result<(), StoreError> {
     sqlx::query!("select pg_notify($1, $2)", channel, from)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("sending the hint"))?;
     Ok(())

@@ -17,7 +17,7 @@ use crate::{
     limits::{self, Waiting},
     pool,
     runs::{self, Progress, Run},
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// The state of a phase.
@@ -74,7 +74,7 @@ pub async fn status(
     campaign: CampaignId,
 ) -> Result<Vec<PhaseState>, StoreError> {
     let rows = sqlx::query_file!("sql/campaign_phases.sql", tenant.0, campaign.0)
-        .fetch_all(unnamed(&mut *connection))
+        .fetch_all(unprepared(&mut *connection))
         .await
         .map_err(StoreError::on("reading the campaign's phases"))?;
     let run_ids: Vec<RunId> = rows.iter().filter_map(|row| row.run_id).map(RunId).collect();
@@ -144,7 +144,7 @@ pub async fn snapshot(
         tenant.0,
         found.id.0,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reading the campaign"))?;
     let phases = status(&mut transaction, tenant, found.id).await?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 
 use super::{RunRef, arrays};
-use crate::{StoreError, campaigns::word, jobs::interval, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, jobs::interval, unprepared::unprepared};
 
 /// A run and its state.
 #[derive(Debug, Clone, Serialize)]
@@ -91,7 +91,7 @@ pub async fn page(
         below.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the runs"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -157,7 +157,7 @@ pub async fn retry(
         id.0,
         actor,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("retrying the run"))?;
     row.map(|row| {
@@ -188,7 +188,7 @@ pub async fn cancel(
     actor: &str,
 ) -> Result<Option<Cancelled>, StoreError> {
     let status = sqlx::query_scalar!("select jobs.cancel_run($1, $2, $3, $4)", tenant.0, id.0, note, actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("cancelling the run"))?;
     Ok(status.map(|status| if status == "completed" { Cancelled::Completed } else { Cancelled::Cancelled }))
@@ -202,7 +202,7 @@ pub async fn which_ended(connection: &mut PgConnection, runs: &[RunRef]) -> Resu
         &tenants,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for ended runs"))?;
     let ended = rows.into_iter();
@@ -241,7 +241,7 @@ pub async fn health(connection: &mut PgConnection, tenant: TenantId) -> Result<V
         "#,
         tenant.0,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the health of jobs"))?;
     rows.into_iter()
@@ -304,7 +304,7 @@ pub async fn day(
         tenant.0,
         interval(running_max),
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the runs of the last day"))
 }
@@ -353,7 +353,7 @@ pub async fn measure(connection: &mut PgConnection) -> Result<Summary, StoreErro
           from jobs.measure_jobs()
         "#,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("measuring the jobs"))
 }
@@ -367,7 +367,7 @@ pub async fn tenants_with_old(
         r#"select tenant_id as "tenant_id!" from jobs.tenants_with_old_runs($1) as old (tenant_id)"#,
         interval(older_than),
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for tenants with old runs"))?;
     Ok(tenants.into_iter().map(TenantId).collect())
@@ -383,7 +383,7 @@ pub async fn prune(
 ) -> Result<i64, StoreError> {
     let removed =
         sqlx::query_scalar!("select jobs.prune_runs($1, $2, $3)", tenant.0, interval(older_than), limit)
-            .fetch_one(unnamed(connection))
+            .fetch_one(unprepared(connection))
             .await
             .map_err(StoreError::on("removing old runs"))?;
     Ok(removed.unwrap_or_default())

@@ -10,7 +10,7 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::{ClaimedRun, End, end_in};
-use crate::{Pool, StoreError, crash_point, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, crash_point, pool, unprepared::unprepared};
 
 /// Schemas that are not for tenants: their functions are those of the kernel or of the server.
 const CLOSED: &[&str] = &[
@@ -146,7 +146,7 @@ async fn signature(
         schema,
         function,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the function"))?;
     Ok(match row {
@@ -178,7 +178,7 @@ async fn call(
         "select set_config('statement_timeout', $1, true) as timeout, set_config('client_connection_check_interval', '1s', true) as interval",
         timeout.as_millis().to_string(),
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await;
     bounded.map_err(|error| failed(name, timeout, &error))?;
     let (schema, function) = name.parts();

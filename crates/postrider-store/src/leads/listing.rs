@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::{StoreError, tenants, unnamed::unnamed};
+use crate::{StoreError, tenants, unprepared::unprepared};
 
 /// A person whom campaigns address.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ pub async fn find(
         tenant.0,
         id.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the lead"))?;
     Ok(row.map(Lead::from))
@@ -130,7 +130,7 @@ async fn page_of_all(
         workspaces,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing leads"))?;
     Ok(rows.into_iter().map(Lead::from).collect())
@@ -156,7 +156,7 @@ async fn page_of_lists(
         lists,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the leads of a list"))?;
     Ok(rows.into_iter().map(Lead::from).collect())
@@ -185,7 +185,7 @@ async fn lists(
         workspaces,
         name,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the list"))
 }

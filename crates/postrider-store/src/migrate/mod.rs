@@ -20,7 +20,7 @@ pub use self::{
     script::script,
     sources::{CONCURRENTLY, Kind, Release, Source, Tree},
 };
-use crate::{StoreError, contract, pool, unnamed::unnamed};
+use crate::{StoreError, contract, pool, unprepared::unprepared};
 
 /// A migration that waited for the lock must see the commit of the one before it, whatever the login's default isolation is.
 /// It waits two seconds for a lock at most, because other sessions queue behind it. Notices are not shown.
@@ -246,7 +246,7 @@ async fn lock_tables_of_triggers(connection: &mut PgConnection, files: &[&Source
         r#"select name as "name!" from unnest($1::text[]) as name where to_regclass(name) is not null order by name"#,
         &names
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(on("reading the tables"))?;
     if existing.is_empty() {
@@ -336,13 +336,13 @@ async fn schemas_in(connection: &mut PgConnection, tree: &Tree) -> Result<Vec<Sc
         "#,
         &names,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
 }
 
 /// Roles of Postrider with rights that `roles.sql` does not give them.
 pub(crate) async fn powerful_roles(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
-    sqlx::query_file_scalar!("sql/powerful_roles.sql").fetch_all(unnamed(connection)).await
+    sqlx::query_file_scalar!("sql/powerful_roles.sql").fetch_all(unprepared(connection)).await
 }
 
 async fn execute(connection: &mut PgConnection, sql: impl Into<String>) -> Result<(), sqlx::Error> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// A reply and its state.
 #[derive(Debug, Clone, Serialize)]
@@ -92,7 +92,7 @@ pub async fn page(
         below.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the replies"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -164,7 +164,7 @@ pub async fn requeue(
         limit,
         actor,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("queueing replies again"))?;
     Ok(ids.into_iter().map(OutboxId).collect())

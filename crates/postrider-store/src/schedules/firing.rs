@@ -8,7 +8,7 @@ use postrider_model::ids::{JobRunId, ScheduleId, TenantId};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{Pool, StoreError, crash_point, jobs::interval, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, crash_point, jobs::interval, pool, unprepared::unprepared};
 
 /// A schedule whose time has come.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ pub async fn due_on(
         &except_tenants,
         &except,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for due schedules"))?;
     Ok(rows
@@ -111,7 +111,7 @@ pub async fn fire(pool: &Pool, schedule: &DueSchedule, fire: &Fire<'_>) -> Resul
         fire.skipped.as_ref().map(|(_, why)| why.as_str()),
         fire.next.map(ToSqlx::to_sqlx) as _,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("firing a schedule"))?;
     if started.is_some() {
@@ -131,7 +131,7 @@ pub async fn waiting_tenants(pool: &Pool, limit: i32) -> Result<Vec<(TenantId, i
         r#"select tenant_id as "tenant_id!", firings as "firings!" from jobs.tenants_with_waiting_firings($1)"#,
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("looking for tenants with waiting firings"))?;
     pool::commit(transaction).await?;
@@ -149,7 +149,7 @@ pub async fn fire_waiting(
     let mut transaction = pool::begin(pool).await?;
     let started =
         sqlx::query_scalar!("select jobs.fire_waiting($1, $2, $3)", tenant.0, limit, interval(patience))
-            .fetch_one(unnamed(&mut transaction))
+            .fetch_one(unprepared(&mut transaction))
             .await
             .map_err(StoreError::on("checking waiting firings"))?;
     pool::commit(transaction).await?;

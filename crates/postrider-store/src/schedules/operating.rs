@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use sqlx::PgConnection;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// A schedule and its state.
 #[derive(Debug, Serialize)]
@@ -74,7 +74,7 @@ pub const INPUT_TOO_LARGE: &str = "the input is too large";
 /// The database's time.
 pub async fn now(connection: &mut PgConnection) -> Result<Timestamp, StoreError> {
     let now = sqlx::query_scalar!(r#"select now() as "now!: jiff_sqlx::Timestamp""#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the time"))?;
     Ok(now.to_jiff())
@@ -106,7 +106,7 @@ pub async fn put(
         next.map(ToSqlx::to_sqlx) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("schedules_input_is_bounded") => {
@@ -136,7 +136,7 @@ pub async fn switch(
         next.map(ToSqlx::to_sqlx) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("switching the schedule"))
 }
@@ -149,7 +149,7 @@ pub async fn remove(
     actor: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(r#"select jobs.remove_schedule($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("removing the schedule"))
 }
@@ -203,7 +203,7 @@ async fn select(
         after.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the schedules"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -273,7 +273,7 @@ pub async fn firings(
         before.map(ToSqlx::to_sqlx) as _,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the firings"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;

@@ -11,14 +11,14 @@ use sqlx::{
 };
 
 /// Runs the next statement without preparing it under a name.
-pub(crate) fn unnamed(connection: &mut PgConnection) -> Unnamed<'_> {
-    Unnamed(connection)
+pub(crate) fn unprepared(connection: &mut PgConnection) -> Unprepared<'_> {
+    Unprepared(connection)
 }
 
 #[derive(Debug)]
-pub(crate) struct Unnamed<'c>(&'c mut PgConnection);
+pub(crate) struct Unprepared<'c>(&'c mut PgConnection);
 
-impl<'c> Executor<'c> for Unnamed<'c> {
+impl<'c> Executor<'c> for Unprepared<'c> {
     type Database = Postgres;
 
     fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, Error>>
