@@ -238,7 +238,7 @@ fn with_id(response: Response, id: Option<String>) -> Response {
     let problem = known.unwrap_or_else(|| {
         let detail = match status {
             StatusCode::GATEWAY_TIMEOUT => {
-                "this took too long and was given up; whether it was done is not known: look before you send it again, or send it \
+                "the request timed out, and the server may have carried it out: look before you send it again, or send it \
                  with the same `Idempotency-Key`"
             }
             StatusCode::PAYLOAD_TOO_LARGE => "the body is too large",

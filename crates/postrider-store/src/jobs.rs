@@ -218,7 +218,7 @@ pub struct Backlog {
     pub oldest_lock_seconds: f64,
     /// Items in doubt.
     pub items_in_doubt: i64,
-    /// Time since which the oldest of them is in doubt.
+    /// Age of the oldest item in doubt.
     pub oldest_doubt_seconds: f64,
 }
 
@@ -297,9 +297,9 @@ pub struct Lead {
 /// The data of a job to read, besides its leads and accounts.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// The content of its asset. It never changes, so it may be known already.
+    /// Whether to read the asset's content. It never changes, so it may be known already.
     pub content: bool,
-    /// The items that have a row, even if nothing limits the account: its provider limits every one.
+    /// Whether to read the items that have a row, even if nothing limits the account: its provider limits every one.
     pub begun: bool,
 }
 

@@ -379,7 +379,7 @@ pub struct ChannelMessage {
     pub thread: Option<String>,
     /// Text of the message.
     pub text: String,
-    /// Its result.
+    /// Its state.
     pub status: MessageStatus,
     /// The product's id of the sender.
     pub user_id: Option<String>,
