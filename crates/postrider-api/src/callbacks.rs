@@ -1,7 +1,7 @@
-//! What providers tell about their calls without being asked.
+//! Callbacks: reports that providers send about their calls.
 //!
-//! A callback brings no API key: it is believed because the provider signed it, under the account's own secret. What proves that
-//! the provider acted settles an item in doubt.
+//! A callback has no API key: the provider signs it with the account's own secret. Evidence that the provider acted settles an
+//! item in doubt.
 
 use axum::{
     body::Bytes,
@@ -21,16 +21,16 @@ use uuid::Uuid;
 
 use crate::{App, error::ApiError};
 
-/// What it takes to verify callbacks.
+/// Adapters and master key, which verify callbacks.
 #[derive(Clone)]
 pub struct CallbackKeys {
-    /// The vendors.
+    /// The adapters of the vendors.
     pub adapters: Adapters,
-    /// What opens the secrets they sign with.
+    /// Opens the secrets that the vendors sign with.
     pub master_key: MasterKey,
 }
 
-/// Far more than any provider sends.
+/// Maximum size of a callback, far above what any provider sends.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// Reads the tenant and the account of an address. The nil tenant is the server itself and has no accounts.
@@ -40,7 +40,7 @@ pub(crate) fn place(tenant: &str, account: &str) -> Option<Place> {
     Some(Place { tenant, account })
 }
 
-/// What a provider tells about a call. It brings no API key; the provider's signature is its key.
+/// Receives a provider's report about a call. The request has no API key; the provider's signature authenticates it.
 #[utoipa::path(
     post,
     path = "/tenants/{tenant}/providers/{provider}/{account}/callback/{key}",
@@ -49,19 +49,19 @@ pub(crate) fn place(tenant: &str, account: &str) -> Option<Place> {
     security(()),
     params(
         ("tenant" = String, Path, description = "The tenant's id"),
-        ("provider" = String, Path, description = "Which provider, such as `twilio`"),
+        ("provider" = String, Path, description = "The provider, such as `twilio`"),
         ("account" = String, Path, description = "The account's id"),
         ("key" = String, Path, description = "The idempotency key of the call"),
     ),
-    request_body(content = String, description = "As the provider sends it", content_type = "application/octet-stream"),
+    request_body(content = String, description = "The report as the provider sends it", content_type = "application/octet-stream"),
     responses(
-        (status = 204, description = "It was believed and recorded"),
-        (status = 400, description = "It cannot be read"),
-        (status = 403, description = "The signature does not hold"),
-        (status = 404, description = "There is no such callback address"),
-        (status = 413, description = "It is too large"),
+        (status = 204, description = "The report was verified and recorded"),
+        (status = 400, description = "The report cannot be read"),
+        (status = 403, description = "The report's signature is not valid"),
+        (status = 404, description = "The callback address does not exist"),
+        (status = 413, description = "The report is too large"),
         (status = 503, description = "The database does not answer, or the process has no master key; try again later"),
-        (status = 504, description = "It took too long and was given up"),
+        (status = 504, description = "The request timed out"),
     ),
 )]
 pub(crate) async fn receive(
@@ -121,14 +121,14 @@ pub(crate) async fn receive(
     match recorded {
         Recorded::Unknown => return Err(UNKNOWN),
         Recorded::Settled => {
-            // A job may be able to end now. The hint is no more than one.
+            // The job may be able to end now. If the hint fails, the poll finds the job.
             let mut transaction = pool::begin(&app.pool).await?;
             jobs::hint(&mut transaction).await?;
             pool::commit(transaction).await?;
             tracing::info!(account.id = %id, provider, "a callback settled an item in doubt");
         }
         Recorded::Contradicted => {
-            tracing::warn!(account.id = %id, provider, message_id = echo.message_id, "the provider did what somebody had decided it had not");
+            tracing::warn!(account.id = %id, provider, message_id = echo.message_id, "the provider acted, although the item was resolved as failed");
         }
         Recorded::Recorded => {}
     }

@@ -1,4 +1,4 @@
-//! What providers tell about their calls without being asked.
+//! Callbacks: reports that providers send about their calls.
 
 use postrider_model::{
     ids::{ProviderAccountId, TenantId},
@@ -7,16 +7,16 @@ use postrider_model::{
 use secrecy::SecretString;
 use sqlx::PgConnection;
 
-use crate::{StoreError, accounts, unnamed::unnamed};
+use crate::{StoreError, accounts, unprepared::unprepared};
 
-/// An account that a provider calls back about.
+/// An account of a provider that sends callbacks.
 #[derive(Debug)]
 pub struct CallbackAccount {
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// What is not secret.
+    /// Settings that are not secret.
     pub settings: serde_json::Value,
-    /// What the vendor signs with.
+    /// The secret that the vendor signs with.
     pub secret: SecretString,
 }
 
@@ -37,7 +37,7 @@ pub async fn account(
         place.tenant.0,
         place.account.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
     let Some(row) = row else { return Ok(None) };
@@ -45,29 +45,29 @@ pub async fn account(
     Ok(Some(CallbackAccount { provider: row.provider, settings: row.settings, secret }))
 }
 
-/// What became of a callback.
+/// Result of a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
     /// An item was in doubt, and is settled now.
     Settled,
-    /// It was written down.
+    /// The callback was recorded.
     Recorded,
-    /// Somebody had decided that the item was not done. It was, and that is in the audit log now.
+    /// The item had been resolved as not sent, although the provider acted. The audit log has both now.
     Contradicted,
     /// No item of this account has this key.
     Unknown,
 }
 
-/// What a verified callback says.
+/// A verified callback.
 #[derive(Debug, Clone, Copy)]
 pub struct NewCallback<'a> {
     /// The account it came to.
     pub account: ProviderAccountId,
     /// The item's key.
     pub key: &'a str,
-    /// The vendor's own name for what it did.
+    /// The vendor's id of the message or call.
     pub message_id: &'a str,
-    /// How that goes, in the vendor's word.
+    /// State of the message or call, in the vendor's word.
     pub status: &'a str,
     /// Whether it proves that the vendor acted.
     pub proves_action: bool,
@@ -88,7 +88,7 @@ pub async fn record(
         callback.status,
         callback.proves_action,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("recording the callback"))?;
     Ok(match word.as_str() {

@@ -22,9 +22,9 @@ use serde_json::value::RawValue;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::{StoreError, unnamed::unnamed, wakeups};
+use crate::{StoreError, unprepared::unprepared, wakeups};
 
-/// The channel on which a publisher may say, after its commit, that there is something new.
+/// The channel for hints about new events, which a publisher may send after its commit.
 pub const HINT_CHANNEL: &str = "postrider_events";
 
 /// SQLSTATE of a claim under sinks that are not the registered ones.
@@ -40,7 +40,7 @@ pub async fn publish(connection: &mut PgConnection, event: &NewEvent) -> Result<
         event.event_type,
         Json(&*event.payload) as _,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map(EventId)
     .map_err(StoreError::on("publishing the event"))
@@ -52,7 +52,7 @@ pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
     wakeups::notify_on(connection, HINT_CHANNEL, "").await
 }
 
-/// An event that this processor holds, and which sinks have it already.
+/// An event that this processor holds, and the sinks that have it already.
 #[derive(Debug)]
 pub struct Claimed {
     /// Its tenant.
@@ -63,8 +63,8 @@ pub struct Claimed {
     pub delivered_to: Vec<String>,
 }
 
-/// Claims up to `batch_size` ready events for five minutes, for a relay that delivers to the sinks of this generation. Answers
-/// `None` when other sinks are registered by now.
+/// Claims up to `batch_size` ready events for five minutes, for a relay that delivers to the sinks of this generation. Returns `None`
+/// when other sinks are registered by now.
 pub async fn claim(
     connection: &mut PgConnection,
     generation: i64,
@@ -88,7 +88,7 @@ pub async fn claim(
         processor,
         batch_size,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("claiming events"));
     let rows = match claimed {
@@ -112,7 +112,7 @@ pub async fn claim(
     Ok(Some(claimed.collect()))
 }
 
-/// What became of a claimed event.
+/// The result of a claimed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
     /// Tenant of the claimed event.
@@ -127,7 +127,7 @@ pub struct Completion {
     pub release_after: Option<Duration>,
 }
 
-/// What [`complete`] recorded.
+/// The result of [`complete`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
     /// Each event has the outcome that was reported for it.
@@ -137,16 +137,15 @@ pub enum Recorded {
     Released,
 }
 
-/// Records what became of claimed events, all in one statement. When one claim is not held any more the whole
-/// statement fails, and the caller tries them one by one. An event is completed only while the sinks of this generation are
-/// registered.
+/// Records the results of claimed events, all in one statement. When one claim is not held any more the whole statement fails, and the
+/// caller tries them one by one. An event is completed only while the sinks of this generation are registered.
 pub async fn complete(
     connection: &mut PgConnection,
     generation: i64,
     processor: &str,
     completions: &[&Completion],
 ) -> Result<Recorded, StoreError> {
-    // In the order of ids, so that two processors never wait for each other in a circle.
+    // In the order of ids, so that two processors never deadlock.
     let mut sorted: Vec<&Completion> = completions.to_vec();
     sorted.sort_by_key(|completion| completion.id);
     let (incomplete, complete): (Vec<&Completion>, Vec<&Completion>) =
@@ -168,7 +167,7 @@ pub async fn complete(
         &ids,
         &errors as _,
     )
-    .fetch_one(unnamed(&mut *connection))
+    .fetch_one(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("completing events"))?;
     if is_registered {
@@ -198,9 +197,9 @@ async fn release(
         .map(|completion| completion.release_after.map_or(0, |after| after.as_millis() as i64))
         .collect();
     sqlx::query!("select events.release_outbox_events($1, $2, $3, $4)", processor, &tenants, &ids, &delays)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
-        .map_err(StoreError::on("giving events back"))?;
+        .map_err(StoreError::on("releasing events"))?;
     Ok(())
 }
 
@@ -219,13 +218,13 @@ async fn record_deliveries(
     }
     let (tenants, ids) = keys(&of);
     sqlx::query!("select events.note_deliveries($1, $2, $3, $4)", processor, &tenants, &ids, &sinks)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("recording partial deliveries"))?;
     Ok(())
 }
 
-/// How much waits.
+/// Measurements of the events that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Backlog {
     /// Events that are not processed, counted up to 100,000.
@@ -236,7 +235,7 @@ pub struct Backlog {
     pub oldest_ready_seconds: f64,
 }
 
-/// How much waits, over all tenants.
+/// Measures the events that wait, over all tenants.
 pub async fn backlog(connection: &mut PgConnection, stuck_after: i32) -> Result<Backlog, StoreError> {
     sqlx::query_as!(
         Backlog,
@@ -246,15 +245,15 @@ pub async fn backlog(connection: &mut PgConnection, stuck_after: i32) -> Result<
         "#,
         stuck_after,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("measuring the backlog"))
 }
 
-/// One small step of retention.
+/// Result of one small step of retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruned {
-    /// How many events were removed.
+    /// Number of removed events.
     pub removed: i64,
     /// Where the next step begins.
     pub last_id: i64,
@@ -265,7 +264,7 @@ pub struct Pruned {
 /// Tenants that have events, the system tenant included.
 pub async fn tenants(connection: &mut PgConnection) -> Result<Vec<TenantId>, StoreError> {
     let ids = sqlx::query_scalar!(r#"select id as "id!" from events.tenants_with_events() as tenant (id)"#)
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the tenants with events"))?;
     Ok(ids.into_iter().map(TenantId).collect())
@@ -290,54 +289,54 @@ pub async fn prune(
         after_id,
         window,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("removing old events"))
 }
 
-/// An event as an operator sees it.
+/// An event for operators.
 #[derive(Debug, Serialize)]
 pub struct Listed {
     /// Its id.
     pub id: EventId,
     /// The tenant that published it, or the system tenant.
     pub tenant_id: TenantId,
-    /// What it is about.
+    /// Type of the aggregate that it is about.
     pub aggregate_type: String,
-    /// Which one.
+    /// Id of the aggregate.
     pub aggregate_id: String,
-    /// What happened.
+    /// Type of the event.
     pub event_type: String,
     /// The data.
     pub payload: Box<RawValue>,
-    /// Where it stands.
+    /// Its state.
     pub state: EventState,
-    /// How often it failed.
+    /// Number of failed deliveries.
     pub retry_count: i32,
     /// When it was published.
     pub created_at: Timestamp,
-    /// From when on it may be delivered.
+    /// Earliest time of the next delivery.
     pub process_after: Option<Timestamp>,
-    /// When it was done.
+    /// When it was processed.
     pub processed_at: Option<Timestamp>,
-    /// Who holds it.
+    /// The process that holds it.
     pub claimed_by: Option<String>,
-    /// Why it failed last, or who closed it.
+    /// The last error, or the actor that closed the event.
     pub last_error: Option<String>,
 }
 
-/// Which events to list.
+/// Filters for the list of events.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only in one of these states; in any, when there is none.
     pub states: Vec<EventState>,
-    /// Those that failed more often than this and still wait, too; and only those, when no state is named.
+    /// Also events that failed more often than this and still wait; only those, when no state is named.
     pub stuck_after: Option<i32>,
     /// Only this tenant's.
     pub tenant: Option<TenantId>,
     /// Only after this id.
     pub after: i64,
-    /// At most so many.
+    /// Maximum number of events.
     pub limit: i64,
 }
 
@@ -360,7 +359,7 @@ pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<
         filter.after,
         filter.limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing events"))?;
     Ok(rows
@@ -387,16 +386,16 @@ pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<
         .collect())
 }
 
-/// What a person's request did to an event.
+/// Result of a person's request about an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// It was done.
+    /// The request was carried out.
     Done,
     /// There is no such event, or it belongs to another tenant.
     Unknown,
     /// It is processed already.
     Processed,
-    /// A processor is delivering it right now.
+    /// A processor is delivering it at this moment.
     Claimed,
 }
 
@@ -413,7 +412,7 @@ pub async fn retry(
         id.0,
         actor
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("retrying the event"))?;
     handled(&answer)
@@ -434,7 +433,7 @@ pub async fn close(
         actor,
         note
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("closing the event"))?;
     handled(&answer)

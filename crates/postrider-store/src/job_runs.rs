@@ -1,7 +1,7 @@
 //! Runs of functions: acquired under a lock key, claimed by a runner, ended under the claim.
 //!
 //! ```text
-//! acquire ──commit──▶ running, nobody holds it ──claim──▶ ClaimedRun ──the function──▶ end ──▶ completed, or failed
+//! acquire ──commit──▶ running, without a runner ──claim──▶ ClaimedRun ──the function──▶ end ──▶ completed, or failed
 //!                                                              └─ its runner dies: recovered when its heartbeat is too old
 //! ```
 
@@ -27,7 +27,7 @@ use uuid::Uuid;
 
 use crate::{
     Pool, StoreError, accounts, campaigns::word, crash_point, functions, jobs::interval, outbox::storable,
-    pool, unnamed::unnamed,
+    pool, unprepared::unprepared,
 };
 
 pub use self::{
@@ -38,21 +38,21 @@ pub use self::{
     sql_function::{SqlEnd, check_sql_function, check_sql_schema, perform_sql},
 };
 
-/// The channel on which it is said, after a commit, that there are runs to be claimed.
+/// The channel for hints, sent after a commit, that there are runs to be claimed.
 pub const HINT_CHANNEL: &str = "postrider_job_runs";
-/// The channel on which it is said, after a commit, that a run was cancelled: whoever is at it should let go.
+/// The channel for hints, sent after a commit, that a run was cancelled and its worker should release it.
 pub const CANCEL_CHANNEL: &str = "postrider_job_cancels";
-/// The channel on which it is said, after a commit, that runs have ended.
+/// The channel for hints, sent after a commit, that runs have ended.
 pub const ENDS_CHANNEL: &str = "postrider_job_ends";
 
-/// Whether a lock key could be acquired.
+/// Result of acquiring a lock key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acquired {
     /// A run was made.
     Run(JobRunId),
-    /// This run has the key, and is at it.
+    /// This run has the key, and is running.
     Running(JobRunId),
-    /// This run has the key, and waits for its next try.
+    /// This run has the key, and waits for its retry.
     RetryPending(JobRunId),
     /// This run was completed in this grain.
     Completed(JobRunId),
@@ -60,14 +60,14 @@ pub enum Acquired {
     UnknownFunction,
 }
 
-/// What is to be run.
+/// An invocation of a function.
 #[derive(Debug, Clone, Copy)]
 pub struct Invocation<'a> {
-    /// Which function.
+    /// Name of the function.
     pub function: &'a str,
-    /// What it is given.
+    /// Its input.
     pub input: Option<&'a Value>,
-    /// What it is about, as a part of the lock key.
+    /// Entities that it is about, as a part of the lock key.
     pub entities: Option<&'a EntityHash>,
     /// Whether to run it although it was completed in this grain. Audited.
     pub force: bool,
@@ -90,7 +90,7 @@ pub async fn acquire(
         invocation.force,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("job_runs_input_is_bounded") => {
@@ -128,21 +128,21 @@ fn arrays(runs: impl Iterator<Item = RunRef>) -> (Vec<Uuid>, Vec<Uuid>) {
 /// A run that a runner holds.
 #[derive(Debug)]
 pub struct ClaimedRun {
-    /// Which one.
+    /// Id of the run.
     pub id: JobRunId,
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// What the function is called.
+    /// Name of the function.
     pub function_name: String,
-    /// What no other run has.
+    /// Lock key, which only one active run has.
     pub lock_key: String,
-    /// What the function is given.
+    /// Input of the function.
     pub input: Value,
-    /// How often it was tried before.
+    /// Number of earlier attempts.
     pub retry_count: i32,
-    /// What it fires for, if a schedule made it.
+    /// The firing that it is for, if a schedule made it.
     pub scheduled_for: Option<Timestamp>,
-    /// What is to be done; `None` when the function is gone.
+    /// The function; `None` when it was removed.
     pub function: Option<ClaimedFunction>,
     claim: i32,
 }
@@ -150,9 +150,9 @@ pub struct ClaimedRun {
 /// The function of a claimed run.
 #[derive(Debug)]
 pub struct ClaimedFunction {
-    /// What it is; `None` when this version does not know it.
+    /// Its target; `None` when this version does not know it.
     pub target: Option<Target>,
-    /// How long it may take.
+    /// Its timeout.
     pub timeout: Duration,
     id: FunctionId,
     sealed_secret: Option<Vec<u8>>,
@@ -165,7 +165,7 @@ impl ClaimedRun {
         RunRef { tenant: self.tenant, id: self.id }
     }
 
-    /// The number of the claim, which fences.
+    /// The number of the claim, which is the fencing token.
     #[must_use]
     pub fn claim(&self) -> i32 {
         self.claim
@@ -179,28 +179,28 @@ impl ClaimedRun {
         accounts::open(key, functions::place(self.tenant, *id), sealed).map(Some)
     }
 
-    /// What became of it, to be written down.
+    /// Adds the result, to be recorded.
     pub fn end(&self, end: End) -> EndedRun {
         EndedRun { run: self.run(), claim: self.claim, end }
     }
 }
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum End {
-    /// It is done, with this result.
+    /// The function succeeded, with this result.
     Completed(Value),
-    /// It failed.
+    /// The function failed.
     Failed {
-        /// Why.
+        /// The error.
         error: String,
-        /// Whether another try may do.
+        /// Whether a retry may succeed.
         retryable: bool,
     },
 }
 
-/// The end of an attempt, to be written down. It is kept until the database has it.
-#[must_use = "an end that is not written down is lost"]
+/// The end of an attempt, to be recorded. It is kept until the database has it.
+#[must_use = "an end that is not recorded is lost"]
 #[derive(Debug)]
 pub struct EndedRun {
     run: RunRef,
@@ -215,13 +215,13 @@ impl EndedRun {
         self.run
     }
 
-    /// Under which claim.
+    /// The number of the claim that it ends.
     #[must_use]
     pub fn claim(&self) -> i32 {
         self.claim
     }
 
-    /// What became of it.
+    /// The result of the attempt.
     #[must_use]
     pub fn end(&self) -> &End {
         &self.end
@@ -233,16 +233,16 @@ impl EndedRun {
     }
 }
 
-/// What a runner has room for, and what it can run.
+/// The capacity of a runner, and the functions that it can run.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// In all.
+    /// Maximum number of runs in total.
     pub limit: usize,
-    /// For a tenant that is not in `tenants`.
+    /// Maximum number for a tenant that is not in `tenants`.
     pub per_tenant: usize,
-    /// For those that are; none where it is 0.
+    /// Maximum numbers for the tenants in it; 0 means none.
     pub tenants: HashMap<TenantId, usize>,
-    /// The tenant that was served last: others come first.
+    /// The tenant that was served last; the others come first.
     pub after: Option<TenantId>,
     /// Kinds of functions.
     pub kinds: Vec<String>,
@@ -259,7 +259,7 @@ pub struct DueRuns {
     pub runs: i32,
 }
 
-/// Chooses the tenants whose due runs fill the room, in the order in which their runs are to be claimed. Locks nothing.
+/// Chooses the tenants whose due runs fill the capacity, in the order in which their runs are to be claimed. Locks nothing.
 pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<DueRuns>, StoreError> {
     let (tenants, rooms): (Vec<Uuid>, Vec<i32>) =
         room.tenants.iter().map(|(tenant, room)| (tenant.0, number(*room))).unzip();
@@ -274,14 +274,14 @@ pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<DueRuns>, StoreError
         &room.builtins,
         room.after.map(|tenant| tenant.0),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("looking for tenants with due runs"))?;
     pool::commit(transaction).await?;
     Ok(rows.into_iter().map(|row| DueRuns { tenant: TenantId(row.tenant_id), runs: row.runs }).collect())
 }
 
-/// Claims due runs of one tenant. The commit was seen.
+/// Claims due runs of one tenant, and returns after the commit.
 pub async fn claim(
     pool: &Pool,
     worker: &str,
@@ -313,7 +313,7 @@ pub async fn claim(
         &room.kinds,
         &room.builtins,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming runs"))?;
     if !rows.is_empty() {
@@ -346,16 +346,16 @@ pub async fn claim(
         .collect())
 }
 
-/// How a run stands after its end was written down.
+/// The state of a run after its end was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
     /// Its state.
     pub status: JobRunStatus,
-    /// When it is tried again.
+    /// Time of the next retry.
     pub retry_at: Option<Timestamp>,
 }
 
-/// Writes ends down, each under its claim. Those that are not in the answer are not this worker's any more, and did not change.
+/// Records ends, each under its claim. A run that is not in the result is held under another claim, and did not change.
 pub async fn end(
     pool: &Pool,
     worker: &str,
@@ -402,7 +402,7 @@ async fn end_in(
         &errors as _,
         &are_retryable,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("ending runs"))?;
     rows.into_iter()
@@ -414,7 +414,7 @@ async fn end_in(
         .collect()
 }
 
-/// Says that a worker lives. Answers with the runs that it still holds; the others were cancelled or taken from it.
+/// Records a worker's heartbeat. Returns the runs that it still holds; the others were cancelled or taken over.
 pub async fn heartbeat(
     pool: &Pool,
     worker: &str,
@@ -430,7 +430,7 @@ pub async fn heartbeat(
         &claims,
         worker,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("keeping runs"))?;
     pool::commit(transaction).await?;
@@ -438,16 +438,16 @@ pub async fn heartbeat(
     Ok(held.map(|row| RunRef { tenant: TenantId(row.tenant_id), id: JobRunId(row.id) }).collect())
 }
 
-/// A run whose process went away.
+/// A run whose worker died.
 #[derive(Debug, Clone)]
 pub struct Recovered {
-    /// Which one.
+    /// Id of the run.
     pub id: JobRunId,
-    /// What it ran.
+    /// Name of its function.
     pub function_name: String,
-    /// Who ran it.
+    /// The worker that died.
     pub worker: String,
-    /// When it is tried again; never, if it was its last try.
+    /// Time of the next retry; `None` if there is none left.
     pub retry_at: Option<Timestamp>,
 }
 
@@ -458,14 +458,14 @@ pub async fn stale_tenants(pool: &Pool, lease: Duration) -> Result<Vec<TenantId>
         r#"select tenant_id as "tenant_id!" from jobs.tenants_with_stale_runs($1) as stale (tenant_id)"#,
         interval(lease),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("looking for tenants with stale runs"))?;
     pool::commit(transaction).await?;
     Ok(tenants.into_iter().map(TenantId).collect())
 }
 
-/// Fails up to so many runs of a tenant whose process has not been heard of for so long. They are retried like any other.
+/// Fails up to so many runs of a tenant without a heartbeat for this time. They are retried like any other.
 pub async fn recover(
     pool: &Pool,
     tenant: TenantId,
@@ -482,7 +482,7 @@ pub async fn recover(
         interval(lease),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("recovering runs"))?;
     pool::commit(transaction).await?;
@@ -497,7 +497,7 @@ pub async fn recover(
         .collect())
 }
 
-/// Longest error that is kept, in characters.
+/// Maximum length of a stored error, in characters.
 const ERROR_MAX: usize = 2000;
 
 fn shortened(error: &str) -> String {

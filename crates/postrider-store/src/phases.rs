@@ -1,4 +1,4 @@
-//! Controls of phases. What may be done when is a table in the model; the database decides by the same one, under a lock.
+//! Controls of phases. The transitions are a table in the model; the database decides by the same one, under a lock.
 
 use postrider_model::{
     campaign::{PhaseKind, PhaseStatus, PhaseTrigger},
@@ -10,67 +10,67 @@ use crate::{
     Pool, StoreError,
     campaigns::{JOB_SIZE, word},
     pool,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
-/// What somebody wants of a phase.
+/// A control of a phase.
 #[derive(Debug, Clone, Copy)]
 pub struct Control<'a> {
-    /// Of which campaign.
+    /// The campaign.
     pub campaign: CampaignId,
-    /// Of which phase.
+    /// The phase.
     pub phase: &'a str,
-    /// What.
+    /// The control.
     pub trigger: PhaseTrigger,
-    /// The state in which the phase must be, if that matters.
+    /// The state that the phase must have, if that matters.
     pub expected: Option<PhaseStatus>,
-    /// Why, in words, for `fail`.
+    /// The reason in words, for `fail`.
     pub reason: Option<&'a str>,
-    /// Who.
+    /// The actor.
     pub actor: &'a str,
 }
 
-/// What became of it.
+/// Result of a control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Controlled {
     /// The phase was changed.
     Changed(Standing),
-    /// It was there already; nothing was written.
+    /// The phase was in the target state already; nothing was written.
     Unchanged(Standing),
-    /// It cannot be done from here.
+    /// The phase's state does not allow the control.
     Conflict {
-        /// Where the phase stands.
+        /// The phase's state.
         standing: Standing,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The tenant has no such campaign, or the campaign no such phase.
     Unknown {
-        /// What there is not.
+        /// The missing one.
         reason: String,
     },
 }
 
-/// Where a phase stands after a control.
+/// The state of a phase after a control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Its state.
     pub status: PhaseStatus,
-    /// Who does it.
+    /// Its kind: Postrider delivers it, or another service carries it out.
     pub kind: PhaseKind,
-    /// The number of the event that told of the change, or of the campaign's newest.
+    /// The number of the event about the change, or of the campaign's newest event.
     pub sequence: i64,
     /// Its newest run.
     pub run_id: Option<RunId>,
-    /// How many items that has.
+    /// Number of items of that run.
     pub items: Option<i64>,
-    /// How many of them got the message before, or may have: for `rerun`.
+    /// Number of items that were sent before, or may have been: for `rerun`.
     pub second_messages: Option<i64>,
     /// Calls that were under way when a pause was answered.
     pub in_flight: Option<i64>,
 }
 
-/// Controls a phase, commits, and waits until a pause is exact: after this has answered, no reservation of a paused phase commits.
+/// Controls a phase, commits, and waits until a pause is exact: after this has returned, no reservation of a paused phase commits.
 /// Wake the workers with [`crate::jobs::hint`] when something was changed.
 pub async fn control(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Result<Controlled, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
@@ -111,7 +111,7 @@ pub async fn apply(
         control.reason,
         JOB_SIZE,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await;
     let row = match row {
         Err(error) if is_unknown(&error) => return Ok(unknown(&error)),
@@ -137,10 +137,10 @@ fn controlled(outcome: &str, reason: Option<String>, standing: Standing) -> Cont
     }
 }
 
-/// Somebody held a lock for too long.
+/// SQLSTATE of a lock that another session held for too long.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// The function says with this code that there is no such campaign or phase.
+/// Whether the function reports with this code that there is no such campaign or phase.
 fn is_unknown(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == "P0002")
 }
@@ -151,7 +151,7 @@ fn unknown(error: &sqlx::Error) -> Controlled {
     Controlled::Unknown { reason }
 }
 
-/// Waits until whoever was reserving items of a phase when its pause committed is done, and says how many calls are under way.
+/// Waits for the workers that were reserving items of a phase when its pause committed, and returns the number of calls under way.
 pub async fn await_reservations(
     pool: &Pool,
     tenant: TenantId,
@@ -165,7 +165,7 @@ pub async fn await_reservations(
         campaign.0,
         phase,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(|error| match error.as_database_error().and_then(sqlx::error::DatabaseError::code) {
         Some(code) if code == LOCK_NOT_AVAILABLE => StoreError::Conflict {
@@ -203,7 +203,7 @@ pub async fn report_progress(
         percentage,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await;
     let row = match row {
         Err(error) if is_unknown(&error) => return Ok(unknown(&error)),

@@ -1,5 +1,5 @@
-//! Replies on their way: accounts are chosen in turns over all tenants, replies are claimed tenant by tenant, and settled under the
-//! claim.
+//! Replies on their way: a dispatcher chooses accounts in turns over all tenants, claims replies tenant by tenant, and settles them
+//! under the claim.
 //!
 //! ```text
 //! choose ──▶ claim ──commit──▶ ClaimedReply ──the call──▶ Outcome ──settle──▶ sent, pending again, or dead
@@ -23,12 +23,12 @@ use uuid::Uuid;
 
 use crate::{
     HeldDoubt, Pool, Reservation, StoreError, accounts, campaigns::word, crash_point, jobs::interval,
-    outbox::storable, pool, reservation::Asked, unnamed::unnamed,
+    outbox::storable, pool, reservation::Asked, unprepared::unprepared,
 };
 
 pub use self::operating::{ReplyFilter, ReplyState, Requeue, page, requeue};
 
-/// The channel on which it is said, after a commit, that there are replies.
+/// The channel for hints, sent after a commit, that there are replies.
 pub const HINT_CHANNEL: &str = "postrider_replies";
 
 /// A reply that a dispatcher holds: the right to one attempt. Only the store makes one, from a committed claim.
@@ -40,98 +40,98 @@ pub struct ClaimedReply {
     claim: i32,
     /// The message it answers.
     pub message_id: ChannelMessageId,
-    /// Through whom.
+    /// The account.
     pub account: AccountVersion,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// What is sent.
+    /// The message to send.
     pub message: Message,
-    /// How many attempts have failed.
+    /// Number of failed attempts.
     pub attempt_count: i32,
-    /// How many may.
+    /// Number of failed attempts after which it is dead.
     pub max_attempts: i32,
-    /// The vendor's name for it, if the vendor has told that it arrived: then there is nothing left to send.
+    /// The vendor's id of the reply, if the vendor has reported that it arrived: then there is nothing left to send.
     pub proven: Option<String>,
-    /// What ties everything about its message together in logs.
+    /// Correlation id of its message in logs.
     pub correlation_id: Uuid,
     /// When it was made.
     pub created_at: Timestamp,
 }
 
-/// An account, and when it was last changed: what was opened before may be used as long as that stays the same.
+/// An account, and the time of its last change: an opened secret may be used as long as that stays the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AccountVersion {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Which.
+    /// Id of the account.
     pub id: ProviderAccountId,
-    /// When it was changed last; `None` when it was removed.
+    /// Time of its last change; `None` when it was removed.
     pub changed_at: Option<Timestamp>,
 }
 
 impl ClaimedReply {
-    /// What an adapter is called with. The key is the same for each attempt.
+    /// The argument of the adapter's call. The key is the same for each attempt.
     pub fn reservation(&self) -> &Reservation {
         &self.reservation
     }
 
-    /// There when an earlier attempt may have arrived: what the vendor is asked with.
+    /// The doubt about an earlier attempt that may have arrived, for the look-up at the vendor.
     #[must_use]
     pub fn doubt(&self) -> Option<&HeldDoubt> {
         self.doubt.as_ref()
     }
 
-    /// Which reply.
+    /// Id of the reply.
     #[must_use]
     pub fn id(&self) -> OutboxId {
         self.reservation.outbox_id()
     }
 
-    /// How long ago it was claimed. A dispatcher that was held up must not call any more: its lock may be somebody else's.
+    /// Time since the claim. A dispatcher that was held up must not call any more: another one may hold the lock.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.reservation.age()
     }
 
-    /// What became of it, to be written down.
+    /// Adds the result, to be recorded.
     pub fn settle(self, verdict: Verdict) -> SettledReply {
         SettledReply { tenant: self.account.tenant, id: self.id(), claim: self.claim, verdict }
     }
 }
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The provider has it.
+    /// The provider accepted it.
     Sent {
-        /// Under this name.
+        /// The provider's id of it.
         message_id: String,
     },
-    /// It failed. It is tried again after the pause, or dead if it has failed as often as it may.
+    /// It failed. It is retried after the pause, or dead if it has used up its attempts.
     Retry {
-        /// Why.
+        /// The error.
         error: String,
         /// How long to wait.
         pause: Duration,
-        /// Whether it may have arrived all the same.
+        /// Whether it may have arrived nevertheless.
         in_doubt: bool,
     },
-    /// It failed, and would fail again.
+    /// It failed, and a retry would fail again.
     Dead {
-        /// Why.
+        /// The error.
         error: String,
     },
-    /// It was not tried, or the provider asks for patience: again after a pause. Nothing is counted.
+    /// It was not tried, or the provider asks to wait: retried after a pause, without counting the attempt.
     Release {
         /// How long to wait.
         pause: Duration,
-        /// Why, where that is worth knowing.
+        /// The reason, where there is one to record.
         reason: Option<String>,
     },
 }
 
-/// A result, to be written down. It is kept until the database has it.
-#[must_use = "a result that is not written down is lost"]
+/// A result, to be recorded. It is kept until the database has it.
+#[must_use = "a result that is not recorded is lost"]
 #[derive(Debug)]
 pub struct SettledReply {
     tenant: TenantId,
@@ -141,29 +141,29 @@ pub struct SettledReply {
 }
 
 impl SettledReply {
-    /// Which reply.
+    /// Id of the reply.
     #[must_use]
     pub fn id(&self) -> OutboxId {
         self.id
     }
 
-    /// What became of it.
+    /// Result of the attempt.
     #[must_use]
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 }
 
-/// What a dispatcher has room for.
+/// The capacity of a dispatcher.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// In all.
+    /// Maximum number of replies in total.
     pub limit: usize,
-    /// At an account that is not in `accounts`.
+    /// Maximum number for an account that is not in `accounts`.
     pub per_account: usize,
-    /// At those that are; none where it is 0.
+    /// Maximum numbers for the accounts in it; 0 means none.
     pub accounts: HashMap<(TenantId, ProviderAccountId), usize>,
-    /// The account that was served last: others come first.
+    /// The account that was served last; the others come first.
     pub after: Option<(TenantId, ProviderAccountId)>,
 }
 
@@ -181,8 +181,8 @@ pub struct TenantShare {
     capacities: Vec<i32>,
 }
 
-/// Chooses accounts that have due replies, in turns over all tenants. Nothing is locked. Claim the shares in their order, until there is
-/// no room left.
+/// Chooses accounts that have due replies, in turns over all tenants. Nothing is locked. Claim the shares in their order, until the
+/// capacity is used up.
 pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<TenantShare>, StoreError> {
     let (full_tenants, full_accounts): (Vec<Uuid>, Vec<Uuid>) = room
         .accounts
@@ -202,7 +202,7 @@ pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<TenantShare>, StoreE
         room.after.map(|(tenant, _)| tenant.0),
         room.after.map(|(_, account)| account.0),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("choosing accounts with due replies"))?;
     pool::commit(transaction).await?;
@@ -223,7 +223,7 @@ pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<TenantShare>, StoreE
     Ok(shares)
 }
 
-/// Takes up to so many due replies of a tenant. The commit was seen.
+/// Claims up to so many due replies of a tenant, and returns after the commit.
 pub async fn claim(
     pool: &Pool,
     worker: &str,
@@ -258,7 +258,7 @@ pub async fn claim(
         &share.accounts,
         &share.capacities,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming replies"))?;
     if !rows.is_empty() {
@@ -314,7 +314,7 @@ pub async fn account(
         account.tenant.0,
         account.id.0,
     )
-    .fetch_optional(unnamed(&mut transaction))
+    .fetch_optional(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
     pool::commit(transaction).await?;
@@ -348,7 +348,7 @@ pub async fn settle(
         &columns.pauses as _,
         &columns.in_doubt,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("settling replies"))?;
     crash_point!("reply.settled");
@@ -390,16 +390,16 @@ impl Columns {
     }
 }
 
-/// A reply whose dispatcher went away.
+/// A reply whose dispatcher died.
 #[derive(Debug)]
 pub struct Reclaimed {
-    /// Which.
+    /// Id of the reply.
     pub id: OutboxId,
     /// The message it answers.
     pub message_id: ChannelMessageId,
-    /// What ties everything about its message together in logs.
+    /// Correlation id of its message in logs.
     pub correlation_id: Uuid,
-    /// Who held it.
+    /// The dispatcher that held it.
     pub worker: Option<String>,
 }
 
@@ -415,7 +415,7 @@ pub async fn tenants_with_stale(
         interval(lock_timeout),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("choosing tenants with stale replies"))?;
     pool::commit(transaction).await?;
@@ -439,7 +439,7 @@ pub async fn reclaim(
         interval(lock_timeout),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reclaiming replies"))?;
     pool::commit(transaction).await?;
@@ -454,9 +454,9 @@ pub async fn reclaim(
         .collect())
 }
 
-/// How replies stand, over all tenants.
+/// Numbers of replies by state, over all tenants.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Standing {
+pub struct Backlog {
     /// Waiting, due or not.
     pub pending: i64,
     /// Waiting and due.
@@ -481,10 +481,10 @@ pub struct Standing {
     pub unfinished_messages: i64,
 }
 
-/// Measures how replies stand.
-pub async fn measure(connection: &mut PgConnection) -> Result<Standing, StoreError> {
+/// Measures the replies.
+pub async fn measure(connection: &mut PgConnection) -> Result<Backlog, StoreError> {
     sqlx::query_as!(
-        Standing,
+        Backlog,
         r#"
         select pending as "pending!",
                due as "due!",
@@ -500,7 +500,7 @@ pub async fn measure(connection: &mut PgConnection) -> Result<Standing, StoreErr
           from channels.measure_replies()
         "#,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("measuring the replies"))
 }
@@ -514,7 +514,7 @@ pub async fn tenants_with_old(
         r#"select tenant_id as "tenant_id!" from channels.tenants_with_old_messages($1)"#,
         interval(older_than),
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("choosing tenants with old messages"))?;
     Ok(tenants.into_iter().map(TenantId).collect())
@@ -533,7 +533,7 @@ pub async fn prune(
         interval(older_than),
         limit,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("removing old messages"))
 }

@@ -1,4 +1,4 @@
-//! When functions run by themselves: set by people, fired by whichever scheduler comes first.
+//! Schedules of functions: set by people, fired by whichever scheduler comes first.
 
 mod firing;
 mod operating;

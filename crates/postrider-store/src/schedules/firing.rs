@@ -8,24 +8,24 @@ use postrider_model::ids::{JobRunId, ScheduleId, TenantId};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{Pool, StoreError, crash_point, jobs::interval, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, crash_point, jobs::interval, pool, unprepared::unprepared};
 
 /// A schedule whose time has come.
 #[derive(Debug, Clone)]
 pub struct DueSchedule {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Which.
+    /// Id of the schedule.
     pub id: ScheduleId,
     /// Its expression.
     pub cron: String,
     /// Its zone.
     pub timezone: String,
-    /// What becomes of firings that nobody was there for.
+    /// Policy for missed firings.
     pub misfire: String,
     /// The first firing that is due.
     pub due: Timestamp,
-    /// What the schedule was when it was read.
+    /// The version of the schedule when it was read.
     pub version: i32,
     /// The database's time. Clocks of schedulers may differ, and decide nothing.
     pub now: Timestamp,
@@ -64,7 +64,7 @@ pub async fn due_on(
         &except_tenants,
         &except,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for due schedules"))?;
     Ok(rows
@@ -82,18 +82,18 @@ pub async fn due_on(
         .collect())
 }
 
-/// What is to be done about a schedule that is due.
+/// The firings of a due schedule.
 #[derive(Debug, Clone)]
 pub struct Fire<'a> {
     /// These firings run.
     pub run: &'a [Timestamp],
-    /// The last of those that do not, and why.
+    /// The last of the firings that do not run, with the reason.
     pub skipped: Option<(Timestamp, String)>,
     /// When it is due next.
     pub next: Option<Timestamp>,
 }
 
-/// Fires a schedule and moves it on. Answers how many runs were made; `None` when somebody else was faster, or it was changed.
+/// Fires a schedule and moves it on. Returns the number of new runs; `None` when another scheduler was faster, or it was changed.
 pub async fn fire(pool: &Pool, schedule: &DueSchedule, fire: &Fire<'_>) -> Result<Option<i32>, StoreError> {
     crash_point!("schedule.before_fire");
     let times: Vec<jiff_sqlx::Timestamp> = fire.run.iter().map(|time| time.to_sqlx()).collect();
@@ -111,7 +111,7 @@ pub async fn fire(pool: &Pool, schedule: &DueSchedule, fire: &Fire<'_>) -> Resul
         fire.skipped.as_ref().map(|(_, why)| why.as_str()),
         fire.next.map(ToSqlx::to_sqlx) as _,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("firing a schedule"))?;
     if started.is_some() {
@@ -131,7 +131,7 @@ pub async fn waiting_tenants(pool: &Pool, limit: i32) -> Result<Vec<(TenantId, i
         r#"select tenant_id as "tenant_id!", firings as "firings!" from jobs.tenants_with_waiting_firings($1)"#,
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("looking for tenants with waiting firings"))?;
     pool::commit(transaction).await?;
@@ -149,7 +149,7 @@ pub async fn fire_waiting(
     let mut transaction = pool::begin(pool).await?;
     let started =
         sqlx::query_scalar!("select jobs.fire_waiting($1, $2, $3)", tenant.0, limit, interval(patience))
-            .fetch_one(unnamed(&mut transaction))
+            .fetch_one(unprepared(&mut transaction))
             .await
             .map_err(StoreError::on("checking waiting firings"))?;
     pool::commit(transaction).await?;

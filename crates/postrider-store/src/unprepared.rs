@@ -1,7 +1,7 @@
 //! Statements that leave nothing behind on the server.
 //!
-//! sqlx gives every statement of its checked macros a name, which a pooler in transaction mode may send to one server
-//! and look for on another. Here they run under no name, whatever the macro asked for.
+//! sqlx gives every statement of its checked macros a name, under which a pooler in transaction mode may prepare it on one server
+//! and execute it on another. The statements here run without a name and are not kept prepared, whatever the macro asked for.
 
 use futures::{future::BoxFuture, stream::BoxStream};
 use sqlx::{
@@ -10,15 +10,15 @@ use sqlx::{
     postgres::{PgArguments, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
 };
 
-/// Runs the next statement without a name.
-pub(crate) fn unnamed(connection: &mut PgConnection) -> Unnamed<'_> {
-    Unnamed(connection)
+/// Runs the next statement without preparing it under a name.
+pub(crate) fn unprepared(connection: &mut PgConnection) -> Unprepared<'_> {
+    Unprepared(connection)
 }
 
 #[derive(Debug)]
-pub(crate) struct Unnamed<'c>(&'c mut PgConnection);
+pub(crate) struct Unprepared<'c>(&'c mut PgConnection);
 
-impl<'c> Executor<'c> for Unnamed<'c> {
+impl<'c> Executor<'c> for Unprepared<'c> {
     type Database = Postgres;
 
     fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, Error>>
