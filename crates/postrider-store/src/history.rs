@@ -115,7 +115,7 @@ pub async fn tenants_with_old(
         r#"select tenant_id as "tenant_id!" from execution.tenants_with_old_history($1)"#,
         before.to_sqlx() as _,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("choosing tenants with old events of campaigns"))?;
     Ok(tenants.into_iter().map(TenantId).collect())

@@ -32,7 +32,7 @@ use crate::{
 
 pub use self::{
     operating::{
-        Cancelled, Day, Health, Retried, RunFilter, RunState, Standing, cancel, day, find, health, measure,
+        Cancelled, Day, Health, Retried, RunFilter, RunState, Summary, cancel, day, find, health, measure,
         page, prune, retry, tenants_with_old, which_ended,
     },
     sql_function::{SqlEnd, check_sql_function, check_sql_schema, perform_sql},

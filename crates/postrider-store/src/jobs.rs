@@ -113,7 +113,7 @@ async fn choose(
         &run_tenants,
         &runs,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("choosing jobs"))?;
     pool::commit(transaction).await?;
@@ -125,7 +125,7 @@ async fn choose(
 async fn requeue_overdue(pool: &Pool, worker: &str, tenant: TenantId) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!("select execution.requeue_overdue_jobs($1, $2)", tenant.0, worker)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("requeuing overdue jobs"))?;
     pool::commit(transaction).await

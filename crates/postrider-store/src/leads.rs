@@ -241,7 +241,7 @@ pub async fn suppress(
         reason,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("suppressing the lead"))
 }

@@ -361,7 +361,7 @@ async fn commit_move(pool: &Pool, worker: &str, mut items: Vec<ItemRef>) -> Resu
         worker,
         &ids,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("moving items to the other account"))?;
     pool::commit(transaction).await?;

@@ -229,14 +229,14 @@ pub async fn note_progress(pool: &Pool, worker: &str) -> Result<(), StoreError> 
         r#"select tenant_id as "tenant_id!" from execution.tenants_with_due_progress($1)"#,
         worker,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("choosing campaigns whose progress is due"))?;
     pool::commit(transaction).await?;
     for tenant in tenants {
         let mut transaction = pool::begin(pool).await?;
         sqlx::query!("select execution.note_progress($1, $2)", tenant, worker)
-            .fetch_one(unnamed(&mut transaction))
+            .fetch_one(unprepared(&mut transaction))
             .await
             .map_err(StoreError::on("noting the progress"))?;
         pool::commit(transaction).await?;
@@ -250,14 +250,14 @@ pub async fn tend(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let tenant =
         sqlx::query_scalar!(r#"select tenant_id as "tenant_id!" from execution.tenants_with_due_phases(1)"#)
-            .fetch_optional(unnamed(&mut transaction))
+            .fetch_optional(unprepared(&mut transaction))
             .await
             .map_err(StoreError::on("choosing a phase"))?;
     pool::commit(transaction).await?;
     let Some(tenant) = tenant else { return Ok(false) };
     let mut transaction = pool::begin(pool).await?;
     let found = sqlx::query_scalar!(r#"select execution.tend_phase($1, $2) as "found!""#, tenant, actor)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("ending or starting a phase"))?;
     pool::commit(transaction).await?;

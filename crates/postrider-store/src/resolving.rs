@@ -192,7 +192,7 @@ pub async fn claim(
         &tenants,
         &accounts,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("choosing doubts"))?;
     pool::commit(transaction).await?;

@@ -15,7 +15,7 @@ use postrider_store::{
     links::{self, NewLink},
     messages::{self, Execution, Receipt, Receiving},
     pool,
-    replies::{self, Room, Verdict},
+    replies::{self, Room, SettledReply, Verdict},
 };
 
 use crate::world::MASTER_KEY;
@@ -140,6 +140,7 @@ pub async fn settle_all(admin: &Pool, verdict: &Verdict) -> anyhow::Result<()> {
         let claimed = replies::claim(admin, "hand", &share, room.limit).await?;
         settled.extend(claimed.into_iter().map(|reply| reply.settle(verdict.clone())));
     }
+    let settled: Vec<&SettledReply> = settled.iter().collect();
     let states = replies::settle(admin, "hand", &settled).await?;
     anyhow::ensure!(states.len() == settled.len(), "{states:?}");
     Ok(())
