@@ -1286,24 +1286,24 @@ $$;
 
 COMMENT ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) IS 'Adds a line to the audit log of campaigns.';
 
-CREATE FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) RETURNS bigint
+CREATE FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_run_id uuid;
     v_job_id uuid;
     v_in_flight bigint;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select run.id
       into v_run_id
       from execution.campaign_phases as phase
            join execution.campaign_runs as run
              on run.tenant_id = phase.tenant_id and run.phase_id = phase.id
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
      order by run.number desc
@@ -1314,11 +1314,16 @@ begin
     for v_job_id in
         select job.id
           from execution.job_queue as job
-         where job.run_id = v_run_id
+         where job.tenant_id = p_tenant_id
+           and job.run_id = v_run_id
            and job.status = 'locked'
     loop
         begin
-            perform from execution.job_queue as job where job.id = v_job_id for no key update;
+            perform
+               from execution.job_queue as job
+              where job.tenant_id = p_tenant_id
+                and job.id = v_job_id
+                for no key update;
             raise sqlstate 'PR000';
         exception when sqlstate 'PR000' then
             null; -- the rollback to the savepoint released the lock
@@ -1326,14 +1331,14 @@ begin
     end loop;
     select coalesce(sum(progress.in_flight), 0)::bigint
       into v_in_flight
-      from execution.run_progress(array[v_run_id]) as progress;
+      from execution.run_progress(p_tenant_id, array[v_run_id]) as progress;
     return v_in_flight;
 end
 $$;
 
-COMMENT ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) IS 'Waits until every transaction that began to reserve items of the phase before its pause has committed. Returns the number of calls in flight.';
+COMMENT ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) IS 'Waits until every transaction that began to reserve items of the phase before its pause has committed. Returns the number of calls in flight.';
 
-CREATE FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
+CREATE FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(tenant_id uuid, job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1341,14 +1346,14 @@ declare
     v_begun record;
     v_last integer := 0;
 begin
-    v_begun := execution.begin_windows(p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids, p_recipients,
-                                       p_message_hashes, p_verdicts, p_reasons);
+    v_begun := execution.begin_windows(p_tenant_ids, p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids,
+                                       p_recipients, p_message_hashes, p_verdicts, p_reasons);
     for n in 1..cardinality(p_job_ids) loop
         if v_begun.windows[n] <> 'open' then
-            return query select p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
+            return query select p_tenant_ids[n], p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
         else
             return query
-                select p_job_ids[n], v_begun.outbox_ids[i], v_begun.item_ids[i], v_begun.idempotency_keys[i],
+                select p_tenant_ids[n], p_job_ids[n], v_begun.outbox_ids[i], v_begun.item_ids[i], v_begun.idempotency_keys[i],
                        coalesce(v_begun.verdicts[i], 'reserved')
                   from generate_series(v_last + 1, v_last + p_counts[n]) as i;
         end if;
@@ -1357,9 +1362,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) IS 'Reserves items as begin_windows does, and returns a row per item whose verdict is reserved or the status of the item. A window that is not open returns one row with the verdict lost or paused.';
+COMMENT ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) IS 'Reserves items as begin_windows does, and returns a row per item whose verdict is reserved or the status of the item. A window that is not open returns one row with the verdict lost or paused.';
 
-CREATE FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) RETURNS record
+CREATE FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1370,14 +1375,14 @@ CREATE FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_at
 #variable_conflict use_column
 declare
     v_job record;
+    v_now constant timestamptz := now();
     v_suppressed uuid[];
     v_end integer;
-    v_paused uuid[];
+    v_place integer;
     -- One entry per window: the values that its items share.
     v_ends integer[] := '{}'::integer[];
-    v_tenant_ids uuid[] := array_fill(null::uuid, array[cardinality(p_job_ids)]);
-    v_workspace_ids uuid[] := v_tenant_ids;
-    v_run_ids uuid[] := v_tenant_ids;
+    v_workspace_ids uuid[] := array_fill(null::uuid, array[cardinality(p_job_ids)]);
+    v_run_ids uuid[] := v_workspace_ids;
     v_channels text[] := array_fill(null::text, array[cardinality(p_job_ids)]);
     v_providers text[] := v_channels;
     v_prefixes text[] := v_channels;
@@ -1411,13 +1416,15 @@ begin
     -- The share lock keeps the job with this worker until the reservations are committed.
     for v_job in
         select wanted.n, wanted.first, wanted.count, job.*
-          from unnest(p_job_ids, p_attempts, p_first, p_counts) with ordinality as wanted (job_id, attempt, first, count, n)
+          from unnest(p_tenant_ids, p_job_ids, p_attempts, p_first, p_counts) with ordinality
+               as wanted (tenant_id, job_id, attempt, first, count, n)
                cross join lateral (
                    select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
                           run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
                      from execution.job_queue as job
-                          join execution.campaign_runs as run on run.id = job.run_id
-                    where job.id = wanted.job_id
+                          join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+                    where job.tenant_id = wanted.tenant_id
+                      and job.id = wanted.job_id
                       and job.status = 'locked'
                       and job.locked_by = p_worker_id
                       and job.attempts = wanted.attempt
@@ -1446,7 +1453,6 @@ begin
             end if;
         end loop;
         windows[v_job.n] := 'open';
-        v_tenant_ids[v_job.n] := v_job.tenant_id;
         v_workspace_ids[v_job.n] := v_job.workspace_id;
         v_run_ids[v_job.n] := v_job.run_id;
         v_channels[v_job.n] := v_job.channel;
@@ -1460,18 +1466,21 @@ begin
     -- Read the phases after the last job is locked, in a statement with its own snapshot. A pause that has
     -- committed is seen here; a pause that commits later waits for these locks before it answers
     -- (await_reservations).
-    v_paused := array(
-        select run.id
-          from execution.campaign_runs as run
-               join execution.campaign_phases as phase
-                 on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-         where run.id = any (v_run_ids)
-           and phase.status <> 'in_progress');
-    for n in 1..cardinality(p_job_ids) * least(cardinality(v_paused), 1) loop
-        if v_run_ids[n] = any (v_paused) then
-            windows[n] := 'paused';
-            v_places := array_replace(v_places, n, null);
-        end if;
+    for v_place in
+        select begun.n::integer
+          from unnest(p_tenant_ids, v_run_ids) with ordinality as begun (tenant_id, run_id, n)
+               cross join lateral (
+                   select phase.status
+                     from execution.campaign_runs as run
+                          join execution.campaign_phases as phase
+                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                    where run.tenant_id = begun.tenant_id
+                      and run.id = begun.run_id
+                   offset 0) as phase
+         where phase.status <> 'in_progress'
+    loop
+        windows[v_place] := 'paused';
+        v_places := array_replace(v_places, v_place, null);
     end loop;
 
     -- The same key as outbox_key, with the parts that a window shares computed once.
@@ -1483,10 +1492,10 @@ begin
         insert into execution.channel_outbox
                (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
                 status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
-        select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+        select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
                v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                        unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                        unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -1502,10 +1511,10 @@ begin
     insert into execution.channel_outbox
            (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
             status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
-    select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+    select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
            v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                    unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -1525,16 +1534,19 @@ begin
                      end order by wanted.n)
       into outbox_ids, verdicts
       from unnest(outbox_ids, v_places, idempotency_keys) with ordinality as wanted (id, place, key, n)
-           left join execution.channel_outbox as item
-                  on item.tenant_id = any (array[v_tenant_ids[wanted.place]])
-                 and item.workspace_id = any (array[v_workspace_ids[wanted.place]])
-                 and item.idempotency_key = any (array[wanted.key]);
+           left join lateral (
+               select known.id, known.status, known.reserved_by, known.attempt, known.in_doubt_since
+                 from execution.channel_outbox as known
+                where known.tenant_id = p_tenant_ids[wanted.place]
+                  and known.workspace_id = v_workspace_ids[wanted.place]
+                  and known.idempotency_key = wanted.key
+               offset 0) as item on true;
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of jobs that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
+COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
 
-CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
+CREATE FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1543,7 +1555,10 @@ CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p
     SET enable_mergejoin TO 'off'
     AS $$
 #variable_conflict use_column
+declare
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_resolver_id), '') = '' then
         raise exception 'a resolver must name itself to claim doubts'
@@ -1557,9 +1572,10 @@ begin
         with due as (
             select doubt.tenant_id, doubt.outbox_id
               from execution.doubts as doubt
-             where not doubt.is_for_person
-               and doubt.next_look_at <= now()
-               and (doubt.held_until is null or doubt.held_until < now())
+             where doubt.tenant_id = p_tenant_id
+               and not doubt.is_for_person
+               and doubt.next_look_at <= v_now
+               and (doubt.held_until is null or doubt.held_until < v_now)
                and doubt.provider = any (p_providers)
                and doubt.account_id <> all (p_except_accounts)
              order by doubt.next_look_at
@@ -1569,15 +1585,15 @@ begin
             update execution.doubts as doubt
                set looks = doubt.looks + 1,
                    held_by = p_resolver_id,
-                   held_until = now() + p_lease
+                   held_until = v_now + p_lease
               from due
-             where doubt.tenant_id = any (array[due.tenant_id])
-               and doubt.outbox_id = any (array[due.outbox_id])
+             where doubt.tenant_id = due.tenant_id
+               and doubt.outbox_id = due.outbox_id
          returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
                held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
-               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, now(), asset.content, account.settings,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content, account.settings,
                account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
                case
                    when lead.id is not null
@@ -1610,8 +1626,8 @@ begin
                  order by callback.received_at
                  limit 1)
           from held
-               join execution.channel_outbox as item on item.id = any (array[held.outbox_id])
-               join execution.campaign_runs as run on run.id = any (array[item.run_id])
+               join execution.channel_outbox as item on item.tenant_id = held.tenant_id and item.id = held.outbox_id
+               join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
                join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
                       on account.tenant_id = held.tenant_id
@@ -1621,9 +1637,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) IS 'Claims items in doubt that are due for a look, of the given providers, for the length of the lease. The number of the look is the fencing token: a resolver whose claim was taken over changes nothing.';
+COMMENT ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) IS 'Claims items in doubt of a tenant that are due for a look, of the given providers, for the length of the lease. The number of the look is the fencing token: a resolver whose claim was taken over changes nothing.';
 
-CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DEFAULT 10, p_except uuid[] DEFAULT '{}'::uuid[], p_except_runs uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer, item_ids uuid[], channel text, asset_id uuid, provider_account_id uuid, provider text, scheduled_for timestamp with time zone, key_part text, correlation_id uuid)
+CREATE FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer DEFAULT 10, p_except_runs uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer, item_ids uuid[], channel text, asset_id uuid, provider_account_id uuid, provider text, scheduled_for timestamp with time zone, key_part text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1634,15 +1650,16 @@ CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DE
     AS $$
 #variable_conflict use_column
 declare
+    v_now constant timestamptz := now();
+    v_served_at timestamptz;
+    v_ids uuid[];
+    v_id uuid;
     v_job record;
+    v_run_ids uuid[] := '{}'::uuid[];
     v_run_id uuid;
     v_run record;
-    v_tenants uuid[];
-    v_tenant uuid;
-    v_share integer;
-    v_found uuid[];
-    v_ids uuid[] := '{}'::uuid[];
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_worker_id), '') = '' then
         raise exception 'a worker must name itself to claim jobs'
@@ -1652,253 +1669,154 @@ begin
         raise exception 'the limit must lie between 1 and 1000, not %', coalesce(p_limit::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
-
-    for v_job in
-        with stale as (
-            select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts, job.locked_by
-              from execution.job_queue as job
-             where job.status = 'locked'
-               and job.locked_at < now() - interval '5 minutes'
-             order by job.locked_at
-             limit 100
-               for update skip locked
-        )
-        -- Ordered by run, because ending a run locks it: two concurrent sweeps cannot deadlock.
-        select stale.* from stale order by stale.run_id, stale.id
-    loop
-        -- A hanging worker may hold locks on some of these items. Skip its job instead of waiting, so that one such
-        -- worker cannot block every claim; a later claim tries again.
-        begin
-            perform
-               from execution.channel_outbox as item
-              where item.job_id = v_job.id
-                and item.status = 'queued'
-                and item.in_doubt_since is null
-              order by item.id
-                for no key update nowait;
-        exception when lock_not_available then
-            continue;
-        end;
-        if exists (select
-                     from execution.campaign_runs as run
-                          join execution.campaign_phases as phase
-                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-                    where run.id = v_job.run_id
-                      and phase.status = 'paused'
-                      for share of phase)
-        then
-            -- The worker did not release the job when its phase was paused. That uses up no attempt.
-            perform execution.doubt_leftovers(v_job.id, p_worker_id);
-            update execution.job_queue
-               set status = 'queued',
-                   attempts = attempts - 1,
-                   locked_by = null,
-                   locked_at = null,
-                   run_after = 'infinity'
-             where id = v_job.id;
-            perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
-                                    'its phase is paused; not heard of for five minutes: ' || v_job.locked_by);
-        elsif v_job.attempts < v_job.max_attempts then
-            perform execution.doubt_leftovers(v_job.id, p_worker_id);
-            update execution.job_queue
-               set status = 'queued',
-                   locked_by = null,
-                   locked_at = null,
-                   last_error = 'its worker was not heard of for five minutes'
-             where id = v_job.id;
-            perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
-                                    'not heard of for five minutes: ' || v_job.locked_by);
-        else
-            perform execution.end_attempt(v_job.id, p_worker_id, interval '0', 'its worker was not heard of for five minutes');
-        end if;
-    end loop;
-    with due as (
-        select retry.id
-          from execution.job_queue as retry
-         where retry.status = 'failed'
-           and retry.run_after <= now()
-         order by retry.run_after
-         limit 100
-           for update skip locked
-    ), requeued as (
-        update execution.job_queue as job
-           set status = 'queued'
-          from due
-         where job.id = any (array[due.id])
-     returning job.tenant_id, job.run_id, job.id
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
-    select requeued.tenant_id, requeued.run_id, requeued.id, p_worker_id, 'job.queued'
-      from requeued;
-
-    -- A loose index scan: one index lookup per tenant that has a queued job.
-    v_tenants := array(
-        with recursive waiting as (
-            (select job.tenant_id, job.run_after
-               from execution.job_queue as job
-              where job.status = 'queued'
-              order by job.tenant_id, job.run_after
-              limit 1)
-            union all
-            select next.tenant_id, next.run_after
-              from waiting
-                   cross join lateral (
-                       select job.tenant_id, job.run_after
-                         from execution.job_queue as job
-                        where job.status = 'queued'
-                          and job.tenant_id > waiting.tenant_id
-                        order by job.tenant_id, job.run_after
-                        limit 1) as next
-        )
-        select waiting.tenant_id
-          from waiting
-               left join execution.turns as turn on turn.tenant_id = waiting.tenant_id
-         where waiting.run_after <= now()
-           and waiting.tenant_id <> all (p_except)
-         order by turn.last_turn_at nulls first, waiting.tenant_id);
-
-    -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more jobs.
-    v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
-    for round in 1..2 loop
-        foreach v_tenant in array v_tenants loop
-            exit when cardinality(v_ids) >= p_limit;
-            v_found := array(
-                select job.id
-                  from execution.job_queue as job
-                 where job.tenant_id = v_tenant
-                   and job.status = 'queued'
-                   and job.run_after <= now()
-                   and job.id <> all (v_ids)
-                   -- The case hides the condition from the planner, so that it reads the index in order and stops
-                   -- at the limit.
-                   and case when cardinality(p_except_runs) = 0 then true else job.run_id <> all (p_except_runs) end
-                 order by job.run_after, job.id
-                 limit least(v_share, p_limit - cardinality(v_ids))
-                   for update skip locked);
-            v_ids := v_ids || v_found;
-        end loop;
-        v_share := p_limit;
-    end loop;
+    v_ids := array(
+        select job.id
+          from execution.job_queue as job
+         where job.tenant_id = p_tenant_id
+           and job.status = 'queued'
+           and job.run_after <= v_now
+           -- The case hides the condition from the planner, so that it reads the index in order and stops at the limit.
+           and case when cardinality(p_except_runs) = 0 then true else job.run_id <> all (p_except_runs) end
+         order by job.run_after, job.id
+         limit p_limit
+           for update skip locked);
     if cardinality(v_ids) = 0 then
         return;
     end if;
 
-    update execution.job_queue as job
-       set status = 'locked',
-           attempts = job.attempts + 1,
-           locked_by = p_worker_id,
-           locked_at = now(),
-           waits_for = null
-     where job.id = any (v_ids);
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
-    select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.locked', 'attempt ' || job.attempts
-      from execution.job_queue as job
-     where job.id = any (v_ids);
+    foreach v_id in array v_ids loop
+        update execution.job_queue as job
+           set status = 'locked',
+               attempts = job.attempts + 1,
+               locked_by = p_worker_id,
+               locked_at = v_now,
+               waits_for = null
+         where job.tenant_id = p_tenant_id
+           and job.id = v_id
+     returning job.run_id, job.attempts
+          into v_job;
+        perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_id, null, p_worker_id, 'job.locked',
+                                'attempt ' || v_job.attempts);
+        if v_job.run_id <> all (v_run_ids) then
+            v_run_ids := v_run_ids || v_job.run_id;
+        end if;
+    end loop;
     -- Ordered by id, so that two concurrent claims cannot deadlock.
-    for v_run_id in
-        select distinct job.run_id from execution.job_queue as job where job.id = any (v_ids) order by job.run_id
-    loop
+    for v_run_id in select started.id from unnest(v_run_ids) as started (id) order by started.id loop
         update execution.campaign_runs as run
            set status = 'running',
-               started_at = now()
-         where run.id = v_run_id
+               started_at = v_now
+         where run.tenant_id = p_tenant_id
+           and run.id = v_run_id
            and run.status = 'queued'
-     returning run.tenant_id, run.campaign_id, run.phase_id
+     returning run.campaign_id, run.phase_id
           into v_run;
         if found then
-            perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, v_run_id, null, null, p_worker_id,
+            perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, v_run_id, null, null, p_worker_id,
                                     'run.running', null);
         end if;
     end loop;
-    -- Record the order in which the tenants were served. Another worker that is serving a tenant at the same time
-    -- updates that tenant's row, so a locked row is skipped.
-    update execution.turns as turn
-       set last_turn_at = (select clock_timestamp()) + array_position(v_tenants, turn.tenant_id) * interval '1 microsecond'
-     where turn.tenant_id in (select noted.tenant_id
-                                from execution.turns as noted
-                               where noted.tenant_id = any (array(select job.tenant_id
-                                                                    from execution.job_queue as job
-                                                                   where job.id = any (v_ids)))
-                                 for update skip locked);
+    -- Record the turn. Another worker that is serving the tenant at the same time updates this row, so a locked row is
+    -- skipped.
+    perform
+       from execution.turns as turn
+      where turn.tenant_id = p_tenant_id
+        for update skip locked;
+    if found then
+        v_served_at := clock_timestamp();
+        update execution.turns as turn
+           set last_turn_at = v_served_at
+         where turn.tenant_id = p_tenant_id;
+    end if;
 
     return query
-        select job.id, job.tenant_id, job.workspace_id, job.run_id, job.job_type, job.attempts, job.max_attempts, job.item_ids,
-               run.channel, run.asset_id, run.provider_account_id, run.provider, run.scheduled_for, run.key_part,
-               run.correlation_id
-          from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = any (array[job.run_id])
-         where job.id = any (v_ids);
+        select job.id, p_tenant_id, job.workspace_id, job.run_id, job.job_type, job.attempts, job.max_attempts, job.item_ids,
+               job.channel, job.asset_id, job.provider_account_id, job.provider, job.scheduled_for, job.key_part,
+               job.correlation_id
+          from unnest(v_ids) as claimed (id)
+               cross join lateral (
+                   select job.id, job.workspace_id, job.run_id, job.job_type, job.attempts, job.max_attempts, job.item_ids,
+                          run.channel, run.asset_id, run.provider_account_id, run.provider, run.scheduled_for, run.key_part,
+                          run.correlation_id
+                     from execution.job_queue as job
+                          join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+                    where job.tenant_id = p_tenant_id
+                      and job.id = claimed.id
+                   offset 0) as job;
 end
 $$;
 
-COMMENT ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) IS 'Claims up to p_limit send jobs that are due, in turn for each tenant: the tenant that was served longest ago comes first. Before that, it takes over locks older than five minutes and queues retries that are due. It counts the attempt at the claim, so that a job that kills its worker does not return for ever.';
+COMMENT ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) IS 'Claims up to p_limit send jobs of a tenant that are due, longest due first, and records the tenant''s turn. tenants_with_due_jobs chooses the tenants. The attempt counts at the claim, so that a job that kills its worker does not return for ever.';
 
-CREATE FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS void
+CREATE FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    v_held record;
+    v_now constant timestamptz := now();
+    v_account_id uuid;
 begin
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    perform tenancy.require_tenant(p_tenant_id);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     update execution.account_states as state
        set circuit_open_until = null,
            circuit_reason = null,
            circuit_openings = 0,
            probe_job_id = null,
            probe_until = null
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
        and state.circuit_open_until is not null;
     if not found then
         return;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_held.tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_held.account_id);
+    values (p_tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_account_id);
     -- Ordered by id, and without jobs that a claim has locked.
     with waiting as (
-        select job.id
+        select job.tenant_id, job.id
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
-         where job.tenant_id = v_held.tenant_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+         where job.tenant_id = p_tenant_id
            and job.status = 'queued'
            and job.waits_for = 'circuit'
-           and job.run_after > now()
-           and run.provider_account_id = v_held.account_id
+           and job.run_after > v_now
+           and run.provider_account_id = v_account_id
          order by job.id
            for no key update of job skip locked
     )
     update execution.job_queue as job
-       set run_after = now()
+       set run_after = v_now
       from waiting
-     where job.id = waiting.id;
+     where job.tenant_id = waiting.tenant_id
+       and job.id = waiting.id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Closes the circuit of an account after a call was answered. Jobs that waited for it are due at once.';
+COMMENT ON FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Closes the circuit of an account after a call was answered. Jobs that waited for it are due at once.';
 
-CREATE FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
+CREATE FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
-    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, null);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_retry_after, null);
 end
 $$;
 
-COMMENT ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Ends a job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an item is in doubt.';
+COMMENT ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Ends a job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an item is in doubt.';
 
-CREATE FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text DEFAULT NULL::text, p_job_size integer DEFAULT 500) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint, second_messages bigint)
+CREATE FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text DEFAULT NULL::text, p_job_size integer DEFAULT 500) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint, second_messages bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_goal constant text := execution.phase_goal(p_trigger);
     v_reason constant text := nullif(left(btrim(p_reason), 2000), '');
     v_phase record;
@@ -1908,6 +1826,7 @@ declare
     v_sequence bigint;
     v_second bigint;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if v_goal is null then
         raise exception 'a phase is not controlled by `%`', coalesce(p_trigger, 'null')
@@ -1920,7 +1839,7 @@ begin
     select campaign.sequence
       into v_sequence
       from execution.campaigns as campaign
-     where campaign.tenant_id = v_tenant_id
+     where campaign.tenant_id = p_tenant_id
        and campaign.id = p_campaign_id
        for no key update;
     if not found then
@@ -1930,7 +1849,7 @@ begin
     select phase.*
       into v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
        for no key update;
@@ -1939,12 +1858,12 @@ begin
             using errcode = 'no_data_found',
                   hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
                             from execution.campaign_phases as phase
-                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+                           where phase.tenant_id = p_tenant_id and phase.campaign_id = p_campaign_id);
     end if;
     select run.id, run.status, run.intended
       into v_run
       from execution.campaign_runs as run
-     where run.tenant_id = v_tenant_id
+     where run.tenant_id = p_tenant_id
        and run.phase_id = v_phase.id
      order by run.number desc
      limit 1;
@@ -1974,14 +1893,15 @@ begin
     end if;
 
     if p_trigger = 'start' then
-        v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
+        v_sequence := execution.start_phase(p_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
     elsif p_trigger = 'retry' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
+        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
         if v_run_id is null then
             select count(*)
               into v_doubts
               from execution.channel_outbox as item
-             where item.run_id = any (execution.runs_since_all(v_tenant_id, v_phase.id))
+             where item.tenant_id = p_tenant_id
+               and item.run_id = any (execution.runs_since_all(p_tenant_id, v_phase.id))
                and item.status = 'queued';
             if v_doubts > 0 then
                 return query select 'conflict', v_phase.status, v_phase.kind,
@@ -1991,49 +1911,56 @@ begin
             end if;
         end if;
         v_sequence := execution.enter_phase_state(
-            v_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
+            p_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
             jsonb_strip_nulls(jsonb_build_object(
-                'items', coalesce((select run.intended from execution.campaign_runs as run where run.id = v_run_id), 0),
+                'items', coalesce((select run.intended
+                                    from execution.campaign_runs as run
+                                   where run.tenant_id = p_tenant_id
+                                     and run.id = v_run_id), 0),
                 'reason', v_reason)));
         if v_run_id is null then
             -- Every item in doubt was settled as successful and nothing is left to send: tend_phase ends the phase.
-            update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
+            update execution.campaign_phases set due = 'end' where tenant_id = p_tenant_id and id = v_phase.id;
         end if;
     elsif p_trigger = 'rerun' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
+        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
         -- Count the recipients that got the message, or may have, and get it again.
         select count(distinct item.recipient_id)
           into v_second
           from execution.job_queue as job
                cross join lateral unnest(job.item_ids) as wanted (id)
-               join execution.channel_outbox as item on item.recipient_id = wanted.id
-         where job.tenant_id = v_tenant_id
+               join execution.channel_outbox as item
+                 on item.tenant_id = job.tenant_id and item.recipient_id = wanted.id
+         where job.tenant_id = p_tenant_id
            and job.run_id = v_run_id
            and item.run_id in (select run.id
                                  from execution.campaign_runs as run
-                                where run.tenant_id = v_tenant_id
+                                where run.tenant_id = p_tenant_id
                                   and run.phase_id = v_phase.id
                                   and run.id <> v_run_id)
            and item.status in ('sent', 'called', 'posted', 'queued');
         v_sequence := execution.enter_phase_state(
-            v_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
+            p_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
             jsonb_strip_nulls(jsonb_build_object(
-                'items', (select run.intended from execution.campaign_runs as run where run.id = v_run_id),
+                'items', (select run.intended
+                                    from execution.campaign_runs as run
+                                   where run.tenant_id = p_tenant_id
+                                     and run.id = v_run_id),
                 'secondMessages', v_second, 'reason', v_reason)));
     else
         if p_trigger = 'complete' then
-            perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
+            perform execution.note_progress_of(p_tenant_id, p_campaign_id, v_phase.id, 100);
         end if;
         v_sequence := execution.enter_phase_state(
-            v_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
+            p_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
             jsonb_strip_nulls(jsonb_build_object('reason', v_reason)));
         if p_trigger = 'pause' then
-            perform execution.shelve_jobs(v_run.id);
+            perform execution.shelve_jobs(p_tenant_id, v_run.id);
         elsif p_trigger = 'resume' then
-            perform execution.unshelve_jobs(v_run.id);
+            perform execution.unshelve_jobs(p_tenant_id, v_run.id);
             if v_run.status in ('completed', 'partial', 'failed') then
                 -- The last items of the run ended while the phase was paused: tend_phase ends the phase.
-                update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
+                update execution.campaign_phases set due = 'end' where tenant_id = p_tenant_id and id = v_phase.id;
             end if;
         end if;
     end if;
@@ -2047,14 +1974,14 @@ begin
                       and newest.phase_id = phase.id
                     order by newest.number desc
                     limit 1) as run on true
-         where phase.tenant_id = v_tenant_id
+         where phase.tenant_id = p_tenant_id
            and phase.id = v_phase.id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) IS 'Applies a trigger (start, pause, resume, retry, rerun, complete or fail) to a phase of the tenant. outcome is changed; unchanged if the phase is already in the state that the trigger asks for, and then nothing is written; or conflict, with the reason. After a pause has committed, await_reservations waits for reservations that began before it.';
+COMMENT ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) IS 'Applies a trigger (start, pause, resume, retry, rerun, complete or fail) to a phase of the tenant. outcome is changed; unchanged if the phase is already in the state that the trigger asks for, and then nothing is written; or conflict, with the reason. After a pause has committed, await_reservations waits for reservations that began before it.';
 
-CREATE FUNCTION execution.count_items(p_job_id uuid) RETURNS TABLE(intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
+CREATE FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) RETURNS TABLE(intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2065,39 +1992,41 @@ begin
         select job.intended, items.succeeded, items.failed, items.skipped, items.in_doubt, job.intended - items.known
           from (select cardinality(item_ids) as intended
                   from execution.job_queue
-                 where id = p_job_id) as job,
+                 where tenant_id = p_tenant_id
+                   and id = p_job_id) as job,
                (select count(*) filter (where status in ('sent', 'called', 'posted'))::integer as succeeded,
                        count(*) filter (where status = 'failed')::integer as failed,
                        count(*) filter (where status = 'skipped')::integer as skipped,
                        count(*) filter (where status = 'queued')::integer as in_doubt,
                        count(*)::integer as known
                   from execution.channel_outbox
-                 where job_id = p_job_id) as items;
+                 where tenant_id = p_tenant_id
+                   and job_id = p_job_id) as items;
 end
 $$;
 
-COMMENT ON FUNCTION execution.count_items(p_job_id uuid) IS 'Counts the items of a job by result.';
+COMMENT ON FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) IS 'Counts the items of a job by result.';
 
-CREATE FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) RETURNS TABLE(id uuid, version integer)
+CREATE FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) RETURNS TABLE(id uuid, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_newest record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Create one asset at a time per workspace, so that versions have no gaps. The lock is on a row that only this
     -- tenant can reach: any client that guesses the number of an advisory lock could hold it.
     perform
        from tenancy.workspaces as workspace
-      where workspace.tenant_id = v_tenant_id
+      where workspace.tenant_id = p_tenant_id
         and workspace.id = p_workspace_id
         for no key update;
     select asset.id, asset.version, asset.channel, asset.content
       into v_newest
       from execution.assets as asset
-     where asset.tenant_id = v_tenant_id
+     where asset.tenant_id = p_tenant_id
        and asset.workspace_id = p_workspace_id
        and asset.name = p_name
      order by asset.version desc
@@ -2107,21 +2036,20 @@ begin
         return;
     end if;
     insert into execution.assets (id, tenant_id, workspace_id, name, version, channel, content)
-    values (p_id, v_tenant_id, p_workspace_id, p_name, coalesce(v_newest.version, 0) + 1, p_channel, p_content);
+    values (p_id, p_tenant_id, p_workspace_id, p_name, coalesce(v_newest.version, 0) + 1, p_channel, p_content);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'asset.created', 'asset:' || p_id, p_name);
+    values (p_tenant_id, p_actor, 'asset.created', 'asset:' || p_id, p_name);
     return query select p_id, coalesce(v_newest.version, 0) + 1;
 end
 $$;
 
-COMMENT ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) IS 'Creates the next version of an asset in the tenant of the context. Returns the newest version instead if its channel and content are the same.';
+COMMENT ON FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) IS 'Creates the next version of an asset of the tenant. Returns the newest version instead if its channel and content are the same.';
 
-CREATE FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) RETURNS void
+CREATE FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_phase jsonb;
     v_position integer := 0;
     v_kind text;
@@ -2132,12 +2060,13 @@ declare
     v_account_id uuid;
     v_failover_id uuid;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if jsonb_typeof(p_phases) is distinct from 'array' or jsonb_array_length(p_phases) not between 1 and 100 then
         raise exception 'a campaign has between 1 and 100 phases' using errcode = 'invalid_parameter_value';
     end if;
     insert into execution.campaigns (id, tenant_id, workspace_id, name, auto_advance)
-    values (p_id, v_tenant_id, p_workspace_id, p_name, p_auto_advance);
-    perform execution.audit(v_tenant_id, p_id, null, null, null, null, p_actor, 'campaign.created', p_name);
+    values (p_id, p_tenant_id, p_workspace_id, p_name, p_auto_advance);
+    perform execution.audit(p_tenant_id, p_id, null, null, null, null, p_actor, 'campaign.created', p_name);
 
     for v_phase in select value from jsonb_array_elements(p_phases) loop
         v_position := v_position + 1;
@@ -2151,7 +2080,7 @@ begin
             select asset.id, asset.channel
               into v_asset_id, v_asset_channel
               from execution.assets as asset
-             where asset.tenant_id = v_tenant_id
+             where asset.tenant_id = p_tenant_id
                and asset.workspace_id = p_workspace_id
                and asset.id = (v_phase ->> 'asset_id')::uuid;
             if not found then
@@ -2167,7 +2096,7 @@ begin
                 select list.id
                   into v_list_id
                   from execution.lead_lists as list
-                 where list.tenant_id = v_tenant_id
+                 where list.tenant_id = p_tenant_id
                    and list.workspace_id = p_workspace_id
                    and list.name = v_phase ->> 'list';
                 if not found then
@@ -2181,7 +2110,7 @@ begin
             select account.id
               into v_account_id
               from tenancy.provider_accounts as account
-             where account.tenant_id = v_tenant_id
+             where account.tenant_id = p_tenant_id
                and account.workspace_id = p_workspace_id
                and account.name = v_phase ->> 'provider_account';
             if not found then
@@ -2193,7 +2122,7 @@ begin
                 select account.id
                   into v_failover_id
                   from tenancy.provider_accounts as account
-                 where account.tenant_id = v_tenant_id
+                 where account.tenant_id = p_tenant_id
                    and account.workspace_id = p_workspace_id
                    and account.name = v_phase ->> 'failover_account';
                 if not found then
@@ -2210,7 +2139,7 @@ begin
         insert into execution.campaign_phases
                (id, tenant_id, workspace_id, campaign_id, position, phase, kind, channel, asset_id, list_id,
                 provider_account_id, failover_account_id, failure_tolerance, scheduled_for, quiet_time)
-        values ((v_phase ->> 'id')::uuid, v_tenant_id, p_workspace_id, p_id, v_position, v_phase ->> 'phase', v_kind,
+        values ((v_phase ->> 'id')::uuid, p_tenant_id, p_workspace_id, p_id, v_position, v_phase ->> 'phase', v_kind,
                 v_channel, v_asset_id, v_list_id, v_account_id, v_failover_id,
                 coalesce((v_phase ->> 'failure_tolerance')::numeric, 0.05),
                 (v_phase ->> 'scheduled_for')::timestamptz,
@@ -2220,7 +2149,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) IS 'Creates a campaign with its phases in the tenant of the context, all or nothing. An error names the phase that it is about.';
+COMMENT ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) IS 'Creates a campaign of the tenant with its phases, all or nothing. An error names the phase that it is about.';
 
 CREATE FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) RETURNS uuid
     LANGUAGE plpgsql
@@ -2253,7 +2182,8 @@ begin
           into v_audience, v_members
           from (select item.recipient_id
                   from execution.channel_outbox as item
-                 where item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
+                 where item.tenant_id = p_tenant_id
+                   and item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
                  group by item.recipient_id
                 having bool_and(item.status = 'failed')) as failed;
         if v_members = 0 then
@@ -2325,20 +2255,20 @@ $$;
 
 COMMENT ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) IS 'Creates a run of a delivery and its send jobs: of the whole audience or, for a retry, of the items that certainly failed. Returns null if a retry has no such items. The caller has locked the campaign.';
 
-CREATE FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500) RETURNS uuid
+CREATE FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_actor constant text := coalesce(nullif(btrim(p_actor), ''), session_user::text);
     v_run_id constant uuid := coalesce(p_run_id, gen_random_uuid());
     v_phase record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- With this lock, two concurrent deployments create one run.
     perform
        from execution.campaigns
-      where tenant_id = v_tenant_id
+      where tenant_id = p_tenant_id
         and id = p_campaign_id
         for no key update;
     if not found then
@@ -2348,14 +2278,14 @@ begin
     select phase.*
       into v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and (phase.phase = p_phase
             -- Without a name: the phase that is in progress or paused, else the first that was not started.
             or p_phase is null
                and phase.position = (select candidate.position
                                        from execution.campaign_phases as candidate
-                                      where candidate.tenant_id = v_tenant_id
+                                      where candidate.tenant_id = p_tenant_id
                                         and candidate.campaign_id = p_campaign_id
                                         and candidate.status in ('in_progress', 'paused', 'not_started')
                                       order by candidate.status = 'not_started', candidate.position
@@ -2371,7 +2301,7 @@ begin
             using errcode = 'no_data_found',
                   hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
                             from execution.campaign_phases as phase
-                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+                           where phase.tenant_id = p_tenant_id and phase.campaign_id = p_campaign_id);
     end if;
     if v_phase.kind <> 'delivery' then
         raise exception 'phase `%` is done by another service and is not deployed', v_phase.phase
@@ -2380,7 +2310,7 @@ begin
     if v_phase.status in ('in_progress', 'paused') then
         return (select run.id
                   from execution.campaign_runs as run
-                 where run.tenant_id = v_tenant_id
+                 where run.tenant_id = p_tenant_id
                    and run.phase_id = v_phase.id
                  order by run.number desc
                  limit 1);
@@ -2393,35 +2323,38 @@ begin
                              else '`rerun` sends it to everybody again.'
                          end;
     end if;
-    perform execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, p_job_size, v_actor);
+    perform execution.start_phase(p_tenant_id, p_campaign_id, v_phase.id, v_run_id, p_job_size, v_actor);
     return v_run_id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) IS 'Deploys a phase, or without a name the next one, and returns its run. A phase that is in progress or paused is not deployed again; its newest run is returned.';
+COMMENT ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) IS 'Deploys a phase of a campaign of the tenant, or without a name the next one, and returns its run. A phase that is in progress or paused is not deployed again; its newest run is returned.';
 
-CREATE FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) RETURNS integer
+CREATE FUNCTION execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := now();
     v_count integer;
 begin
     -- Settlements lock items in the order of their ids too, so that the two cannot deadlock.
     with leftover as (
-        select item.id
+        select item.tenant_id, item.id
           from execution.channel_outbox as item
-         where item.job_id = p_job_id
+         where item.tenant_id = p_tenant_id
+           and item.job_id = p_job_id
            and item.status = 'queued'
            and item.in_doubt_since is null
          order by item.id
            for no key update
     ), doubted as (
         update execution.channel_outbox as item
-           set in_doubt_since = now(),
+           set in_doubt_since = v_now,
                error = 'the worker that reserved it is gone'
           from leftover
-         where item.id = leftover.id
+         where item.tenant_id = leftover.tenant_id
+           and item.id = leftover.id
            and item.status = 'queued'
            and item.in_doubt_since is null
      returning item.id, item.tenant_id, item.run_id
@@ -2435,65 +2368,35 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) IS 'Marks the reserved items of a job as in doubt, because the worker that reserved them is gone. Returns their number.';
+COMMENT ON FUNCTION execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text) IS 'Marks the reserved items of a job as in doubt, because the worker that reserved them is gone. Returns their number.';
 
-CREATE TABLE execution.channel_outbox (
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    tenant_id uuid NOT NULL,
-    workspace_id uuid NOT NULL,
-    run_id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    channel text NOT NULL,
-    provider text NOT NULL,
-    recipient_id uuid,
-    recipient text,
-    idempotency_key text NOT NULL,
-    status text DEFAULT 'queued'::text NOT NULL,
-    skipped boolean DEFAULT false NOT NULL,
-    provider_message_id text,
-    error text,
-    reserved_by text,
-    attempt integer,
-    message_hash bytea,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    finalized_at timestamp with time zone,
-    in_doubt_since timestamp with time zone,
-    moved_to_account_id uuid,
-    CONSTRAINT channel_outbox_only_queued_is_in_doubt CHECK (((in_doubt_since IS NULL) OR (status = 'queued'::text))),
-    CONSTRAINT channel_outbox_skipped_status_check CHECK (((skipped = false) OR (status = 'skipped'::text))),
-    CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, 'posted'::text, 'failed'::text, 'skipped'::text])))
-)
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
-
-ALTER TABLE ONLY execution.channel_outbox FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is never deleted.';
-
-CREATE FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) RETURNS timestamp with time zone
+CREATE FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN ((p_item).status <> 'queued'::text) THEN NULL::timestamp with time zone WHEN ((p_item).in_doubt_since IS NOT NULL) THEN (p_item).in_doubt_since WHEN ((p_job_status = 'locked'::text) AND (p_locked_by = (p_item).reserved_by) AND (p_job_attempts = (p_item).attempt)) THEN CASE WHEN (p_locked_at < (now() - '00:01:00'::interval)) THEN GREATEST(p_locked_at, (p_item).created_at) ELSE NULL::timestamp with time zone END ELSE (p_item).created_at END;
+    RETURN CASE WHEN (p_status <> 'queued'::text) THEN NULL::timestamp with time zone WHEN (p_in_doubt_since IS NOT NULL) THEN p_in_doubt_since WHEN ((p_job_status = 'locked'::text) AND (p_locked_by = p_reserved_by) AND (p_job_attempts = p_attempt)) THEN CASE WHEN (p_locked_at < (now() - '00:01:00'::interval)) THEN GREATEST(p_locked_at, p_created_at) ELSE NULL::timestamp with time zone END ELSE p_created_at END;
 
-COMMENT ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) IS 'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that is more than a minute ago; or since its reservation, if its job has continued without it. Null while its worker works on it, and after its end.';
+COMMENT ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) IS 'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that is more than a minute ago; or since its reservation, if its job has continued without it. Null while its worker works on it, and after its end.';
 
-CREATE FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) RETURNS text
+CREATE FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := now();
     v_job record;
     v_items record;
     v_outcome text;
     v_status text;
 begin
-    select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts
+    select job.run_id, job.attempts, job.max_attempts
       into strict v_job
       from execution.job_queue as job
-     where job.id = p_job_id;
-    select * into strict v_items from execution.count_items(p_job_id);
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id;
+    select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
     if v_items.in_doubt > 0 then
         -- Count again, because a settlement may have committed in between.
-        perform execution.doubt_leftovers(p_job_id, p_actor);
-        select * into strict v_items from execution.count_items(p_job_id);
+        perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_actor);
+        select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
     end if;
 
     if v_items.in_doubt + v_items.missing = 0 then
@@ -2506,8 +2409,8 @@ begin
     elsif v_job.attempts < v_job.max_attempts then
         v_status := 'failed';
     else
-        perform execution.fail_missing(p_job_id, coalesce(p_error, 'no attempts are left'));
-        select * into strict v_items from execution.count_items(p_job_id);
+        perform execution.fail_missing(p_tenant_id, p_job_id, coalesce(p_error, 'no attempts are left'));
+        select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
         v_outcome := case when v_items.succeeded > 0 then 'partial' else 'failed' end;
         v_status := 'dead';
     end if;
@@ -2521,17 +2424,19 @@ begin
                succeeded = v_items.succeeded,
                failed = v_items.failed,
                skipped = v_items.skipped,
-               finished_at = now()
-         where id = p_job_id;
+               finished_at = v_now
+         where tenant_id = p_tenant_id
+           and id = p_job_id;
     else
         update execution.job_queue
            set status = 'failed',
                locked_by = null,
                locked_at = null,
-               run_after = now() + p_retry_after,
+               run_after = v_now + p_retry_after,
                last_error = left(coalesce(p_error, case when v_items.in_doubt > 0 then v_items.in_doubt || ' items in doubt' end,
                                           last_error), 2000)
-         where id = p_job_id;
+         where tenant_id = p_tenant_id
+           and id = p_job_id;
         if v_status = 'dead' then
             update execution.job_queue
                set status = 'dead',
@@ -2539,20 +2444,21 @@ begin
                    succeeded = v_items.succeeded,
                    failed = v_items.failed,
                    skipped = v_items.skipped,
-                   finished_at = now()
-             where id = p_job_id;
+                   finished_at = v_now
+             where tenant_id = p_tenant_id
+               and id = p_job_id;
         end if;
     end if;
-    perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, p_job_id, null, p_actor, 'job.' || v_status,
+    perform execution.audit(p_tenant_id, null, null, v_job.run_id, p_job_id, null, p_actor, 'job.' || v_status,
                             coalesce(p_error, v_outcome));
     if v_status in ('completed', 'dead') then
-        perform execution.finish_run(v_job.run_id, p_actor);
+        perform execution.finish_run(p_tenant_id, v_job.run_id, p_actor);
     end if;
     return v_status;
 end
 $$;
 
-COMMENT ON FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) IS 'Ends the attempt of a locked job and returns its status, computed from its items: completed, dead, or failed with another attempt to come. The end of the last job ends the run.';
+COMMENT ON FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) IS 'Ends the attempt of a locked job and returns its status, computed from its items: completed, dead, or failed with another attempt to come. The end of the last job ends the run.';
 
 CREATE FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) RETURNS void
     LANGUAGE plpgsql
@@ -2570,8 +2476,16 @@ begin
       from execution.campaign_phases as phase
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id;
-    select run.id, run.status into strict v_run from execution.campaign_runs as run where run.id = v_runs[1];
-    select run.intended into strict v_all from execution.campaign_runs as run where run.id = v_runs[cardinality(v_runs)];
+    select run.id, run.status
+      into strict v_run
+      from execution.campaign_runs as run
+     where run.tenant_id = p_tenant_id
+       and run.id = v_runs[1];
+    select run.intended
+      into strict v_all
+      from execution.campaign_runs as run
+     where run.tenant_id = p_tenant_id
+       and run.id = v_runs[cardinality(v_runs)];
     -- The counters of the jobs are enough for a single run without items in doubt. After a retry, or if a job left
     -- items in doubt that may be settled by now, count the items.
     select coalesce(sum(job.succeeded + job.skipped), 0) as went_well,
@@ -2587,7 +2501,8 @@ begin
           from (select bool_or(item.status in ('sent', 'called', 'posted', 'skipped')) as went_well,
                        bool_or(item.status = 'queued') as is_open
                   from execution.channel_outbox as item
-                 where item.run_id = any (v_runs)
+                 where item.tenant_id = p_tenant_id
+                   and item.run_id = any (v_runs)
                  group by item.recipient_id) as lead;
     end if;
     perform execution.note_progress_of(p_tenant_id, v_phase.campaign_id, p_phase_id,
@@ -2613,9 +2528,17 @@ CREATE FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid
 declare
     v_status constant text := execution.phase_goal(p_trigger);
     v_before text;
+    v_due text;
     v_phase record;
     v_sequence bigint;
 begin
+    if v_status = 'completed' then
+        select case when campaign.auto_advance then 'advance' end
+          into v_due
+          from execution.campaigns as campaign
+         where campaign.tenant_id = p_tenant_id
+           and campaign.id = p_campaign_id;
+    end if;
     select phase.status
       into strict v_before
       from execution.campaign_phases as phase
@@ -2624,14 +2547,7 @@ begin
     update execution.campaign_phases as phase
        set status = v_status,
            updated_at = now(),
-           due = case
-                     when v_status = 'completed'
-                          and (select campaign.auto_advance
-                                 from execution.campaigns as campaign
-                                where campaign.tenant_id = p_tenant_id
-                                  and campaign.id = p_campaign_id)
-                         then 'advance'
-                 end
+           due = v_due
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id
  returning phase.phase, phase.progress_reported
@@ -2663,21 +2579,22 @@ $$;
 
 COMMENT ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) IS 'Changes the state of a phase and writes the audit line, the event and the domain event. Returns the number of the event. The caller has locked the campaign and then the phase.';
 
-CREATE FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
+CREATE FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
-    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, coalesce(nullif(btrim(p_error), ''), 'failed'));
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_retry_after, coalesce(nullif(btrim(p_error), ''), 'failed'));
 end
 $$;
 
-COMMENT ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) IS 'Ends an attempt that could not continue, and returns the status of the job: failed with a retry, or dead if no attempts are left.';
+COMMENT ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) IS 'Ends an attempt that could not continue, and returns the status of the job: failed with a retry, or dead if no attempts are left.';
 
-CREATE FUNCTION execution.fail_missing(p_job_id uuid, p_error text) RETURNS void
+CREATE FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2688,41 +2605,45 @@ CREATE FUNCTION execution.fail_missing(p_job_id uuid, p_error text) RETURNS void
            execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'failed',
            left('its job gave up before it was tried: ' || p_error, 2000), job.attempts, now()
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            cross join unnest(job.item_ids) as item (id)
-     where job.id = p_job_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing
 $$;
 
-COMMENT ON FUNCTION execution.fail_missing(p_job_id uuid, p_error text) IS 'Adds a failed row for every item of a job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
+COMMENT ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) IS 'Adds a failed row for every item of a job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
 
-CREATE FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) RETURNS SETOF uuid
+CREATE FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
+#variable_conflict use_column
 declare
+    v_now constant timestamptz := now();
     v_changed integer;
     v_doubted integer := 0;
 begin
     perform tenancy.limit_idle_time();
     if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
        or cardinality(p_statuses) <> cardinality(p_outbox_ids)
+       or cardinality(p_tenant_ids) is distinct from cardinality(p_outbox_ids)
     then
-        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with a word of its own'
+        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with its tenant and its own word'
             using errcode = 'invalid_parameter_value';
     end if;
     if array_position(p_statuses, 'in_doubt') is not null then
         return query
             with doubted as (
                 update execution.channel_outbox as item
-                   set in_doubt_since = now(),
+                   set in_doubt_since = v_now,
                        error = left(settled.error, 2000)
-                  from unnest(p_outbox_ids, p_statuses, p_errors) as settled (id, status, error)
-                 where item.id = any (p_outbox_ids)
+                  from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_errors) as settled (tenant_id, id, status, error)
+                 where item.tenant_id = settled.tenant_id
                    and item.id = settled.id
                    and settled.status = 'in_doubt'
                    and item.status = 'queued'
@@ -2734,7 +2655,7 @@ begin
                 select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_worker_id, 'item.in_doubt', doubted.error
                   from doubted
             )
-            select doubted.id from doubted;
+            select doubted.tenant_id, doubted.id from doubted;
         get diagnostics v_doubted = row_count;
     end if;
 
@@ -2743,16 +2664,16 @@ begin
            set status = settled.status,
                provider_message_id = left(settled.provider_message_id, 500),
                error = left(settled.error, 2000),
-               finalized_at = now(),
+               finalized_at = v_now,
                in_doubt_since = null
-          from (select unnest(p_outbox_ids) as id, unnest(p_statuses) as status, unnest(p_message_ids) as provider_message_id,
-                       unnest(p_errors) as error) as settled
-         where item.id = any (p_outbox_ids)
+          from (select unnest(p_tenant_ids) as tenant_id, unnest(p_outbox_ids) as id, unnest(p_statuses) as status,
+                       unnest(p_message_ids) as provider_message_id, unnest(p_errors) as error) as settled
+         where item.tenant_id = settled.tenant_id
            and item.id = settled.id
            and settled.status <> 'in_doubt'
            and item.status = 'queued'
            and item.reserved_by = p_worker_id
-     returning item.id;
+     returning item.tenant_id, item.id;
     get diagnostics v_changed = row_count;
 
     -- A result that contradicts an earlier settlement changes nothing; keep it in the audit log.
@@ -2760,10 +2681,10 @@ begin
         insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
         select item.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
                'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
-          from unnest(p_outbox_ids, p_statuses, p_message_ids) as settled (id, status, provider_message_id)
-               join execution.channel_outbox as item on item.id = settled.id
-         where item.id = any (p_outbox_ids)
-           and settled.status <> 'in_doubt'
+          from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_message_ids)
+               as settled (tenant_id, id, status, provider_message_id)
+               join execution.channel_outbox as item on item.tenant_id = settled.tenant_id and item.id = settled.id
+         where settled.status <> 'in_doubt'
            and item.reserved_by = p_worker_id
            and item.status <> 'queued'
            and item.status <> settled.status;
@@ -2771,9 +2692,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
+COMMENT ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
 
-CREATE FUNCTION execution.finish_run(p_run_id uuid, p_actor text) RETURNS void
+CREATE FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2786,13 +2707,15 @@ begin
     select run.*
       into strict v_run
       from execution.campaign_runs as run
-     where run.id = p_run_id
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id
        for no key update;
     -- Read the index from its end, where the job is that is claimed last: while a transaction holds an old
     -- snapshot, the entries of all ended jobs still lie before it.
     perform
        from execution.job_queue as job
-      where job.run_id = p_run_id
+      where job.tenant_id = p_tenant_id
+        and job.run_id = p_run_id
         and job.status in ('queued', 'locked', 'failed')
       order by job.run_after desc, job.id desc
       limit 1;
@@ -2806,33 +2729,34 @@ begin
            end
       into v_status
       from execution.job_queue as job
-     where job.tenant_id = v_run.tenant_id
+     where job.tenant_id = p_tenant_id
        and job.run_id = p_run_id;
     update execution.campaign_runs
        set status = v_status,
            finished_at = now()
-     where id = p_run_id;
-    perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
+     where tenant_id = p_tenant_id
+       and id = p_run_id;
+    perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
                             'run.' || v_status, null);
     perform
        from execution.campaigns
-      where tenant_id = v_run.tenant_id
+      where tenant_id = p_tenant_id
         and id = v_run.campaign_id
         for no key update;
     select phase.status
       into strict v_phase_status
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_run.tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.id = v_run.phase_id
        for no key update;
     -- A paused phase ends when it is resumed.
     if v_phase_status = 'in_progress' then
-        perform execution.end_phase(v_run.tenant_id, v_run.phase_id, p_actor);
+        perform execution.end_phase(p_tenant_id, v_run.phase_id, p_actor);
     end if;
 end
 $$;
 
-COMMENT ON FUNCTION execution.finish_run(p_run_id uuid, p_actor text) IS 'Ends the run if its last job has ended, and with it the phase if the phase is in progress.';
+COMMENT ON FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) IS 'Ends the run if its last job has ended, and with it the phase if the phase is in progress.';
 
 CREATE FUNCTION execution.follow_doubt() RETURNS trigger
     LANGUAGE plpgsql
@@ -2848,7 +2772,8 @@ begin
                join tenancy.provider_accounts as account
                  on account.tenant_id = run.tenant_id
                 and account.id = coalesce(new.moved_to_account_id, run.provider_account_id)
-         where run.id = new.run_id
+         where run.tenant_id = new.tenant_id
+           and run.id = new.run_id
             on conflict do nothing;
     end if;
     return null;
@@ -2857,7 +2782,7 @@ $$;
 
 COMMENT ON FUNCTION execution.follow_doubt() IS 'Trigger function: adds a row to execution.doubts when an item becomes in doubt, and deletes it when the doubt ends.';
 
-CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) RETURNS SETOF uuid
+CREATE FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2866,36 +2791,45 @@ CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_a
     AS $$
     update execution.job_queue as job
        set locked_at = now()
-      from (select mine.id
-              from unnest(p_job_ids, p_attempts) as held (id, attempt)
-                   join execution.job_queue as mine on mine.id = any (array[held.id])
-             where mine.status = 'locked'
-               and mine.locked_by = p_worker_id
-               and mine.attempts = held.attempt
-             order by mine.id
-               for no key update of mine) as mine
-     where job.id = any (array[mine.id])
- returning job.id
+      from (select held.tenant_id, held.id
+              from (select given.*
+                      from unnest(p_tenant_ids, p_job_ids, p_attempts) as given (tenant_id, id, attempt)
+                     order by given.tenant_id, given.id) as held
+                   cross join lateral (
+                       select
+                         from execution.job_queue as mine
+                        where mine.tenant_id = held.tenant_id
+                          and mine.id = held.id
+                          and mine.status = 'locked'
+                          and mine.locked_by = p_worker_id
+                          and mine.attempts = held.attempt
+                          for no key update) as mine
+            offset 0) as mine
+     where job.tenant_id = mine.tenant_id
+       and job.id = mine.id
+ returning job.tenant_id, job.id
 $$;
 
-COMMENT ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) IS 'Renews the locks of a worker''s jobs and returns the jobs that the worker still holds. It locks jobs in the order of their ids, as reservations do, so that the two cannot deadlock.';
+COMMENT ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) IS 'Renews the locks of a worker''s jobs, of any number of tenants, and returns the jobs that the worker still holds. It locks jobs in the order of tenants and ids, as reservations do, so that the two cannot deadlock.';
 
-CREATE FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) RETURNS record
+CREATE FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS uuid
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-#variable_conflict use_column
+declare
+    v_account_id uuid;
 begin
     perform tenancy.limit_idle_time();
-    select job.tenant_id, case when p_failover then run.failover_account_id else run.provider_account_id end
-      into tenant_id, account_id
+    select case when p_failover then run.failover_account_id else run.provider_account_id end
+      into v_account_id
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
-     where job.id = p_job_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        and job.status = 'locked'
        and job.locked_by = p_worker_id
        and job.attempts = p_attempt;
-    if not found or account_id is null then
+    if v_account_id is null then
         raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
                         coalesce(p_attempt::text, 'null')
             using errcode = 'PR001',
@@ -2904,39 +2838,42 @@ begin
     -- Check first: an insert alone would wait for a concurrent insert of the same row.
     if not exists (select
                      from execution.account_states as state
-                    where state.tenant_id = held_account.tenant_id
-                      and state.account_id = held_account.account_id)
+                    where state.tenant_id = p_tenant_id
+                      and state.account_id = v_account_id)
     then
         insert into execution.account_states (tenant_id, account_id)
-        values (held_account.tenant_id, held_account.account_id)
+        values (p_tenant_id, v_account_id)
             on conflict do nothing;
     end if;
+    return v_account_id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) IS 'Returns the account, or the failover account, of a job that the worker holds, and creates the state row of the account. Raises PR001 if the worker does not hold the job.';
+COMMENT ON FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Returns the account, or the failover account, of a tenant''s job that the worker holds, and creates the state row of the account. Raises PR001 if the worker does not hold the job.';
 
-CREATE FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) RETURNS void
+CREATE FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    v_held record;
+    v_until constant timestamptz := now() + least(p_seconds, 3600) * interval '1 second';
+    v_account_id uuid;
 begin
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    perform tenancy.require_tenant(p_tenant_id);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     update execution.account_states as state
-       set wait_until = now() + least(p_seconds, 3600) * interval '1 second',
+       set wait_until = v_until,
            wait_reason = left(p_reason, 500)
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
-       and (state.wait_until is null or state.wait_until < now() + least(p_seconds, 3600) * interval '1 second');
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
+       and (state.wait_until is null or state.wait_until < v_until);
 end
 $$;
 
-COMMENT ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) IS 'Records that the provider asked for no calls: every process waits for so long, at most one hour.';
+COMMENT ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) IS 'Records that the provider asked for no calls: every process waits for so long, at most one hour.';
 
-CREATE FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) RETURNS TABLE(list_id uuid, added bigint, updated bigint, repeated bigint, matched bigint, ambiguous bigint[])
+CREATE FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) RETURNS TABLE(list_id uuid, added bigint, updated bigint, repeated bigint, matched bigint, ambiguous bigint[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan'
@@ -2944,7 +2881,7 @@ CREATE FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_lis
     AS $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_tenant_id constant uuid := p_tenant_id;
     v_list_id uuid;
     v_identities text[];
     v_external_ids text[];
@@ -2960,6 +2897,7 @@ declare
     v_matched bigint;
     v_ambiguous bigint[];
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Import one intake at a time per workspace: two imports of the same person would not see each other's lead.
     -- The lock is on a row that only this tenant can reach.
     perform
@@ -3155,7 +3093,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) IS 'Imports the lines of one intake into the tenant of the context and adds the leads to a list, which it creates if missing. A known lead keeps the values that the file does not mention, and stays suppressed. ambiguous has the numbers of the lines that were left out because several leads have their address; matched counts the lines whose lead was recognised by another identity.';
+COMMENT ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) IS 'Imports the lines of one intake into the tenant and adds the leads to a list, which it creates if missing. A known lead keeps the values that the file does not mention, and stays suppressed. ambiguous has the numbers of the lines that were left out because several leads have their address; matched counts the lines whose lead was recognised by another identity.';
 
 CREATE FUNCTION execution.key_time(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -3163,13 +3101,14 @@ CREATE FUNCTION execution.key_time(p_at timestamp with time zone) RETURNS text
 
 COMMENT ON FUNCTION execution.key_time(p_at timestamp with time zone) IS 'Formats a time as it stands in an idempotency key: RFC 3339 in UTC with microseconds, or a dash for null.';
 
-CREATE FUNCTION execution.launch_evidence(p_run_id uuid) RETURNS TABLE(installation_id uuid, epoch integer, cause text, epoch_began_at timestamp with time zone, system_identifier text, database_name text, refusal text, last_mark_at timestamp with time zone, items_adopted bigint)
+CREATE FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) RETURNS TABLE(installation_id uuid, epoch integer, cause text, epoch_began_at timestamp with time zone, system_identifier text, database_name text, refusal text, last_mark_at timestamp with time zone, items_adopted bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 begin
-    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+    perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from execution.campaign_runs as run where run.tenant_id = p_tenant_id and run.id = p_run_id) then
         raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
     end if;
     return query
@@ -3177,16 +3116,16 @@ begin
                tenancy.sending_refusal(),
                (select max(known.marked_at) from tenancy.process_marks as known where known.epoch_id = epoch.id),
                (select count(*)
-                  from execution.campaign_runs as run
-                       join execution.campaign_audit_log as line on line.tenant_id = run.tenant_id and line.run_id = run.id
-                 where run.id = p_run_id
+                  from execution.campaign_audit_log as line
+                 where line.tenant_id = p_tenant_id
+                   and line.run_id = p_run_id
                    and line.action = 'item.adopted')
           from tenancy.database_identity() as here
                left join (select newest.* from tenancy.epochs as newest order by newest.number desc limit 1) as epoch on true;
 end
 $$;
 
-COMMENT ON FUNCTION execution.launch_evidence(p_run_id uuid) IS 'Returns the basis of a run''s launch certificate: the installation and its epoch, the reason why a restored copy certifies nothing, the time at which a process last compared the database with its witness, and the number of items that an adoption put in doubt.';
+COMMENT ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) IS 'Returns the basis of a run''s launch certificate: the installation and its epoch, the reason why a restored copy certifies nothing, the time at which a process last compared the database with its witness, and the number of items that an adoption put in doubt.';
 
 CREATE FUNCTION execution.measure_circuits() RETURNS TABLE(provider text, open bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -3217,7 +3156,7 @@ $$;
 
 COMMENT ON FUNCTION execution.measure_jobs() IS 'Counts queued jobs, locked jobs and items in doubt, with the age of the oldest, over all tenants, for the metrics.';
 
-CREATE FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) RETURNS SETOF uuid
+CREATE FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3225,28 +3164,35 @@ CREATE FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
+#variable_conflict use_column
 begin
     perform tenancy.limit_idle_time();
     -- A move must survive a crash, whatever the settings of the login are.
     perform tenancy.require_durable_commit();
     return query
         with moving as (
-            select item.id, run.failover_account_id
-              from unnest(p_outbox_ids) as wanted (id)
-                   join execution.channel_outbox as item on item.id = any (array[wanted.id])
-                   join execution.campaign_runs as run on run.id = any (array[item.run_id])
-             where item.status = 'queued'
-               and item.in_doubt_since is null
-               and item.reserved_by = p_worker_id
-               and item.moved_to_account_id is null
-               and run.failover_account_id is not null
-             order by item.id
-               for no key update of item
+            select item.tenant_id, item.id, item.failover_account_id
+              from (select given.*
+                      from unnest(p_tenant_ids, p_outbox_ids) as given (tenant_id, id)
+                     order by given.tenant_id, given.id) as wanted
+                   cross join lateral (
+                       select item.tenant_id, item.id, run.failover_account_id
+                         from execution.channel_outbox as item
+                              join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
+                        where item.tenant_id = wanted.tenant_id
+                          and item.id = wanted.id
+                          and item.status = 'queued'
+                          and item.in_doubt_since is null
+                          and item.reserved_by = p_worker_id
+                          and item.moved_to_account_id is null
+                          and run.failover_account_id is not null
+                          for no key update of item) as item
         ), moved as (
             update execution.channel_outbox as item
                set moved_to_account_id = moving.failover_account_id
               from moving
-             where item.id = any (array[moving.id])
+             where item.tenant_id = moving.tenant_id
+               and item.id = moving.id
                and item.status = 'queued'
                and item.in_doubt_since is null
                and item.moved_to_account_id is null
@@ -3257,11 +3203,11 @@ begin
                    'to account ' || moved.moved_to_account_id
               from moved
         )
-        select moved.id from moved;
+        select moved.tenant_id, moved.id from moved;
 end
 $$;
 
-COMMENT ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) IS 'Moves items to the failover account of their run before they are called there, and returns the moved items. An item moves only if this worker reserved it, it is not in doubt and it has not moved before.';
+COMMENT ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) IS 'Moves items to the failover account of their run before they are called there, and returns the moved items. An item moves only if this worker reserved it, it is not in doubt and it has not moved before.';
 
 CREATE FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) RETURNS bigint
     LANGUAGE plpgsql
@@ -3302,89 +3248,91 @@ $$;
 
 COMMENT ON FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) IS 'Writes the next event of a campaign and returns its number. The caller has locked the campaign. A change of a phase''s state is also published as a domain event; progress is not.';
 
-CREATE FUNCTION execution.note_progress(p_worker_id text) RETURNS void
+CREATE FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     v_due record;
-    v_tenant_ids uuid[] := '{}'::uuid[];
     v_campaign_ids uuid[] := '{}'::uuid[];
     v_phase_ids uuid[] := '{}'::uuid[];
     v_run_ids uuid[] := '{}'::uuid[];
     v_progress numeric[] := '{}'::numeric[];
     v_done numeric;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     for v_due in
-        select distinct on (due.tenant_id, due.campaign_id) due.*
-          from (select run.tenant_id, run.campaign_id, run.phase_id, run.id as run_id, null::numeric as reported
+        select distinct on (due.campaign_id) due.*
+          from (select run.campaign_id, run.phase_id, run.id as run_id, null::numeric as reported
                   from execution.campaign_runs as run
-                 where run.id in (select job.run_id
+                 where run.tenant_id = p_tenant_id
+                   and run.id in (select job.run_id
                                     from execution.job_queue as job
-                                   where job.status = 'locked'
+                                   where job.tenant_id = p_tenant_id
+                                     and job.status = 'locked'
                                      and job.locked_by = p_worker_id)
                    and run.status = 'running'
                 union all
-                select phase.tenant_id, phase.campaign_id, phase.id, null, phase.progress_reported
+                select phase.campaign_id, phase.id, null, phase.progress_reported
                   from execution.campaign_phases as phase
-                 where phase.progress_reported is not null) as due
+                 where phase.tenant_id = p_tenant_id
+                   and phase.progress_reported is not null) as due
                join execution.campaigns as campaign
-                 on campaign.tenant_id = due.tenant_id and campaign.id = due.campaign_id
+                 on campaign.tenant_id = p_tenant_id and campaign.id = due.campaign_id
          where campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds'
-         order by due.tenant_id, due.campaign_id, random()
+         order by due.campaign_id, random()
     loop
         v_done := v_due.reported;
         if v_due.run_id is not null then
-            perform set_config('app.current_tenant_id', v_due.tenant_id::text, true);
             -- The end of the phase reports the last tenth of a percent.
             select least(99.9, 100.0 * (progress.succeeded + progress.failed + progress.skipped) / progress.intended)
               into v_done
-              from execution.run_progress(array[v_due.run_id]) as progress;
-            perform set_config('app.current_tenant_id', '', true);
+              from execution.run_progress(p_tenant_id, array[v_due.run_id]) as progress;
         end if;
-        v_tenant_ids := v_tenant_ids || v_due.tenant_id;
         v_campaign_ids := v_campaign_ids || v_due.campaign_id;
         v_phase_ids := v_phase_ids || v_due.phase_id;
         v_run_ids := v_run_ids || v_due.run_id;
         v_progress := v_progress || v_done;
     end loop;
-    for n in 1..cardinality(v_tenant_ids) loop
+    for n in 1..cardinality(v_campaign_ids) loop
         perform
            from execution.campaigns as campaign
-          where campaign.tenant_id = v_tenant_ids[n]
+          where campaign.tenant_id = p_tenant_id
             and campaign.id = v_campaign_ids[n]
             and (campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds')
             for no key update skip locked;
         continue when not found;
         -- Report only if it still holds: the run may have ended since, or another report may have come.
-        perform execution.note_progress_of(v_tenant_ids[n], v_campaign_ids[n], v_phase_ids[n],
+        perform execution.note_progress_of(p_tenant_id, v_campaign_ids[n], v_phase_ids[n],
                                            coalesce(phase.progress_reported, v_progress[n]))
            from execution.campaign_phases as phase
-          where phase.tenant_id = v_tenant_ids[n]
+          where phase.tenant_id = p_tenant_id
             and phase.id = v_phase_ids[n]
             and case
                     when v_run_ids[n] is null then phase.progress_reported is not null
                     else exists (select
                                    from execution.campaign_runs as run
-                                  where run.id = v_run_ids[n]
+                                  where run.tenant_id = p_tenant_id
+                                    and run.id = v_run_ids[n]
                                     and run.status = 'running')
                 end;
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION execution.note_progress(p_worker_id text) IS 'Writes progress events for the runs on which a worker works, and for reports that wait for their event. It counts before it locks, so no transaction waits for the counting, and it skips a campaign that another transaction has locked.';
+COMMENT ON FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) IS 'Writes progress events of a tenant for the runs on which a worker works, and for reports that wait for their event. It counts before it locks, so no transaction waits for the counting, and it skips a campaign that another transaction has locked.';
 
 CREATE FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := clock_timestamp();
     v_progress constant numeric := trunc(least(p_progress, 100), 1);
     v_phase record;
 begin
     select phase.phase, phase.progress,
-           campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds' as is_due
+           campaign.progress_at is null or campaign.progress_at <= v_now - interval '500 milliseconds' as is_due
       into strict v_phase
       from execution.campaign_phases as phase
            join execution.campaigns as campaign
@@ -3409,7 +3357,7 @@ begin
     end if;
     if v_phase.progress <> v_progress then
         update execution.campaigns
-           set progress_at = clock_timestamp()
+           set progress_at = v_now
          where tenant_id = p_tenant_id
            and id = p_campaign_id;
         perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
@@ -3420,43 +3368,45 @@ $$;
 
 COMMENT ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) IS 'Records the progress of a phase and writes an event if it changed: at most two events per second and campaign. A value that comes too early waits in progress_reported for the next event. The caller has locked the campaign.';
 
-CREATE FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
+CREATE FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    v_held record;
+    v_now constant timestamptz := now();
+    v_account_id uuid;
     v_until timestamptz;
 begin
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    perform tenancy.require_tenant(p_tenant_id);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     update execution.account_states as state
-       set circuit_open_until = now() + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
+       set circuit_open_until = v_now + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
            circuit_openings = state.circuit_openings + 1,
            circuit_reason = left(p_reason, 500),
            probe_job_id = null,
            probe_until = null
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
-       and (state.circuit_open_until is null or state.circuit_open_until <= now())
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
+       and (state.circuit_open_until is null or state.circuit_open_until <= v_now)
  returning state.circuit_open_until
       into v_until;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (v_held.tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_held.account_id,
+        values (p_tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_account_id,
                 'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_reason, 500));
     else
         select state.circuit_open_until
           into v_until
           from execution.account_states as state
-         where state.tenant_id = v_held.tenant_id
-           and state.account_id = v_held.account_id;
+         where state.tenant_id = p_tenant_id
+           and state.account_id = v_account_id;
     end if;
-    return extract(epoch from v_until - now())::double precision;
+    return extract(epoch from v_until - v_now)::double precision;
 end
 $$;
 
-COMMENT ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) IS 'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call is answered. An open circuit is not changed. Returns the number of seconds for which it is open.';
+COMMENT ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) IS 'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call is answered. An open circuit is not changed. Returns the number of seconds for which it is open.';
 
 CREATE FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -3524,13 +3474,14 @@ $$;
 
 COMMENT ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) IS 'Deletes events of one tenant that are older than p_before, and never those of the last hour, about p_limit per call. Returns the number of deleted events. A reader that asks for a deleted event is told to take a snapshot.';
 
-CREATE FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
+CREATE FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
     update execution.doubts as doubt
@@ -3551,9 +3502,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) IS 'Releases an item in doubt that could not be settled yet: a resolver looks again later, or the item waits for a person.';
+COMMENT ON FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) IS 'Releases an item in doubt that could not be settled yet: a resolver looks again later, or the item waits for a person.';
 
-CREATE FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb DEFAULT NULL::jsonb) RETURNS integer
+CREATE FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb DEFAULT NULL::jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3562,23 +3513,25 @@ CREATE FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt
 declare
     v_until timestamptz := now() + p_wait;
     v_limits jsonb;
-    v_job record;
+    v_run_id uuid;
     v_others integer := 0;
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
     -- Lock the account before reading its limits: this waits for a concurrent change to commit.
     select account.limits
       into v_limits
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            join tenancy.provider_accounts as account
              on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
-     where job.id = p_job_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        for share of account;
     if p_why in ('rate', 'daily', 'hours') and v_limits <> p_limits then
         v_until := now();
     end if;
-    perform execution.doubt_leftovers(p_job_id, p_worker_id);
+    perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
     update execution.job_queue as job
        set status = 'queued',
            attempts = job.attempts - 1,
@@ -3586,14 +3539,16 @@ begin
            locked_at = null,
            run_after = greatest(job.run_after, v_until),
            waits_for = p_why
-     where job.id = p_job_id
- returning job.tenant_id, job.run_id
-      into v_job;
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
+ returning job.run_id
+      into v_run_id;
     if p_whole_run then
         with waiting as (
-            select job.id
+            select job.tenant_id, job.id
               from execution.job_queue as job
-             where job.run_id = v_job.run_id
+             where job.tenant_id = p_tenant_id
+               and job.run_id = v_run_id
                and job.status = 'queued'
                -- Skip jobs that another worker has just put off for the same reason.
                and job.run_after < v_until - interval '1 second'
@@ -3604,32 +3559,34 @@ begin
            set run_after = v_until,
                waits_for = p_why
           from waiting
-         where job.id = waiting.id;
+         where job.tenant_id = waiting.tenant_id
+           and job.id = waiting.id;
         get diagnostics v_others = row_count;
     end if;
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
-    values (v_job.tenant_id, v_job.run_id, p_job_id, p_worker_id, 'job.put_off',
+    values (p_tenant_id, v_run_id, p_job_id, p_worker_id, 'job.put_off',
             'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_note, 500)
             || case when v_others > 0 then '; with ' || v_others || ' more jobs of the run' else '' end);
     return v_others + 1;
 end
 $$;
 
-COMMENT ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) IS 'Releases a job until its account may be called again, and with p_whole_run the queued jobs of its run too. If the limits of the account are no longer p_limits, the job is due at once and the worker decides again. Returns the number of jobs that wait.';
+COMMENT ON FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) IS 'Releases a job until its account may be called again, and with p_whole_run the queued jobs of its run too. If the limits of the account are no longer p_limits, the job is due at once and the worker decides again. Returns the number of jobs that wait.';
 
-CREATE FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) RETURNS TABLE(account_id uuid, wait_seconds double precision, circuit_seconds double precision)
+CREATE FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) RETURNS TABLE(tenant_id uuid, account_id uuid, wait_seconds double precision, circuit_seconds double precision)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
-    select distinct state.account_id,
+    select distinct state.tenant_id,
+           state.account_id,
            extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
            extract(epoch from state.circuit_open_until - now())::double precision
-      from unnest(p_job_ids) as held (id)
-           join execution.job_queue as job on job.id = held.id
-           join execution.campaign_runs as run on run.id = job.run_id
+      from unnest(p_tenant_ids, p_job_ids) as held (tenant_id, id)
+           join execution.job_queue as job on job.tenant_id = held.tenant_id and job.id = held.id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            join execution.account_states as state
              on state.tenant_id = run.tenant_id
             and state.account_id in (run.provider_account_id, run.failover_account_id)
@@ -3637,9 +3594,9 @@ CREATE FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]
        and job.locked_by = p_worker_id
 $$;
 
-COMMENT ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) IS 'Returns the waits and circuits of the accounts of held jobs, so that a process learns what other processes found.';
+COMMENT ON FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) IS 'Returns the waits and circuits of the accounts of held jobs, of any number of tenants, so that a process learns what other processes found.';
 
-CREATE FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(account_id uuid, is_failover boolean, provider text, settings jsonb, sealed_secret bytea, limits jsonb, wait_seconds double precision, circuit_seconds double precision)
+CREATE FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(account_id uuid, is_failover boolean, provider text, settings jsonb, sealed_secret bytea, limits jsonb, wait_seconds double precision, circuit_seconds double precision)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3647,28 +3604,30 @@ CREATE FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attem
     AS $$
 #variable_conflict use_column
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     return query
         select account.id, used.is_failover, account.provider, account.settings, account.sealed_secret, account.limits,
                extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
                extract(epoch from state.circuit_open_until - now())::double precision
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join lateral (values (run.provider_account_id, false), (run.failover_account_id, true))
                           as used (id, is_failover)
                join tenancy.provider_accounts as account on account.tenant_id = run.tenant_id and account.id = used.id
                left join execution.account_states as state
                       on state.tenant_id = account.tenant_id
                      and state.account_id = account.id
-         where job.id = p_job_id
+         where job.tenant_id = p_tenant_id
+           and job.id = p_job_id
            and job.status = 'locked'
            and job.locked_by = p_worker_id
            and job.attempts = p_attempt;
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the account and the failover account of a job that the worker holds, with their limits, waits and circuits.';
+COMMENT ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the account and the failover account of a job that the worker holds, with their limits, waits and circuits.';
 
-CREATE FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) RETURNS record
+CREATE FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3681,11 +3640,13 @@ CREATE FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attem
 declare
     v_job record;
 begin
-    select job.tenant_id, job.item_ids, run.channel
+    perform tenancy.require_tenant(p_tenant_id);
+    select job.item_ids, run.channel
       into v_job
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
-     where job.id = p_job_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        and job.status = 'locked'
        and job.locked_by = p_worker_id
        and job.attempts = p_attempt;
@@ -3698,14 +3659,14 @@ begin
                array_agg(coalesce(lead.suppression_reason,
                                   (select other.suppression_reason
                                      from execution.leads as other
-                                    where other.tenant_id = lead.tenant_id
+                                    where other.tenant_id = p_tenant_id
                                       and other.workspace_id = lead.workspace_id
                                       and lower(other.email) = lower(lead.email)
                                       and other.suppressed_at is not null
                                     limit 1)))
           into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
           from execution.leads as lead
-         where lead.tenant_id = v_job.tenant_id
+         where lead.tenant_id = p_tenant_id
            and lead.id = any (v_job.item_ids);
     else
         select array_agg(lead.id), array_agg(lead.external_id), array_agg(lead.email), array_agg(lead.phone),
@@ -3713,7 +3674,7 @@ begin
                array_agg(coalesce(lead.suppression_reason,
                                   (select other.suppression_reason
                                      from execution.leads as other
-                                    where other.tenant_id = lead.tenant_id
+                                    where other.tenant_id = p_tenant_id
                                       and other.workspace_id = lead.workspace_id
                                       and other.phone = lead.phone
                                       and other.suppressed_at is not null
@@ -3721,7 +3682,7 @@ begin
                                     limit 1)))
           into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
           from execution.leads as lead
-         where lead.tenant_id = v_job.tenant_id
+         where lead.tenant_id = p_tenant_id
            and lead.id = any (v_job.item_ids);
     end if;
     ids := coalesce(ids, '{}');
@@ -3729,49 +3690,52 @@ begin
         begun := array(
             select item.recipient_id
               from execution.channel_outbox as item
-             where item.job_id = p_job_id
+             where item.tenant_id = p_tenant_id
+               and item.job_id = p_job_id
                and item.recipient_id is not null);
     end if;
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
+COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
 
-CREATE FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
+CREATE FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     return query
         select asset.content, account.settings, account.sealed_secret
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                join execution.assets as asset on asset.tenant_id = run.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
                       on account.tenant_id = run.tenant_id
                      and account.id = run.provider_account_id
-         where job.id = p_job_id
+         where job.tenant_id = p_tenant_id
+           and job.id = p_job_id
            and job.status = 'locked'
            and job.locked_by = p_worker_id
            and job.attempts = p_attempt;
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a job that the worker holds. Returns no row if the worker does not hold the job.';
+COMMENT ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a job that the worker holds. Returns no row if the worker does not hold the job.';
 
-CREATE FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
+CREATE FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_item record;
     v_is_new boolean;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select item.id, item.run_id, item.job_id, account.provider
       into v_item
       from tenancy.provider_accounts as account
@@ -3779,39 +3743,41 @@ begin
              on item.tenant_id = account.tenant_id
             and item.workspace_id = account.workspace_id
             and item.idempotency_key = p_idempotency_key
-           join execution.campaign_runs as run on run.id = item.run_id
-     where account.tenant_id = v_tenant_id
+           join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
+     where account.tenant_id = p_tenant_id
        and account.id = p_account_id
        and account.id = coalesce(item.moved_to_account_id, run.provider_account_id);
     if not found then
         return 'unknown';
     end if;
     insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
-    values (v_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
+    values (p_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
         on conflict do nothing;
     v_is_new := found;
     if not p_proves_action then
         return 'recorded';
     end if;
-    perform from execution.job_queue as job where job.id = v_item.job_id for no key update;
+    perform from execution.job_queue as job where job.tenant_id = p_tenant_id and job.id = v_item.job_id for no key update;
     perform
        from execution.channel_outbox as item
-      where item.id = v_item.id
+      where item.tenant_id = p_tenant_id
+        and item.id = v_item.id
         and item.status = 'queued'
         and item.in_doubt_since is not null
         for no key update;
     if found then
         perform execution.settle_in_doubt(
-            v_tenant_id, v_item.id, 'sent', p_message_id,
+            p_tenant_id, v_item.id, 'sent', p_message_id,
             v_item.provider || ' called back: ' || p_message_id || ' is ' || p_status, 'callback-' || v_item.provider);
         return 'settled';
     end if;
     if v_is_new and exists (select
                               from execution.channel_outbox as item
-                             where item.id = v_item.id
+                             where item.tenant_id = p_tenant_id
+                               and item.id = v_item.id
                                and item.status = 'failed')
     then
-        perform execution.audit(v_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
+        perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
                                 'callback-' || v_item.provider, 'item.contradicted',
                                 'the provider called back: ' || p_message_id || ' is ' || p_status);
         return 'contradicted';
@@ -3820,57 +3786,58 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) IS 'Stores a status callback of a provider about a call of this account, in the tenant of the context. A callback that proves the action settles an item in doubt at once. Returns settled, recorded, contradicted if the item was settled as failed, or unknown if no item of this account has this key.';
+COMMENT ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) IS 'Stores a status callback of a provider about a call of this account of the tenant. A callback that proves the action settles an item in doubt at once. Returns settled, recorded, contradicted if the item was settled as failed, or unknown if no item of this account has this key.';
 
-CREATE FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:00:00'::interval) RETURNS void
+CREATE FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:00:00'::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 declare
+    v_due_at constant timestamptz := now() + p_retry_after;
     v_phase_status text;
+    v_run_id uuid;
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
-    perform execution.doubt_leftovers(p_job_id, p_worker_id);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
     -- With the share lock, a concurrent resume waits and then finds the job in its new place.
     select phase.status
       into strict v_phase_status
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            join execution.campaign_phases as phase
              on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-     where job.id = p_job_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        for share of phase;
-    update execution.job_queue
+    update execution.job_queue as job
        set status = 'queued',
-           attempts = attempts - 1,
+           attempts = job.attempts - 1,
            locked_by = null,
            locked_at = null,
-           run_after = case v_phase_status
-                           when 'paused' then 'infinity'
-                           else greatest(run_after, now() + p_retry_after)
-                       end
-     where id = p_job_id;
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
-    select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.released'
-      from execution.job_queue as job
-     where job.id = p_job_id;
+           run_after = case v_phase_status when 'paused' then 'infinity' else greatest(job.run_after, v_due_at) end
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
+ returning job.run_id
+      into v_run_id;
+    perform execution.audit(p_tenant_id, null, null, v_run_id, p_job_id, null, p_worker_id, 'job.released', null);
 end
 $$;
 
-COMMENT ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Releases a job before its end: the worker stops, cannot do this kind of job, or the phase is paused. A job of a paused phase waits for the phase.';
+COMMENT ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Releases a job before its end: the worker stops, cannot do this kind of job, or the phase is paused. A job of a paused phase waits for the phase.';
 
-CREATE FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint)
+CREATE FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_campaign record;
     v_phase record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_actor), '') = '' then
         raise exception 'p_actor must not be empty' using errcode = 'invalid_parameter_value';
@@ -3881,7 +3848,7 @@ begin
     select campaign.sequence
       into v_campaign
       from execution.campaigns as campaign
-     where campaign.tenant_id = v_tenant_id
+     where campaign.tenant_id = p_tenant_id
        and campaign.id = p_campaign_id
        for no key update;
     if not found then
@@ -3891,7 +3858,7 @@ begin
     select phase.id, phase.kind, phase.status
       into v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
        for no key update;
@@ -3907,18 +3874,121 @@ begin
                             v_campaign.sequence;
         return;
     end if;
-    perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, p_progress);
+    perform execution.note_progress_of(p_tenant_id, p_campaign_id, v_phase.id, p_progress);
     return query
         select 'changed', v_phase.status, v_phase.kind, null::text, campaign.sequence
           from execution.campaigns as campaign
-         where campaign.tenant_id = v_tenant_id
+         where campaign.tenant_id = p_tenant_id
            and campaign.id = p_campaign_id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) IS 'Records the progress that another service reports for an external phase of the tenant. outcome is changed or conflict, with the reason.';
+COMMENT ON FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) IS 'Records the progress that another service reports for an external phase of the tenant. outcome is changed or conflict, with the reason.';
 
-CREATE FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) RETURNS void
+CREATE FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_job record;
+    v_id  uuid;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time();
+    for v_job in
+        with stale as (
+            select job.id, job.run_id, job.attempts, job.max_attempts, job.locked_by
+              from execution.job_queue as job
+             where job.tenant_id = p_tenant_id
+               and job.status = 'locked'
+               and job.locked_at < v_now - interval '5 minutes'
+             order by job.locked_at
+             limit 100
+               for update skip locked
+        )
+        -- Ordered by run, because ending a run locks it: two concurrent calls cannot deadlock.
+        select stale.* from stale order by stale.run_id, stale.id
+    loop
+        -- A hanging worker may hold locks on some of these items. Skip its job instead of waiting, so that one such
+        -- worker cannot block every claim; a later call tries again.
+        begin
+            perform
+               from execution.channel_outbox as item
+              where item.tenant_id = p_tenant_id
+                and item.job_id = v_job.id
+                and item.status = 'queued'
+                and item.in_doubt_since is null
+              order by item.id
+                for no key update nowait;
+        exception when lock_not_available then
+            continue;
+        end;
+        if exists (select
+                     from execution.campaign_runs as run
+                          join execution.campaign_phases as phase
+                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                    where run.tenant_id = p_tenant_id
+                      and run.id = v_job.run_id
+                      and phase.status = 'paused'
+                      for share of phase)
+        then
+            -- The worker did not release the job when its phase was paused. That uses up no attempt.
+            perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
+            update execution.job_queue as job
+               set status = 'queued',
+                   attempts = job.attempts - 1,
+                   locked_by = null,
+                   locked_at = null,
+                   run_after = 'infinity'
+             where job.tenant_id = p_tenant_id
+               and job.id = v_job.id;
+            perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
+                                    'its phase is paused; not heard of for five minutes: ' || v_job.locked_by);
+        elsif v_job.attempts < v_job.max_attempts then
+            perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
+            update execution.job_queue as job
+               set status = 'queued',
+                   locked_by = null,
+                   locked_at = null,
+                   last_error = 'its worker was not heard of for five minutes'
+             where job.tenant_id = p_tenant_id
+               and job.id = v_job.id;
+            perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
+                                    'not heard of for five minutes: ' || v_job.locked_by);
+        else
+            perform execution.end_attempt(p_tenant_id, v_job.id, p_worker_id, interval '0',
+                                          'its worker was not heard of for five minutes');
+        end if;
+    end loop;
+    foreach v_id in array array(
+        select retry.id
+          from execution.job_queue as retry
+         where retry.tenant_id = p_tenant_id
+           and retry.status = 'failed'
+           and retry.run_after <= v_now
+         order by retry.run_after
+         limit 100
+           for update skip locked)
+    loop
+        update execution.job_queue as job
+           set status = 'queued'
+         where job.tenant_id = p_tenant_id
+           and job.id = v_id
+     returning job.run_id, job.id
+          into v_job;
+        perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.queued', null);
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) IS 'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to 100 retries that are due. Items that a silent worker had reserved become in doubt.';
+
+CREATE FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3926,7 +3996,8 @@ begin
     perform tenancy.limit_idle_time();
     perform
        from execution.job_queue as job
-      where job.id = p_job_id
+      where job.tenant_id = p_tenant_id
+        and job.id = p_job_id
         and job.status = 'locked'
         and job.locked_by = p_worker_id
         and job.attempts = p_attempt
@@ -3940,7 +4011,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) IS 'Locks a job, and raises PR001 unless the worker holds it under this attempt.';
+COMMENT ON FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) IS 'Locks a job of a tenant, and raises PR001 unless the worker holds it under this attempt.';
 
 CREATE FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) RETURNS void
     LANGUAGE plpgsql
@@ -3958,33 +4029,35 @@ begin
         raise exception 'the doubt about % is not held by % under look %', p_outbox_id, coalesce(p_resolver_id, 'null'),
                         coalesce(p_look::text, 'null')
             using errcode = 'PR001',
-                  hint = 'Its lease was over and somebody else looks after it, or it has been settled.';
+                  hint = 'Its lease expired and another resolver holds it, or it has been settled.';
     end if;
 end
 $$;
 
 COMMENT ON FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) IS 'Locks a doubt, and raises PR001 unless the resolver holds it under this look.';
 
-CREATE FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
+CREATE FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
-    return execution.settle_in_doubt(tenancy.required_tenant_id(), p_outbox_id, p_as, p_provider_message_id, p_note, p_actor);
+    perform tenancy.require_tenant(p_tenant_id);
+    return execution.settle_in_doubt(p_tenant_id, p_outbox_id, p_as, p_provider_message_id, p_note, p_actor);
 end
 $$;
 
-COMMENT ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) IS 'Settles an item in doubt of the tenant of the context, on behalf of a person.';
+COMMENT ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) IS 'Settles an item in doubt of the tenant, on behalf of a person.';
 
-CREATE FUNCTION execution.run_progress(p_run_ids uuid[]) RETURNS TABLE(run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint, jobs_dead bigint, succeeded bigint, failed bigint, skipped bigint, in_doubt bigint, in_flight bigint)
+CREATE FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) RETURNS TABLE(run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint, jobs_dead bigint, succeeded bigint, failed bigint, skipped bigint, in_doubt bigint, in_flight bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
+    select tenancy.require_tenant(p_tenant_id);
     select run.id,
            run.intended,
            jobs.*
@@ -4012,18 +4085,20 @@ CREATE FUNCTION execution.run_progress(p_run_ids uuid[]) RETURNS TABLE(run_id uu
                                  count(*) filter (where item.status = 'failed') as failed,
                                  count(*) filter (where item.status = 'skipped') as skipped,
                                  count(*) filter (where item.status = 'queued') as reserved,
-                                 count(execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts))
-                                     as in_doubt
+                                 count(execution.doubted_since(
+                                           item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at,
+                                           job.status, job.locked_by, job.locked_at, job.attempts)) as in_doubt
                             from execution.channel_outbox as item
-                           where item.job_id = job.id
+                           where item.tenant_id = job.tenant_id
+                             and item.job_id = job.id
                              and not done.is_done) as items
                 where job.tenant_id = run.tenant_id
                   and job.run_id = run.id) as jobs
-     where run.tenant_id = tenancy.required_tenant_id()
+     where run.tenant_id = p_tenant_id
        and run.id = any (p_run_ids)
 $$;
 
-COMMENT ON FUNCTION execution.run_progress(p_run_ids uuid[]) IS 'Counts the jobs and items of runs of the tenant by status.';
+COMMENT ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) IS 'Counts the jobs and items of runs of the tenant by status.';
 
 CREATE TABLE execution.campaign_runs (
     id uuid NOT NULL,
@@ -4065,18 +4140,20 @@ CREATE FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) RETU
 
 COMMENT ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) IS 'Returns the runs of a phase since it was last sent to its whole audience, newest first.';
 
-CREATE FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) RETURNS text
+CREATE FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     -- Lock the job, then the item, then the doubt, as every function does.
     perform
        from execution.job_queue as job
-      where job.id = (select item.job_id
+      where job.tenant_id = p_tenant_id
+        and job.id = (select item.job_id
                         from execution.channel_outbox as item
                        where item.tenant_id = p_tenant_id
                          and item.id = p_outbox_id)
@@ -4090,13 +4167,14 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) IS 'Settles an item in doubt that the resolver holds, with its evidence.';
+COMMENT ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) IS 'Settles an item in doubt that the resolver holds, with its evidence.';
 
 CREATE FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := now();
     v_item record;
     v_status text;
 begin
@@ -4112,17 +4190,19 @@ begin
     -- then sees both.
     perform
        from execution.job_queue as job
-      where job.id = (select item.job_id
+      where job.tenant_id = p_tenant_id
+        and job.id = (select item.job_id
                         from execution.channel_outbox as item
                        where item.tenant_id = p_tenant_id
                          and item.id = p_outbox_id)
         for no key update;
     select item.*, run.quiet_time, job.status as job_status,
-           execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
+           execution.doubted_since(item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at,
+                                   job.status, job.locked_by, job.locked_at, job.attempts) as since
       into v_item
       from execution.channel_outbox as item
-           join execution.job_queue as job on job.id = item.job_id
-           join execution.campaign_runs as run on run.id = item.run_id
+           join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
+           join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
      where item.tenant_id = p_tenant_id
        and item.id = p_outbox_id
        for no key update of item;
@@ -4139,7 +4219,7 @@ begin
         raise exception 'item % is not in doubt: its worker is at work', p_outbox_id
             using errcode = 'invalid_parameter_value', hint = 'Look again in a minute.';
     end if;
-    if p_as = 'failed' and now() < v_item.since + v_item.quiet_time then
+    if p_as = 'failed' and v_now < v_item.since + v_item.quiet_time then
         raise exception 'item % may still arrive until %', p_outbox_id,
                         to_char((v_item.since + v_item.quiet_time) at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')
             using errcode = 'invalid_parameter_value',
@@ -4151,21 +4231,24 @@ begin
        set status = v_status,
            provider_message_id = left(p_provider_message_id, 500),
            error = case when p_as = 'failed' then left(p_note, 2000) end,
-           finalized_at = now(),
+           finalized_at = v_now,
            in_doubt_since = null
-     where id = p_outbox_id;
+     where tenant_id = p_tenant_id
+       and id = p_outbox_id;
     perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, p_outbox_id, p_actor,
                             'item.resolved_as_' || v_status, left(p_note, 2000));
     -- No other item keeps the job waiting: make it due now.
     if v_item.job_status = 'failed'
        and not exists (select
                          from execution.channel_outbox as item
-                        where item.job_id = v_item.job_id
+                        where item.tenant_id = p_tenant_id
+                          and item.job_id = v_item.job_id
                           and item.status = 'queued')
     then
         update execution.job_queue
-           set run_after = least(run_after, now())
-         where id = v_item.job_id
+           set run_after = least(run_after, v_now)
+         where tenant_id = p_tenant_id
+           and id = v_item.job_id
            and status = 'failed';
     end if;
     return v_status;
@@ -4174,7 +4257,7 @@ $$;
 
 COMMENT ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) IS 'Settles an item in doubt as sent (stored as the success status of its channel) or as failed, with a note that names the evidence. Evidence that it was sent counts at any time; evidence that it was not sent counts only after the quiet time.';
 
-CREATE FUNCTION execution.shelve_jobs(p_run_id uuid) RETURNS void
+CREATE FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4183,17 +4266,19 @@ CREATE FUNCTION execution.shelve_jobs(p_run_id uuid) RETURNS void
     update execution.job_queue as job
        set run_after = 'infinity',
            waits_for = null
-      from (select waiting.id
+      from (select waiting.tenant_id, waiting.id
               from execution.job_queue as waiting
-             where waiting.run_id = p_run_id
+             where waiting.tenant_id = p_tenant_id
+               and waiting.run_id = p_run_id
                and waiting.status = 'queued'
                and waiting.run_after < 'infinity'
              order by waiting.id
                for no key update skip locked) as waiting
-     where job.id = waiting.id
+     where job.tenant_id = waiting.tenant_id
+       and job.id = waiting.id
 $$;
 
-COMMENT ON FUNCTION execution.shelve_jobs(p_run_id uuid) IS 'Sets run_after of the queued jobs of a paused run to infinity, so that no claim takes them. It skips a job that a claim has locked; the worker releases such a job when it cannot reserve.';
+COMMENT ON FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Sets run_after of the queued jobs of a paused run to infinity, so that no claim takes them. It skips a job that a claim has locked; the worker releases such a job when it cannot reserve.';
 
 CREATE FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql
@@ -4207,7 +4292,11 @@ begin
                 where tenant_id = p_tenant_id and id = p_phase_id and kind = 'delivery')
     then
         v_run_id := execution.create_run(p_tenant_id, p_phase_id, p_run_id, 'start', p_job_size, p_actor);
-        select run.intended into v_items from execution.campaign_runs as run where run.id = v_run_id;
+        select run.intended
+          into v_items
+          from execution.campaign_runs as run
+         where run.tenant_id = p_tenant_id
+           and run.id = v_run_id;
     end if;
     -- The phase was started, so the reason why it could not be started automatically no longer holds.
     update execution.campaigns
@@ -4228,31 +4317,30 @@ CREATE FUNCTION execution.success_of(p_channel text) RETURNS text
 
 COMMENT ON FUNCTION execution.success_of(p_channel text) IS 'Returns the status of a successful item on a channel: sent, called or posted.';
 
-CREATE FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) RETURNS boolean
+CREATE FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update execution.leads
        set suppressed_at = now(),
            suppression_reason = coalesce(nullif(btrim(p_reason), ''), 'suppressed'),
            updated_at = now()
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and id = p_lead_id
        and suppressed_at is null;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (v_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
+        values (p_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
     end if;
-    return exists (select from execution.leads where tenant_id = v_tenant_id and id = p_lead_id);
+    return exists (select from execution.leads where tenant_id = p_tenant_id and id = p_lead_id);
 end
 $$;
 
-COMMENT ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) IS 'Suppresses a lead of the tenant: no further message is sent to it. Returns false if the lead does not exist. Repeating the call changes nothing.';
+COMMENT ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) IS 'Suppresses a lead of the tenant: no further message is sent to it. Returns false if the lead does not exist. Repeating the call changes nothing.';
 
-CREATE FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
+CREATE FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4270,6 +4358,7 @@ declare
     v_tokens double precision;
     v_today date;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     -- repeated_at must survive a crash, whatever the settings of the login are: the next repeat relies on it.
     perform tenancy.require_durable_commit();
@@ -4277,10 +4366,11 @@ begin
     -- A paused phase starts no call, and repeats none.
     if exists (select
                  from execution.channel_outbox as item
-                      join execution.campaign_runs as run on run.id = item.run_id
+                      join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
                       join execution.campaign_phases as phase
                         on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-                where item.id = p_outbox_id
+                where item.tenant_id = p_tenant_id
+                  and item.id = p_outbox_id
                   and phase.status = 'paused')
     then
         return query select false, 30.0::double precision;
@@ -4341,9 +4431,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
+COMMENT ON FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
 
-CREATE FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
+CREATE FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4351,7 +4441,7 @@ CREATE FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt 
 #variable_conflict use_column
 declare
     c_ahead constant double precision := 1.0::double precision;
-    v_held record;
+    v_account_id uuid;
     v_state execution.account_states;
     v_limits jsonb;
     v_now timestamptz;
@@ -4362,21 +4452,22 @@ declare
     v_tokens double precision;
     v_is_probe boolean := false;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if p_wanted is null or p_wanted < 1 then
         raise exception 'at least one turn must be wanted, not %', coalesce(p_wanted::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     select account.limits
       into v_limits
       from tenancy.provider_accounts as account
-     where account.tenant_id = v_held.tenant_id
-       and account.id = v_held.account_id;
+     where account.tenant_id = p_tenant_id
+       and account.id = v_account_id;
     select state.*
       into strict v_state
       from execution.account_states as state
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
        for no key update;
     -- After a crash of the server the token bucket may be slightly too full once. The calls of a day are counted
     -- and must survive a crash.
@@ -4449,13 +4540,186 @@ begin
            used_today = v_state.used_today + granted,
            probe_job_id = case when v_is_probe and granted > 0 then p_job_id else state.probe_job_id end,
            probe_until = case when v_is_probe and granted > 0 then v_now + interval '2 minutes' else state.probe_until end
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id;
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id;
     return next;
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
+COMMENT ON FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
+
+CREATE FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[] DEFAULT '{}'::uuid[], p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(tenant_id uuid, doubts integer)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+    select due.tenant_id, count(*)::integer
+      from (select doubt.tenant_id, doubt.next_look_at
+              from execution.doubts as doubt
+             where not doubt.is_for_person
+               and doubt.next_look_at <= now()
+               and (doubt.held_until is null or doubt.held_until < now())
+               and doubt.provider = any (p_providers)
+               and not exists (select
+                                 from unnest(p_except_tenants, p_except_accounts) as busy (tenant_id, account_id)
+                                where busy.tenant_id = doubt.tenant_id
+                                  and busy.account_id = doubt.account_id)
+             order by doubt.next_look_at
+             limit p_limit) as due
+     group by due.tenant_id
+     order by min(due.next_look_at)
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) IS 'Chooses up to p_limit items in doubt that are due for a look, of the given providers, the longest due first, and returns their number per tenant. Leaves out the accounts in p_except_tenants and p_except_accounts. Locks nothing; claim_doubts then claims per tenant.';
+
+CREATE FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[] DEFAULT '{}'::uuid[], p_except_run_tenants uuid[] DEFAULT '{}'::uuid[], p_except_runs uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(tenant_id uuid, jobs integer, is_overdue boolean)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_now       constant timestamptz := now();
+    v_tenant_id uuid := '00000000-0000-0000-0000-000000000000'::uuid;
+    v_due_at    timestamptz;
+    v_overdue   uuid[];
+    v_tenants   uuid[] := '{}'::uuid[];
+    v_jobs      integer[] := '{}'::integer[];
+    v_except    uuid[];
+    v_share     integer;
+    v_left      integer := p_limit;
+    v_found     integer;
+begin
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'the limit must lie between 1 and 1000, not %', coalesce(p_limit::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    v_overdue := array(
+        select distinct oldest.tenant_id
+          from ((select job.tenant_id
+                   from execution.job_queue as job
+                  where job.status = 'locked'
+                    and job.locked_at < v_now - interval '5 minutes'
+                  order by job.locked_at
+                  limit 100)
+                union all
+                (select retry.tenant_id
+                   from execution.job_queue as retry
+                  where retry.status = 'failed'
+                    and retry.run_after <= v_now
+                  order by retry.run_after
+                  limit 100)) as oldest);
+    -- One index lookup per tenant that has a queued job.
+    loop
+        select job.tenant_id, job.run_after
+          into v_tenant_id, v_due_at
+          from execution.job_queue as job
+         where job.status = 'queued'
+           and job.tenant_id > v_tenant_id
+         order by job.tenant_id, job.run_after
+         limit 1;
+        exit when not found;
+        if v_due_at <= v_now and v_tenant_id <> all (p_except) then
+            v_tenants := v_tenants || v_tenant_id;
+        end if;
+    end loop;
+    v_tenants := array(
+        select waiting.tenant_id
+          from unnest(v_tenants) as waiting (tenant_id)
+               left join execution.turns as turn on turn.tenant_id = waiting.tenant_id
+         order by turn.last_turn_at nulls first, waiting.tenant_id);
+
+    -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more jobs.
+    v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
+    for v_round in 1..2 loop
+        for v_place in 1..cardinality(v_tenants) loop
+            exit when v_left < 1;
+            if v_round = 1 then
+                v_jobs := v_jobs || 0;
+            end if;
+            continue when v_round = 2 and v_jobs[v_place] < v_share;
+            v_except := array(
+                select excepted.run_id
+                  from unnest(p_except_run_tenants, p_except_runs) as excepted (tenant_id, run_id)
+                 where excepted.tenant_id = v_tenants[v_place]);
+            v_found := (
+                select count(*)::integer
+                  from (select
+                          from execution.job_queue as job
+                         where job.tenant_id = v_tenants[v_place]
+                           and job.status = 'queued'
+                           and job.run_after <= v_now
+                           -- The case hides the condition from the planner, so that it reads the index in order and
+                           -- stops at the limit.
+                           and case when cardinality(v_except) = 0 then true else job.run_id <> all (v_except) end
+                         order by job.run_after, job.id
+                         limit v_jobs[v_place] + least(case v_round when 1 then v_share else p_limit end, v_left)) as due);
+            v_left := v_left - (v_found - v_jobs[v_place]);
+            v_jobs[v_place] := v_found;
+        end loop;
+    end loop;
+
+    for v_place in 1..cardinality(v_jobs) loop
+        continue when v_jobs[v_place] = 0;
+        tenant_id := v_tenants[v_place];
+        jobs := v_jobs[v_place];
+        is_overdue := tenant_id = any (v_overdue);
+        v_overdue := array_remove(v_overdue, tenant_id);
+        return next;
+    end loop;
+    return query select overdue.tenant_id, 0, true from unnest(v_overdue) as overdue (tenant_id);
+end
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) IS 'Chooses up to p_limit send jobs that are due and returns their number per tenant. The tenant that was served longest ago comes first; each gets an equal share, and the rest goes to tenants that have more jobs. Leaves out the tenants in p_except and the runs in p_except_run_tenants and p_except_runs. is_overdue marks tenants with jobs for requeue_overdue_jobs; call it and choose again. Locks nothing; claim_queued_jobs then claims per tenant.';
+
+CREATE FUNCTION execution.tenants_with_due_phases(p_limit integer) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    -- A random order, so that a tenant whose phase always fails does not block the others.
+    select due.tenant_id
+      from (select distinct phase.tenant_id
+              from execution.campaign_phases as phase
+             where phase.due is not null) as due
+     order by random()
+     limit p_limit
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_due_phases(p_limit integer) IS 'Chooses up to p_limit tenants that have a phase with something due, in random order. Locks nothing; tend_phase then processes one phase of a tenant.';
+
+CREATE FUNCTION execution.tenants_with_due_progress(p_worker_id text) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_before constant timestamptz := clock_timestamp() - interval '500 milliseconds';
+begin
+    return query
+        select distinct due.tenant_id
+          from (select run.tenant_id, run.campaign_id
+                  from execution.job_queue as job
+                       join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+                 where job.status = 'locked'
+                   and job.locked_by = p_worker_id
+                   and run.status = 'running'
+                union all
+                select phase.tenant_id, phase.campaign_id
+                  from execution.campaign_phases as phase
+                 where phase.progress_reported is not null) as due
+               join execution.campaigns as campaign
+                 on campaign.tenant_id = due.tenant_id and campaign.id = due.campaign_id
+         where campaign.progress_at is null or campaign.progress_at <= v_before;
+end
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_due_progress(p_worker_id text) IS 'Returns the tenants with a campaign whose progress may be written now: a run on which the worker works, or a report that waits for its event. Locks nothing; note_progress then writes per tenant.';
 
 CREATE FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) RETURNS TABLE(tenant_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -4468,7 +4732,7 @@ $$;
 
 COMMENT ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) IS 'Returns the tenants with events that prune_campaign_events may delete. Locks nothing; prune_campaign_events then deletes per tenant.';
 
-CREATE FUNCTION execution.tend_phase(p_actor text) RETURNS boolean
+CREATE FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -4476,11 +4740,13 @@ declare
     v_phase record;
     v_next record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Choose a random one, so that a phase that always fails does not block the others.
-    select phase.tenant_id, phase.campaign_id, phase.id
+    select phase.campaign_id, phase.id
       into v_phase
       from execution.campaign_phases as phase
-     where phase.due is not null
+     where phase.tenant_id = p_tenant_id
+       and phase.due is not null
      order by random()
      limit 1;
     if not found then
@@ -4488,7 +4754,7 @@ begin
     end if;
     perform
        from execution.campaigns as campaign
-      where campaign.tenant_id = v_phase.tenant_id
+      where campaign.tenant_id = p_tenant_id
         and campaign.id = v_phase.campaign_id
         for no key update skip locked;
     if not found then
@@ -4497,23 +4763,23 @@ begin
     select phase.*
       into strict v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_phase.tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.id = v_phase.id
        for no key update;
     if v_phase.due is null then
         return true;
     end if;
-    update execution.campaign_phases set due = null where tenant_id = v_phase.tenant_id and id = v_phase.id;
+    update execution.campaign_phases set due = null where tenant_id = p_tenant_id and id = v_phase.id;
     if v_phase.due = 'end' then
         if v_phase.status = 'in_progress' then
-            perform execution.end_phase(v_phase.tenant_id, v_phase.id, p_actor);
+            perform execution.end_phase(p_tenant_id, v_phase.id, p_actor);
         end if;
         return true;
     end if;
     select phase.id, phase.phase, phase.status
       into v_next
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_phase.tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = v_phase.campaign_id
        and phase.position > v_phase.position
      order by phase.position
@@ -4523,47 +4789,56 @@ begin
         return true;
     end if;
     begin
-        perform execution.start_phase(v_phase.tenant_id, v_phase.campaign_id, v_next.id, gen_random_uuid(), 500, p_actor);
+        perform execution.start_phase(p_tenant_id, v_phase.campaign_id, v_next.id, gen_random_uuid(), 500, p_actor);
     exception
         -- Record an error of the phase. A database error is raised, and the caller retries.
         when invalid_parameter_value or no_data_found or check_violation then
             update execution.campaigns
                set not_advanced = left(v_next.phase || ': ' || sqlerrm, 2000)
-             where tenant_id = v_phase.tenant_id
+             where tenant_id = p_tenant_id
                and id = v_phase.campaign_id;
-            perform execution.audit(v_phase.tenant_id, v_phase.campaign_id, v_next.id, null, null, null, p_actor,
+            perform execution.audit(p_tenant_id, v_phase.campaign_id, v_next.id, null, null, null, p_actor,
                                     'phase.not_advanced', sqlerrm);
     end;
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION execution.tend_phase(p_actor text) IS 'Processes one phase that has something due: ends it, or starts the next phase of a campaign with auto_advance. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be started, the campaign records the reason in not_advanced.';
+COMMENT ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) IS 'Processes one phase of a tenant that has something due: ends it, or starts the next phase of a campaign with auto_advance. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be started, the campaign records the reason in not_advanced.';
 
-CREATE FUNCTION execution.unshelve_jobs(p_run_id uuid) RETURNS void
-    LANGUAGE sql
+CREATE FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS void
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
-    update execution.job_queue as job
-       set run_after = greatest(run.scheduled_for, now())
+declare
+    v_due_at timestamptz;
+begin
+    select greatest(run.scheduled_for, now())
+      into v_due_at
       from execution.campaign_runs as run
-     where run.id = p_run_id
-       and job.run_id = run.id
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id;
+    update execution.job_queue as job
+       set run_after = v_due_at
+     where job.tenant_id = p_tenant_id
+       and job.run_id = p_run_id
        and job.status = 'queued'
-       and job.run_after = 'infinity'
+       and job.run_after = 'infinity';
+end
 $$;
 
-COMMENT ON FUNCTION execution.unshelve_jobs(p_run_id uuid) IS 'Makes the shelved jobs of a resumed run due again.';
+COMMENT ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Makes the shelved jobs of a resumed run due again.';
 
-CREATE FUNCTION execution.verify_launch(p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
+CREATE FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 begin
-    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+    perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from execution.campaign_runs as run where run.tenant_id = p_tenant_id and run.id = p_run_id) then
         raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
     end if;
     return query
@@ -4576,7 +4851,8 @@ begin
                    count(*) filter (where item.status = 'queued') as in_doubt,
                    count(distinct item.recipient_id) as known
               from execution.channel_outbox as item
-             where item.run_id = p_run_id
+             where item.tenant_id = p_tenant_id
+               and item.run_id = p_run_id
         ), guarded as (
             -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, and the
             -- trigger that refuses reservations on a restored copy.
@@ -4584,7 +4860,7 @@ begin
               from (select from pg_constraint as wall
                      where wall.conrelid = 'execution.channel_outbox'::regclass
                        and wall.conname = 'channel_outbox_one_row_per_key'
-                       and pg_get_constraintdef(wall.oid) = 'UNIQUE (tenant_id, workspace_id, idempotency_key)'
+                       and pg_get_constraintdef(wall.oid) = 'UNIQUE (idempotency_key, tenant_id, workspace_id)'
                      union all
                     select from pg_trigger as wall
                      where wall.tgrelid = 'execution.channel_outbox'::regclass
@@ -4604,11 +4880,12 @@ begin
                run.status in ('completed', 'partial', 'failed') and items.in_doubt = 0 and run.intended = items.known
                and guarded.holds
           from execution.campaign_runs as run, items, guarded
-         where run.id = p_run_id;
+         where run.tenant_id = p_tenant_id
+           and run.id = p_run_id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.verify_launch(p_run_id uuid) IS 'The launch certificate of a run: whether the run has ended, whether every intended item has ended, and whether a second call is impossible, with the counts that show it. On a restored copy it does not certify that a second call is impossible.';
+COMMENT ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) IS 'The launch certificate of a run of the tenant: whether the run has ended, whether every intended item has ended, and whether a second call is impossible, with the counts that show it. On a restored copy it does not certify that a second call is impossible.';
 
 CREATE FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -8055,6 +8332,38 @@ ALTER TABLE ONLY execution.campaigns FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.campaigns IS 'Campaigns. The row also counts the events of the campaign''s history and is the lock for every change of its phases.';
 
+CREATE TABLE execution.channel_outbox (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    channel text NOT NULL,
+    provider text NOT NULL,
+    recipient_id uuid,
+    recipient text,
+    idempotency_key text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    skipped boolean DEFAULT false NOT NULL,
+    provider_message_id text,
+    error text,
+    reserved_by text,
+    attempt integer,
+    message_hash bytea,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    finalized_at timestamp with time zone,
+    in_doubt_since timestamp with time zone,
+    moved_to_account_id uuid,
+    CONSTRAINT channel_outbox_only_queued_is_in_doubt CHECK (((in_doubt_since IS NULL) OR (status = 'queued'::text))),
+    CONSTRAINT channel_outbox_skipped_status_check CHECK (((skipped = false) OR (status = 'skipped'::text))),
+    CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, 'posted'::text, 'failed'::text, 'skipped'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+
+ALTER TABLE ONLY execution.channel_outbox FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is never deleted.';
+
 CREATE TABLE execution.doubts (
     outbox_id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -8124,7 +8433,7 @@ CREATE UNLOGGED TABLE execution.lead_intake (
     suppression_reason text
 );
 
-COMMENT ON TABLE execution.lead_intake IS 'Staging table of imports: COPY adds the lines of a file, and import_leads deletes them in the same transaction, so no other transaction sees them. COPY cannot write to a table with row-level security, so this table has no tenant; the app role may insert and may not read.';
+COMMENT ON TABLE execution.lead_intake IS 'Staging table of imports: COPY adds the lines of a file, and import_leads deletes them in the same transaction, so no other transaction sees them. COPY cannot write to a table with row-level security, and every table with a tenant_id has it, so this table has no tenant; the app role may insert and may not read.';
 
 CREATE TABLE execution.lead_list_members (
     tenant_id uuid NOT NULL,
@@ -8725,7 +9034,7 @@ ALTER TABLE ONLY execution.assets
     ADD CONSTRAINT assets_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.campaign_audit_log
-    ADD CONSTRAINT campaign_audit_log_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT campaign_audit_log_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.campaign_events
     ADD CONSTRAINT campaign_events_pkey PRIMARY KEY (tenant_id, campaign_id, sequence);
@@ -8743,10 +9052,7 @@ ALTER TABLE ONLY execution.campaign_runs
     ADD CONSTRAINT campaign_runs_are_numbered UNIQUE (tenant_id, phase_id, number);
 
 ALTER TABLE ONLY execution.campaign_runs
-    ADD CONSTRAINT campaign_runs_one_per_tenant_and_id UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY execution.campaign_runs
-    ADD CONSTRAINT campaign_runs_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT campaign_runs_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.campaigns
     ADD CONSTRAINT campaigns_one_per_name UNIQUE (tenant_id, workspace_id, name);
@@ -8755,19 +9061,16 @@ ALTER TABLE ONLY execution.campaigns
     ADD CONSTRAINT campaigns_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.channel_outbox
-    ADD CONSTRAINT channel_outbox_one_row_per_key UNIQUE (tenant_id, workspace_id, idempotency_key);
+    ADD CONSTRAINT channel_outbox_one_row_per_key UNIQUE (idempotency_key, tenant_id, workspace_id);
 
 ALTER TABLE ONLY execution.channel_outbox
-    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.doubts
     ADD CONSTRAINT doubts_pkey PRIMARY KEY (tenant_id, outbox_id);
 
 ALTER TABLE ONLY execution.job_queue
-    ADD CONSTRAINT job_queue_one_per_tenant_and_id UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY execution.job_queue
-    ADD CONSTRAINT job_queue_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT job_queue_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.lead_list_members
     ADD CONSTRAINT lead_list_members_pkey PRIMARY KEY (tenant_id, list_id, lead_id);
@@ -8910,21 +9213,25 @@ CREATE INDEX campaign_runs_by_phase ON execution.campaign_runs USING btree (tena
 
 CREATE INDEX campaigns_by_age ON execution.campaigns USING btree (tenant_id, created_at, id);
 
-CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id);
+CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id, tenant_id);
 
 CREATE INDEX channel_outbox_in_doubt ON execution.channel_outbox USING btree (in_doubt_since) WHERE (in_doubt_since IS NOT NULL);
 
 CREATE INDEX doubts_due ON execution.doubts USING btree (provider, next_look_at) WHERE (NOT is_for_person);
 
+CREATE INDEX doubts_due_of_tenant ON execution.doubts USING btree (tenant_id, next_look_at) WHERE (NOT is_for_person);
+
 CREATE INDEX idx_channel_outbox_run_id ON execution.channel_outbox USING btree (run_id);
 
-CREATE INDEX job_queue_by_run ON execution.job_queue USING btree (tenant_id, run_id, "position");
+CREATE INDEX job_queue_by_run ON execution.job_queue USING btree (run_id, tenant_id, "position");
 
-CREATE INDEX job_queue_left ON execution.job_queue USING btree (run_id, run_after, id) WHERE (status = ANY (ARRAY['queued'::text, 'locked'::text, 'failed'::text]));
+CREATE INDEX job_queue_left ON execution.job_queue USING btree (run_id, tenant_id, run_after, id) WHERE (status = ANY (ARRAY['queued'::text, 'locked'::text, 'failed'::text]));
 
 CREATE INDEX job_queue_locked ON execution.job_queue USING btree (locked_at) WHERE (status = 'locked'::text);
 
 CREATE INDEX job_queue_retries ON execution.job_queue USING btree (run_after) WHERE (status = 'failed'::text);
+
+CREATE INDEX job_queue_retries_of_tenant ON execution.job_queue USING btree (tenant_id, run_after) WHERE (status = 'failed'::text);
 
 CREATE INDEX job_queue_waiting ON execution.job_queue USING btree (tenant_id, run_after, id) WHERE (status = 'queued'::text);
 
@@ -9646,92 +9953,88 @@ GRANT ALL ON FUNCTION events.tenants_with_events() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.count_items(p_job_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text) FROM PUBLIC;
 
-GRANT SELECT ON TABLE execution.channel_outbox TO postrider_app;
-GRANT SELECT ON TABLE execution.channel_outbox TO postrider_worker;
-GRANT SELECT ON TABLE execution.channel_outbox TO postrider_read;
+REVOKE ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_app;
+GRANT ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_read;
 
-REVOKE ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_app;
-GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_worker;
-GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_read;
-
-REVOKE ALL ON FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.fail_missing(p_job_id uuid, p_error text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.finish_run(p_run_id uuid, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.follow_doubt() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_app;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_read;
 
-REVOKE ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_app;
-GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_worker;
-GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_read;
+REVOKE ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.measure_circuits() FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.measure_circuits() TO postrider_worker;
@@ -9739,18 +10042,18 @@ GRANT ALL ON FUNCTION execution.measure_circuits() TO postrider_worker;
 REVOKE ALL ON FUNCTION execution.measure_jobs() FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.measure_jobs() TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.note_progress(p_worker_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.note_progress(p_worker_id text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_app;
@@ -9764,44 +10067,47 @@ REVOKE ALL ON FUNCTION execution.phase_target(p_trigger text, p_from text) FROM 
 REVOKE ALL ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_app;
-GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_worker;
-GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_read;
+REVOKE ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) TO postrider_app;
+GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) TO postrider_read;
 
 GRANT SELECT ON TABLE execution.campaign_runs TO postrider_app;
 GRANT SELECT ON TABLE execution.campaign_runs TO postrider_worker;
@@ -9809,12 +10115,12 @@ GRANT SELECT ON TABLE execution.campaign_runs TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.shelve_jobs(p_run_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text) FROM PUBLIC;
 
@@ -9823,27 +10129,39 @@ GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_app;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_read;
 
-REVOKE ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.tenants_with_due_phases(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_due_phases(p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.tenants_with_due_progress(p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_due_progress(p_worker_id text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.tend_phase(p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.tend_phase(p_actor text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_run_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.verify_launch(p_run_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_app;
-GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_worker;
-GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_read;
+REVOKE ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_read;
 
 REVOKE ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;
@@ -10271,6 +10589,10 @@ GRANT SELECT ON TABLE execution.campaign_phases TO postrider_read;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_app;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_worker;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_read;
+
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_app;
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_worker;
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_read;
 
 GRANT SELECT ON TABLE execution.doubts TO postrider_app;
 GRANT SELECT ON TABLE execution.doubts TO postrider_worker;
