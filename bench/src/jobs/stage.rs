@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use postrider_api::Ends;
 use postrider_engine::{
-    WakeupChannel, Functions, Hints, Runner, RunnerParts, RunnerSettings,
+    Functions, Hints, Runner, RunnerParts, RunnerSettings, WakeupChannel,
     jobs::{Invoked, builtin},
 };
 use postrider_model::{
@@ -126,7 +126,8 @@ impl Stage {
 
         // As in one process with every role.
         let [runs, cancels, ended] =
-            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL].map(WakeupChannel::new);
+            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL]
+                .map(WakeupChannel::new);
         for bell in [&runs, &cancels, &ended] {
             tasks.spawn(bell.listen(&database.url("postrider_worker"), &shutdown)?);
             tasks.spawn(bell.hints.clone().run(worker.clone(), shutdown.clone()));

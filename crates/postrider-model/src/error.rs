@@ -42,7 +42,8 @@ mod tests {
     #[test]
     fn a_chain_names_each_cause_once() {
         let cause = |text, next| Some(Box::new(Failed(text, next)));
-        let error = Failed("reading the file", cause("open failed", cause("failed", cause("no space", None))));
+        let error =
+            Failed("reading the file", cause("open failed", cause("failed", cause("no space", None))));
         assert_eq!(error_chain(&error), "reading the file: open failed: no space");
     }
 }

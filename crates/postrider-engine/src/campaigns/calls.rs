@@ -6,13 +6,15 @@ use std::collections::HashMap;
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use postrider_model::{Message, Outcome};
-use postrider_store::{Reservation, Settlement, jobs::ClaimedJob, outbox::{MovedOver, Reserved}};
+use postrider_store::{
+    Reservation, Settlement,
+    jobs::ClaimedJob,
+    outbox::{MovedOver, Reserved},
+};
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
-use super::{
-    Shared, admission::Target, call::call, failover, prepare::Prepared, submission::ReservedWindow,
-};
+use super::{Shared, admission::Target, call::call, failover, prepare::Prepared, submission::ReservedWindow};
 
 /// A reserved item that is about to be called.
 pub(super) struct Call {

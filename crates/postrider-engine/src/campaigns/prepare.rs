@@ -14,12 +14,12 @@ use postrider_store::{
 };
 use uuid::Uuid;
 
+use super::render::Template;
 use super::{
     Shared,
     admission::{NoRoute, Route, Target},
     send_job::Ended,
 };
-use super::render::Template;
 
 /// Most compiled assets that are kept. Content never changes under its id.
 const TEMPLATES_MAX: usize = 64;
@@ -48,7 +48,9 @@ impl Prepared {
             begun: adapter.is_some_and(|adapter| adapter.manifest().rate.is_some()),
         };
         let material = shared
-            .retry_while_unavailable(|pool, worker| jobs::material(pool, worker, &shared.master_key, job, wanted))
+            .retry_while_unavailable(|pool, worker| {
+                jobs::material(pool, worker, &shared.master_key, job, wanted)
+            })
             .await
             .map_err(|error| match error {
                 // The secret does not open: this worker was started with another master key.
@@ -70,7 +72,15 @@ impl Prepared {
         let failover = material.failover.as_ref().and_then(|account| failover(shared, job, account));
         let limits = account.limits.clone();
         let leads = material.leads.into_iter().map(|lead| (lead.id.0, Arc::new(lead))).collect();
-        Ok(Self { template, leads, account: account_route, failover, begun: material.begun, limits, claimed_at })
+        Ok(Self {
+            template,
+            leads,
+            account: account_route,
+            failover,
+            begun: material.begun,
+            limits,
+            claimed_at,
+        })
     }
 
     pub(super) fn route(&self, target: Target) -> &Route {

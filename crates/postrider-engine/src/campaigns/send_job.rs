@@ -107,7 +107,9 @@ async fn send(shared: &Shared, job: &ClaimedJob, prepared: &Prepared, lost: Canc
         if submitter.is_idle() {
             let window = match admission.next(calls.in_flight()) {
                 Admitted::Window(window) => Some(window),
-                Admitted::Nothing if calls.in_flight() == 0 && settled.is_empty() => return admission.ended(),
+                Admitted::Nothing if calls.in_flight() == 0 && settled.is_empty() => {
+                    return admission.ended();
+                }
                 Admitted::Nothing | Admitted::Later => None,
             };
             if window.is_some() || !settled.is_empty() {
@@ -132,14 +134,19 @@ async fn record(shared: &Shared, job: &ClaimedJob, ended: Ended) -> Result<Optio
     let hold = job.hold;
     let id = hold.job_id;
     let pause = job_pause(shared.settings.retry_pause, hold.attempt);
-    let release = |pause| shared.retry_while_unavailable(move |pool, worker| jobs::release(pool, worker, hold, pause));
+    let release =
+        |pause| shared.retry_while_unavailable(move |pool, worker| jobs::release(pool, worker, hold, pause));
     match ended {
-        Ended::Done => {
-            shared.retry_while_unavailable(|pool, worker| jobs::complete(pool, worker, hold, pause)).await.map(Some)
-        }
+        Ended::Done => shared
+            .retry_while_unavailable(|pool, worker| jobs::complete(pool, worker, hold, pause))
+            .await
+            .map(Some),
         Ended::Failed(error) => {
             tracing::error!(job.id = %id, run.id = %job.run_id, correlation_id = %job.correlation_id, "{id} cannot be done: {error}");
-            shared.retry_while_unavailable(|pool, worker| jobs::fail(pool, worker, hold, &error, pause)).await.map(Some)
+            shared
+                .retry_while_unavailable(|pool, worker| jobs::fail(pool, worker, hold, &error, pause))
+                .await
+                .map(Some)
         }
         Ended::Released(released) => {
             release(released.pause()).await?;

@@ -194,7 +194,11 @@ impl Shared {
         concurrency: usize,
     ) -> Arc<AccountState> {
         let concurrency = concurrency.min(self.settings.account_concurrency);
-        Arc::clone(self.accounts().entry((tenant, account)).or_insert_with(|| Arc::new(AccountState::new(concurrency))))
+        Arc::clone(
+            self.accounts()
+                .entry((tenant, account))
+                .or_insert_with(|| Arc::new(AccountState::new(concurrency))),
+        )
     }
 
     /// Runs whose account has more jobs than call tokens.

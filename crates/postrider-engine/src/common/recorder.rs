@@ -69,12 +69,7 @@ pub(crate) trait Ledger: Send {
 
     /// Reports a failed write that will be retried.
     fn retrying(&self, entries: usize, error: &StoreError) {
-        tracing::warn!(
-            ?error,
-            entries,
-            "{entries} {} are not recorded yet: {error}; retrying",
-            Self::NAME
-        );
+        tracing::warn!(?error, entries, "{entries} {} are not recorded yet: {error}; retrying", Self::NAME);
     }
 }
 
@@ -111,13 +106,13 @@ pub(crate) async fn record<L: Ledger>(ledger: &mut L, mut batch: Vec<L::Entry>) 
                 return;
             }
             Failure::Refused => {
-                for entry in std::mem::take(&mut batch) {
-                    // The batch has exactly one entry, so `error` is used once.
-                    return match ledger.refused(entry, error).await {
-                        Some(instead) => Box::pin(record(ledger, vec![instead])).await,
-                        None => {}
-                    };
+                // The batch has exactly one entry.
+                if let Some(entry) = batch.pop()
+                    && let Some(instead) = ledger.refused(entry, error).await
+                {
+                    Box::pin(record(ledger, vec![instead])).await;
                 }
+                return;
             }
             Failure::Passing | Failure::TooLarge => {
                 if L::GIVE_UP_AFTER.is_some_and(|limit| began.elapsed() > limit) {

@@ -39,7 +39,8 @@ mod tests {
     async fn a_panic_is_reported_and_a_normal_end_is_not() {
         supervised("a task that ends", async {}).await;
         assert_eq!(panicked().now_or_never(), None);
-        let task = tokio::spawn(supervised("a task that panics", async { std::panic::panic_any("for a test") }));
+        let task =
+            tokio::spawn(supervised("a task that panics", async { std::panic::panic_any("for a test") }));
         assert_eq!(panicked().await, "a task that panics");
         assert!(task.await.is_ok(), "the panic does not propagate to the caller");
     }

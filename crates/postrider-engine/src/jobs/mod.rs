@@ -16,12 +16,7 @@ mod perform;
 pub mod scheduler;
 mod settle;
 
-use std::{
-    collections::HashMap,
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use postrider_model::{ids::TenantId, seal::MasterKey};
@@ -40,7 +35,8 @@ use tokio_util::sync::CancellationToken;
 pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
 use self::{heartbeat::Heartbeat, perform::Performed, settle::Settler};
 use crate::common::{
-    attempts::Attempts, health::Health, held::Held, recorder::record_all, round::within, supervised::supervised, wakeup::Hints,
+    attempts::Attempts, health::Health, held::Held, recorder::record_all, round::within,
+    supervised::supervised, wakeup::Hints,
 };
 
 /// Minimum time between two claims by hints while this many attempts are running, so that one claim takes many runs under load.
@@ -342,7 +338,6 @@ impl InFlight {
             }
         }
     }
-
 }
 
 /// Makes one attempt at a run, and passes the result to the settler.

@@ -6,7 +6,8 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use postrider_api::{App, CallbackKeys, Ends, Hub, Ingress, Jobs};
 use postrider_engine::{
-    WakeupChannel, CampaignWorker, Dispatcher, Health, Hints, Relay, Resolver, Runner, Scheduler, Standing, Witness,
+    CampaignWorker, Dispatcher, Health, Hints, Relay, Resolver, Runner, Scheduler, Standing, WakeupChannel,
+    Witness,
     common::supervised::{self, supervised},
 };
 use postrider_model::seal::MasterKey;
@@ -179,7 +180,8 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         }
         let serves_api = roles.contains(&ServeRole::Api);
         let [runs, cancels, ends] =
-            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL].map(WakeupChannel::new);
+            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL]
+                .map(WakeupChannel::new);
         for bell in [&runs, &cancels, &ends] {
             loops.spawn(supervised(
                 "hints of runs",
@@ -218,7 +220,8 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         let waiting = Ends::new(draining.clone());
         if serves_api {
             loops.spawn(supervised("stream", stream.clone().run()));
-            loops.spawn(supervised("waiters for runs", waiting.clone().run(app_pool.clone(), ends.wakeups())));
+            loops
+                .spawn(supervised("waiters for runs", waiting.clone().run(app_pool.clone(), ends.wakeups())));
         }
         if roles.iter().any(|role| *role != ServeRole::Api) {
             let pool = installation.worker_pool(connections::RETENTION).await?;
@@ -274,7 +277,8 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             let serving = postrider_api::serve_metrics(listener, app.clone(), drained.clone());
             tokio::spawn(supervised("metrics server", serving))
         });
-        let http = tokio::spawn(supervised("HTTP server", postrider_api::serve(listener, app, drained.clone())));
+        let http =
+            tokio::spawn(supervised("HTTP server", postrider_api::serve(listener, app, drained.clone())));
         // How to reach the API; a process that only works has nothing to say there.
         if serves_api {
             installation.write_run_file(http_url.clone()).await?;

@@ -209,10 +209,17 @@ impl AccountState {
     }
 
     /// Records the outcome of a call. `circuit_after` failures in a row open the circuit. Returns what other processes must learn.
-    pub(in crate::campaigns) fn note(&self, now: Instant, outcome: &Outcome, circuit_after: u32) -> Option<AccountSignal> {
+    pub(in crate::campaigns) fn note(
+        &self,
+        now: Instant,
+        outcome: &Outcome,
+        circuit_after: u32,
+    ) -> Option<AccountSignal> {
         let mut state = self.state();
         match outcome {
-            Outcome::Delivered { .. } | Outcome::Rejected { .. } => state.answered().then_some(AccountSignal::Answering),
+            Outcome::Delivered { .. } | Outcome::Rejected { .. } => {
+                state.answered().then_some(AccountSignal::Answering)
+            }
             Outcome::NotSent { retry_after: Some(wait), reason } => {
                 let wait = (*wait).min(RETRY_AFTER_MAX);
                 let until = now + wait;
@@ -290,8 +297,9 @@ mod tests {
         ];
         for (case, outcomes, opens) in table {
             let (account, now) = (AccountState::new(1), Instant::now());
-            let fails =
-                outcomes.iter().any(|outcome| matches!(account.note(now, outcome, 3), Some(AccountSignal::Failing(_))));
+            let fails = outcomes
+                .iter()
+                .any(|outcome| matches!(account.note(now, outcome, 3), Some(AccountSignal::Failing(_))));
             assert_eq!(fails, opens, "{case}");
         }
     }
@@ -322,10 +330,16 @@ mod tests {
             matches!(account.note(now, &not_sent(Some(30)), 1), Some(AccountSignal::Waiting(wait, _)) if wait.as_secs() == 30)
         );
         assert_eq!(account.note(now, &not_sent(Some(30)), 1), None);
-        assert_eq!(account.availability(now), Availability::Wait { wait: Duration::from_secs(30), why: Why::RetryAfter });
+        assert_eq!(
+            account.availability(now),
+            Availability::Wait { wait: Duration::from_secs(30), why: Why::RetryAfter }
+        );
         assert_eq!(account.availability(now + Duration::from_secs(30)), Availability::Clear);
         account.note(now, &not_sent(Some(100_000)), 1);
-        assert_eq!(account.availability(now), Availability::Wait { wait: RETRY_AFTER_MAX, why: Why::RetryAfter });
+        assert_eq!(
+            account.availability(now),
+            Availability::Wait { wait: RETRY_AFTER_MAX, why: Why::RetryAfter }
+        );
     }
 
     #[test]
@@ -333,7 +347,10 @@ mod tests {
         let (account, now) = (AccountState::new(1), Instant::now());
         let ten = Some(Duration::from_secs(10));
         account.learn(now, Known { wait: None, circuit: ten });
-        assert_eq!(account.availability(now), Availability::Wait { wait: Duration::from_secs(10), why: Why::Circuit });
+        assert_eq!(
+            account.availability(now),
+            Availability::Wait { wait: Duration::from_secs(10), why: Why::Circuit }
+        );
         account.learn(now, Known { wait: None, circuit: Some(Duration::ZERO) });
         assert_eq!(account.availability(now), Availability::HalfOpen);
         account.learn(now, Known::default());

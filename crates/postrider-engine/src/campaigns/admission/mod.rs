@@ -174,8 +174,7 @@ impl<'a> Admission<'a> {
         if self.tokens_left(target) == 0 && self.shared.is_crowded(account, self.job.hold) {
             return self.stop_with(Stop::Released(Released::Crowded));
         }
-        let is_fresh =
-            |planned: &Planned| planned.target == target && now - planned.planned_at < FRESH;
+        let is_fresh = |planned: &Planned| planned.target == target && now - planned.planned_at < FRESH;
         if !self.planned.as_ref().is_some_and(is_fresh) {
             self.planned = None;
             let Ok(planned) = self.plan(target, capacity) else {
@@ -247,9 +246,7 @@ impl<'a> Admission<'a> {
     /// How the attempt ended, once nothing is in flight.
     pub(super) fn ended(self) -> Ended {
         let limits = &self.prepared.limits;
-        let put_off = |wait, why, whole_run| {
-            Ended::PutOff(PutOff { wait, why, whole_run }, limits.clone())
-        };
+        let put_off = |wait, why, whole_run| Ended::PutOff(PutOff { wait, why, whole_run }, limits.clone());
         let is_unfinished = !self.todo.is_empty();
         match self.stop {
             Some(Stop::Refused) => {
@@ -261,9 +258,7 @@ impl<'a> Admission<'a> {
                 put_off(until.saturating_duration_since(Instant::now()), why, true)
             }
             Some(Stop::Released(released)) => Ended::Released(released),
-            None if is_unfinished && self.shared.writing.is_starved() => {
-                Ended::Released(Released::Starved)
-            }
+            None if is_unfinished && self.shared.writing.is_starved() => Ended::Released(Released::Starved),
             None if is_unfinished => Ended::Released(Released::Interrupted),
             None => match self.opens_at {
                 // Other jobs of the run may hold people whose hours are open.

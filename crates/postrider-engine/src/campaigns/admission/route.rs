@@ -127,7 +127,11 @@ impl Route {
     }
 
     /// A permit and a call token for one item that comes from another account; `None` if they do not come within this time.
-    pub(in crate::campaigns) async fn take_one(&self, shared: &Shared, within: Duration) -> Option<OwnedSemaphorePermit> {
+    pub(in crate::campaigns) async fn take_one(
+        &self,
+        shared: &Shared,
+        within: Duration,
+    ) -> Option<OwnedSemaphorePermit> {
         let taking = async {
             let permit = Arc::clone(&self.state.permits).acquire_owned().await.ok()?;
             loop {
@@ -171,7 +175,12 @@ impl Route {
     }
 
     /// Counts a call. Returns what other processes must learn from it about the account.
-    pub(in crate::campaigns) fn note(&self, shared: &Shared, outcome: &Outcome, took: Duration) -> Option<AccountSignal> {
+    pub(in crate::campaigns) fn note(
+        &self,
+        shared: &Shared,
+        outcome: &Outcome,
+        took: Duration,
+    ) -> Option<AccountSignal> {
         self.calls.count(outcome, took);
         self.state.note(Instant::now(), outcome, shared.settings.circuit_after)
     }
@@ -187,7 +196,9 @@ impl Route {
                 })
             }
             AccountSignal::Answering => limits::close_circuit(pool, worker, self.at).await,
-            AccountSignal::Waiting(wait, reason) => limits::hold_account(pool, worker, self.at, *wait, reason).await,
+            AccountSignal::Waiting(wait, reason) => {
+                limits::hold_account(pool, worker, self.at, *wait, reason).await
+            }
         };
         if let Err(error) = published {
             tracing::warn!(error = ?error, "the state of the account was not recorded for other processes: {error}");

@@ -195,7 +195,13 @@ fn render_in_child(templates: &[String], limit: Option<u64>) -> Result<u64, Stri
     let mut child = Command::new("sh")
         .args(["-c", "ulimit -v \"$1\" && shift && exec \"$@\"", "sh", &limit])
         .arg(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "campaigns::render::hostile::child", "--nocapture", "--test-threads=1"])
+        .args([
+            "--ignored",
+            "--exact",
+            "campaigns::render::hostile::child",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         // Each arena of the allocator reserves address space.
         .env("MALLOC_ARENA_MAX", "1")
         .stdin(Stdio::piped())

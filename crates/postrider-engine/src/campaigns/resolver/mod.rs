@@ -14,8 +14,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Durati
 
 use futures::FutureExt;
 use postrider_model::{
-    DoubtClass, Finding, Limits, Manifest, Message, limits::By, schedule::Zone,
-    seal::MasterKey,
+    DoubtClass, Finding, Limits, Manifest, Message, limits::By, schedule::Zone, seal::MasterKey,
 };
 use postrider_providers::{Account, Adapters};
 use postrider_store::{

@@ -45,14 +45,13 @@ impl Sweep {
     /// Sweeps at every interval until shutdown; then waits for the running executions.
     pub async fn run(self, shutdown: CancellationToken) {
         let executions = TaskTracker::new();
-        let measuring =
-            tokio::spawn(supervised(
-                "reply meter",
-                at_interval(MEASURE_EVERY, shutdown.clone(), {
-                    let pool = self.pool.clone();
-                    move || measure(pool.clone())
-                }),
-            ));
+        let measuring = tokio::spawn(supervised(
+            "reply meter",
+            at_interval(MEASURE_EVERY, shutdown.clone(), {
+                let pool = self.pool.clone();
+                move || measure(pool.clone())
+            }),
+        ));
         while !shutdown.is_cancelled() {
             self.report([
                 ("replies of dead dispatchers", self.reclaim().await),

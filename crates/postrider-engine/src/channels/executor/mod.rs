@@ -17,8 +17,8 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt;
 use postrider_model::{
-    error_chain,
     chat::{Reply, TEXT_BYTES_MAX},
+    error_chain,
     seal::MasterKey,
 };
 use postrider_providers::GuardedClient;

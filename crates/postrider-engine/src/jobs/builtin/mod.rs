@@ -73,9 +73,8 @@ fn read<T: DeserializeOwned + Default>(input: &Value) -> Result<T, FunctionError
     if input.is_null() {
         return Ok(T::default());
     }
-    T::deserialize(input).map_err(|error| {
-        FunctionError::lasting(format!("the input is not valid for this function: {error}"))
-    })
+    T::deserialize(input)
+        .map_err(|error| FunctionError::lasting(format!("the input is not valid for this function: {error}")))
 }
 
 fn to_value(result: &impl serde::Serialize) -> Result<Value, FunctionError> {

@@ -2,8 +2,10 @@
 //! forgets a rule fails here. Each rule is broken once, too, and both this test and `doctor` must notice.
 
 mod attacks;
+mod bodies;
 mod context;
 mod lint;
+mod plans;
 mod rights;
 mod tenants;
 mod visibility;

@@ -102,7 +102,7 @@ async fn a_row_that_somebody_else_holds_is_skipped_and_not_waited_for() -> anyho
     let rows = Rows::new().await?;
     let (first, second) = (rows.reply(rows.own).await?, rows.reply(rows.own).await?);
     let mut other = rows.worker.begin().await?;
-    let theirs = claim_on(&mut *other, "v", &Room::of(1)).await?;
+    let theirs = claim_on(&mut other, "v", &Room::of(1)).await?;
     assert_eq!(theirs[0].id, first);
     // Their claim is not committed, and ours comes at once.
     assert_eq!(taken(&rows, 10).await?, [second]);

@@ -219,7 +219,7 @@ async fn a_backlog_that_is_older_is_not_read_for_another_account_of_the_same_ten
         execute(&mut *session, "begin").await?;
         let (_, before) = counted(&mut session).await?;
         let room = Room { limit: 40, per_account: 20, accounts: vec![], after: None };
-        assert_eq!(claim_on(&mut *session, "w", &room).await?.len(), 40);
+        assert_eq!(claim_on(&mut session, "w", &room).await?.len(), 40);
         let fetched = counted(&mut session).await?.1 - before;
         assert!(fetched <= 2 * 40 + 10, "{fetched} rows were read for 40");
         execute(&mut *session, "rollback").await?;

@@ -38,7 +38,7 @@ async fn concurrent_workers_do_not_claim_the_same_row_twice() -> anyhow::Result<
             let mut after = None;
             loop {
                 let room = Room { limit: 25, per_account: 20, accounts: Vec::new(), after };
-                let claimed = claim_on(&mut *client, &format!("worker {at}"), &room).await?;
+                let claimed = claim_on(&mut client, &format!("worker {at}"), &room).await?;
                 taken.extend(claimed.iter().map(|reply| reply.id));
                 after = Some(other);
                 let left = "select count(*) from channels.channel_outbox where status = 'pending'";

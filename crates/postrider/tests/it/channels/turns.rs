@@ -39,7 +39,7 @@ async fn ten_replies_do_not_wait_behind_fifty_thousand_of_another_account() -> a
         let mut transaction = rows.admin.begin().await?;
         let before = number(&mut *transaction, FETCHED).await?;
         let claimed =
-            claim_on(&mut *transaction, "w", &Room { limit: 100, per_account: 20, accounts: vec![], after })
+            claim_on(&mut transaction, "w", &Room { limit: 100, per_account: 20, accounts: vec![], after })
                 .await?;
         let fetched = number(&mut *transaction, FETCHED).await? - before;
         let of = |bot: Bot| claimed.iter().filter(|reply| reply.account_id == bot.account).count();

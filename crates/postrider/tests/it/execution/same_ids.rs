@@ -227,7 +227,9 @@ impl Subject {
 async fn rows(client: &mut PgConnection, tenant: Uuid) -> Result<Vec<String>, sqlx::Error> {
     let tables = TABLES.iter().chain(&["tenancy.audit_log", "m10_recovery.outbox"]);
     let rows = tables.map(|table| {
-        format!("select '{table} ' || to_jsonb(whole) as line from {table} as whole where tenant_id = '{tenant}'")
+        format!(
+            "select '{table} ' || to_jsonb(whole) as line from {table} as whole where tenant_id = '{tenant}'"
+        )
     });
     let all = rows.collect::<Vec<_>>().join(" union all ");
     texts(&mut *client, format!("select line from ({all}) as lines order by 1")).await
