@@ -7477,6 +7477,8 @@ CREATE FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_proce
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_now constant timestamptz := clock_timestamp();
 begin
     -- A crash must not undo a mark that the process has seen, so the commit is synchronous whatever the login is set
     -- to.
@@ -7489,7 +7491,7 @@ begin
            epoch_id = excluded.epoch_id,
            process = excluded.process,
            timeline = excluded.timeline,
-           marked_at = clock_timestamp(),
+           marked_at = v_now,
            stopped_at = excluded.stopped_at
     returning known.mark into mark;
     lsn := ((tenancy.database_identity()).lsn - '0/0'::pg_lsn)::bigint;
@@ -7716,6 +7718,8 @@ CREATE FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_now constant timestamptz := now();
 begin
     if tenancy.key_id_of(p_sealed_check) is null then
         raise exception 'p_sealed_check must be a sealed value' using errcode = 'invalid_parameter_value';
@@ -7723,7 +7727,7 @@ begin
     perform from tenancy.master_key for update;
     insert into tenancy.master_key (sealed_check)
     values (p_sealed_check)
-    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
+    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = v_now;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (tenancy.system_tenant_id(), p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
 end
