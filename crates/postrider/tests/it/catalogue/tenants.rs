@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Schemas that follow the rules.
-const SCHEMAS: &[&str] = &["channels", "events", "jobs", "m10_recovery", "tenancy"];
+const SCHEMAS: &[&str] = &["channels", "events", "execution", "jobs", "m10_recovery", "tenancy"];
 
 /// Functions that read rows of several tenants and neither change nor lock any: they choose tenants, count for metrics, or read for an
 /// operator. Sorted.
@@ -32,6 +32,10 @@ const CHOICES: &[&str] = &[
     "execution.measure_circuits",
     "execution.measure_jobs",
     "execution.read_account_states",
+    "execution.tenants_with_due_doubts",
+    "execution.tenants_with_due_jobs",
+    "execution.tenants_with_due_phases",
+    "execution.tenants_with_due_progress",
     "execution.tenants_with_old_history",
     "jobs.due_schedules",
     "jobs.measure_jobs",
@@ -59,6 +63,7 @@ const BATCHES: &[&str] = &[
     "execution.begin_windows",
     "execution.finalize_outbox_items",
     "execution.heartbeat_jobs",
+    "execution.move_outbox_items",
     "jobs.end_runs",
     "jobs.heartbeat_runs",
     "tenancy.begin_epoch",
@@ -69,7 +74,6 @@ const BATCHES: &[&str] = &[
 const OF_THE_INSTALLATION: &[&str] = &[
     "events.replace_sinks",
     "tenancy.replace_master_key",
-    "tenancy.register_master_key",
     "tenancy.rotate_context_key",
 ];
 
@@ -458,7 +462,7 @@ async fn each_broken_rule_about_tenants_is_noticed() -> anyhow::Result<()> {
         ),
         (
             format!(
-                "create function channels.f(p_tenant_id uuid) returns trigger language plpgsql as \
+                "create function channels.f() returns trigger language plpgsql as \
                  'begin perform 1 from (select 1) as one; perform ({body_without_filter}); return new; end'"
             ),
             Noticed::Unfiltered,

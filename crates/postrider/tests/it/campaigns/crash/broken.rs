@@ -140,6 +140,14 @@ async fn work(
     name: &str,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
+    sqlx::query(
+        "select execution.requeue_overdue_jobs(due.tenant_id, $1)
+           from execution.tenants_with_due_jobs(1) as due
+          where due.is_overdue",
+    )
+    .bind(name)
+    .execute(database)
+    .await?;
     let claimed = sqlx::query(
         "select job_id, claimed.tenant_id, item_ids, attempts, run_id, key_part, channel
            from execution.tenants_with_due_jobs(1) as due
