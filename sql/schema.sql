@@ -8047,6 +8047,10 @@ COMMENT ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) IS 'Records 
 CREATE FUNCTION tenancy.tenants_with_old_requests() RETURNS SETOF uuid
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
     select tenant.id
       from tenancy.tenants as tenant

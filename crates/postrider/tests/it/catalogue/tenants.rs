@@ -71,11 +71,8 @@ const BATCHES: &[&str] = &[
 ];
 
 /// Functions that act on the installation, and write to the audit log of the system tenant. Sorted.
-const OF_THE_INSTALLATION: &[&str] = &[
-    "events.replace_sinks",
-    "tenancy.replace_master_key",
-    "tenancy.rotate_context_key",
-];
+const OF_THE_INSTALLATION: &[&str] =
+    &["events.replace_sinks", "tenancy.replace_master_key", "tenancy.rotate_context_key"];
 
 /// The functions of the M10 contract, whose frozen signatures have no tenant. They and their table are the one exception. Sorted.
 const CONTRACT: &[&str] = &[
