@@ -31,10 +31,16 @@ with marked as (
            execution.doubted_since(
                item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
                job.locked_by, job.locked_at, job.attempts) as since
-      from execution.channel_outbox as item
+      from (select id from marked union all select id from silent) as wanted
+           -- One index lookup per item: a join could read every item of the tenant.
+           cross join lateral (
+               select found.*
+                 from execution.channel_outbox as found
+                where found.tenant_id = $1
+                  and found.id = wanted.id
+                offset 0
+           ) as item
            join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
-     where item.tenant_id = $1
-       and item.id in (select id from marked union all select id from silent)
 )
 select item.id as "id!",
        item.run_id as "run_id!",

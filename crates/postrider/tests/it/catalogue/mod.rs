@@ -5,7 +5,6 @@ mod attacks;
 mod bodies;
 mod context;
 mod lint;
-mod plans;
 mod rights;
 mod tenants;
 mod visibility;

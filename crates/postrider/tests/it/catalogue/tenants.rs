@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Schemas that follow the rules.
-const SCHEMAS: &[&str] = &["channels", "events", "execution", "jobs", "m10_recovery", "tenancy"];
+const SCHEMAS: &[&str] = &["channels", "events", "jobs", "m10_recovery", "tenancy"];
 
 /// Functions that read rows of several tenants and neither change nor lock any: they choose tenants, count for metrics, or read for an
 /// operator. Sorted.
