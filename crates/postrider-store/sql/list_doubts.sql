@@ -19,6 +19,8 @@ with marked as (
                   and execution.doubted_since(
                       item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
                       job.locked_by, job.locked_at, job.attempts) is not null
+                -- One index lookup per job, as below.
+                offset 0
            ) as item
      where run.tenant_id = $1
        and run.status in ('queued', 'running')

@@ -21,7 +21,6 @@ mod phases;
 mod plans;
 mod resolve;
 mod resolving;
-mod same_ids;
 mod states;
 mod together;
 mod turns;
