@@ -15,11 +15,11 @@ help: ## Show this list
 
 demo: ## Show the whole thing at work on this machine
 	@scripts/setup
-	@cargo build --quiet -p postrider
+	@cargo build --quiet -p postrider-cli
 	@target/debug/postrider demo
 
 build: ## Build the server for production
-	cargo build --release -p postrider
+	cargo build --release -p postrider-cli
 
 test: ## Everything that must hold: formatting, lints, checked queries, tests
 	@scripts/setup tests
@@ -41,26 +41,26 @@ endif
 # Set CRASH_SECONDS, CRASH_SEED, CRASH_KILLS, CRASH_ITEMS and CRASH_RATES to choose another run.
 crash: ## The long form of the crash proof: kills, stops, database crashes, provider faults, and the auditor
 	@scripts/setup tests
-	cargo test -p postrider --test it -- --ignored --exact --nocapture campaigns::crash::the_long_run
+	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture campaigns::crash::the_long_run
 
 # Set CRASH_SECONDS and CRASH_SEED to choose another run.
 crash-replies: ## The same for chat: kills of those who receive and reply, and outages of a minute with ten thousand replies waiting
 	@scripts/setup tests
-	cargo test -p postrider --test it -- --ignored --exact --nocapture --test-threads=1 channels::crash::the_long_run channels::outage::ten_thousand_replies_outlive_every_outage_of_a_minute
+	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture --test-threads=1 channels::crash::the_long_run channels::outage::ten_thousand_replies_outlive_every_outage_of_a_minute
 
 # Set CRASH_SECONDS and CRASH_SEED to choose another run.
 crash-jobs: ## The same for jobs: kills of those who fire schedules and run functions
 	@scripts/setup tests
-	cargo test -p postrider --test it -- --ignored --exact --nocapture jobs::crash::the_long_run
+	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture jobs::crash::the_long_run
 
 # Set FUZZ_SECONDS and FUZZ_SEED to choose another run.
 fuzz: ## The long form of trying everything that the OpenAPI document says, and does not say
 	@scripts/setup tests
-	cargo test -p postrider --test it -- --ignored --exact --nocapture api::schemathesis::the_long_run
+	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture api::schemathesis::the_long_run
 
 bench: ## Speed beside the raw SQL limit, on a cluster made for it
 	@scripts/setup
-	@cargo build --quiet --release -p postrider
+	@cargo build --quiet --release -p postrider-cli
 	@target/release/postrider bench
 
 sqlx: ## Make .sqlx anew after a query or a file of sql/ has changed
@@ -69,7 +69,7 @@ sqlx: ## Make .sqlx anew after a query or a file of sql/ has changed
 
 schema: ## Make sql/schema.sql anew after a file of sql/ has changed
 	@scripts/setup
-	UPDATE_SCHEMA=1 cargo test --quiet -p postrider --test it -- migrations::dump
+	UPDATE_SCHEMA=1 cargo test --quiet -p postrider-cli --test it -- migrations::dump
 
 clean: ## Remove what was built
 	cargo clean

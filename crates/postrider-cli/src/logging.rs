@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Log, LogFormat};
+use postrider::config::{Log, LogFormat};
 
 /// Starts logging. Once per process.
 pub fn start(log: &Log) -> anyhow::Result<()> {

@@ -6,15 +6,14 @@
 mod words;
 
 mod cli;
-mod config;
-mod connections;
-mod installation;
+mod configuration;
 mod logging;
 mod shutdown;
-mod sim;
-mod wire;
 
 use std::process::ExitCode;
+
+// The commands use these modules of the library as if they were here.
+use postrider::{config, connections, installation, wire};
 
 /// A worker makes and drops a few dozen small values per item. The system's allocator takes a fifth of its time more.
 #[global_allocator]

@@ -174,7 +174,9 @@ pub struct SimArgs {
 pub async fn run(args: SimArgs, shutdown: CancellationToken) -> anyhow::Result<()> {
     let sim = Sim::start(args, shutdown).await?;
     announce(&sim.announcement()).context("could not announce the sim")?;
-    tell!(
+    // Whether it can be written changes nothing: its reader may be gone.
+    let _ = writeln!(
+        std::io::stderr().lock(),
         "sim: listening on {}, for mail on {}, receipts go to {}",
         sim.http_url(),
         sim.smtp_address,

@@ -4,6 +4,8 @@
 //! (`cargo test`) or processes of one run (`cargo nextest`). A watchdog stops and removes it when the run is over,
 //! however it ends. No other cluster is ever touched.
 
+mod commands;
+
 use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -21,6 +23,8 @@ use postrider_store::{
 };
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection};
+
+pub use self::commands::succeeded;
 
 const TEMPLATE: &str = "postrider_template";
 
@@ -234,7 +238,7 @@ pub fn watch(data_dir: &Path, runner: u32) -> anyhow::Result<()> {
 
 /// The binary under test, away from this machine's own configuration.
 pub fn postrider() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    let mut command = Command::new(binary());
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTRIDER_"))
     {
         command.env_remove(name);
@@ -242,6 +246,14 @@ pub fn postrider() -> Command {
     command.current_dir(std::env::temp_dir());
     command.env("POSTRIDER_WITNESS__DIR", run_dir().join("witness"));
     command
+}
+
+/// The program, in the folder above that of the running test.
+pub fn binary() -> PathBuf {
+    let test = std::env::current_exe().unwrap_or_default();
+    let built = test.ancestors().nth(2).unwrap_or(Path::new("")).join("postrider");
+    assert!(built.exists(), "{} is missing; `cargo build -p postrider-cli` builds it", built.display());
+    built
 }
 
 /// What a run of the tests has of its own, and which goes with it.

@@ -60,7 +60,7 @@ fn build(sink: &Sink, client: &GuardedClient) -> anyhow::Result<Arc<dyn EventSin
         }
         #[cfg(not(feature = "nats"))]
         Sink::Nats { .. } => {
-            anyhow::bail!("this binary was built without NATS; build it with `--features nats`")
+            anyhow::bail!("this program was built without NATS; build it with `--features nats`")
         }
     })
 }
@@ -70,7 +70,7 @@ pub fn outbound(config: &Config) -> Policy {
     Policy { allow_private: config.outbound.allow_private }
 }
 
-/// Every vendor that this binary can call.
+/// Every vendor that comes with Postrider.
 pub fn adapters(config: &Config) -> anyhow::Result<Adapters> {
     adapters_within(config, Duration::from_secs(config.campaigns.call_timeout_seconds))
 }

@@ -10,13 +10,13 @@ use postrider_store::{
     pool, sinks,
 };
 
-use super::{output, serve::ServeRole};
-use crate::{
-    config::Config,
-    connections,
-    installation::{Installation, NO_MASTER_KEY},
-    wire,
+use postrider::Role;
+
+use super::{
+    open, output,
+    serve::{ServeRole, roles},
 };
+use crate::{config::Config, connections, installation::NO_MASTER_KEY, wire};
 
 #[derive(Args)]
 pub struct DoctorArgs {
@@ -29,13 +29,13 @@ pub struct DoctorArgs {
 }
 
 pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    let installation = Installation::open(config).await?;
+    let installation = open(config).await?;
     let examined = async {
         let pool = installation.unchecked_admin_pool().await?;
         let mut transaction = pool::begin(&pool).await?;
         let mut findings = doctor::examine(&mut transaction).await?;
-        let roles = ServeRole::or_all(&args.roles);
-        let needs = ServeRole::need_key_for(&roles);
+        let roles = roles(&args.roles);
+        let needs = Role::need_key_for(&roles);
         if !needs.is_empty() && !findings.iter().any(Finding::is_missing_schema) {
             let key = match installation.known_master_key(config) {
                 // It is made with the first secret.
@@ -48,7 +48,7 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
         }
         drop(transaction);
         findings.push(connections::examine(config, &roles, &installation).await?);
-        if roles.contains(&ServeRole::Relay) {
+        if roles.contains(&Role::Relay) {
             findings.extend(sinks(&pool, config).await?);
         }
         // What this machine knows, unless the database says already what there is to say.

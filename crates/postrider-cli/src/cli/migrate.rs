@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use postrider_store::migrate;
 
-use super::output;
-use crate::{config::Config, installation::Installation};
+use super::{open, output};
+use crate::config::Config;
 
 #[derive(Args)]
 pub struct MigrateArgs {
@@ -24,7 +24,7 @@ pub async fn run(args: &MigrateArgs, config: &Config) -> anyhow::Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     // Opening a private installation migrates it, too.
-    let installation = Installation::open(config).await?;
+    let installation = open(config).await?;
     let applied = installation.migrate().await;
     installation.close().await?;
     let applied = applied?;

@@ -31,11 +31,14 @@ use postrider_store::{
     tenants::{Tenant, find, workspace, workspaces},
 };
 
-pub use self::{output::ReadEnough, serve::ServeRole};
+use postrider_sim as sim;
+
+pub use self::output::ReadEnough;
 use crate::{
-    config::{Config, LogFormat, Overrides},
+    config::Config,
+    configuration::{self, Overrides},
     installation::{DEFAULT_TENANT, Installation},
-    logging, shutdown, sim,
+    logging, shutdown,
 };
 
 /// An execution kernel for outbound side effects on Postgres.
@@ -69,6 +72,13 @@ struct Global {
     /// Print the configuration as it is understood, without secrets, and exit
     #[arg(long, global = true)]
     print_config: bool,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 #[derive(Subcommand)]
@@ -167,7 +177,7 @@ pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Some(Command::Serve(serve)) => serve.listen,
         _ => None,
     };
-    let mut config = Config::load(global.config.as_deref(), &overrides(&global, listen))?;
+    let mut config = configuration::load(global.config.as_deref(), &overrides(&global, listen))?;
     config.database.is_flag = global.database_url.is_some();
     config.only_reads = reading::COMMANDS.contains(&path.as_str());
     if global.print_config {
@@ -262,12 +272,21 @@ fn for_command(command: &Command, log: &crate::config::Log, global: &Global) -> 
     crate::config::Log { filter, ..log.clone() }
 }
 
+/// Opens the database, and says where a private cluster was made for it.
+async fn open(config: &Config) -> anyhow::Result<Installation> {
+    let installation = Installation::open(config).await?;
+    if let Some(data_dir) = installation.made_in() {
+        tell!("no database URL is set: made a private PostgreSQL in {}", data_dir.display());
+    }
+    Ok(installation)
+}
+
 /// Opens the database, acts there, and leaves it however that ended.
 async fn with_installation<T>(
     config: &Config,
     act: impl AsyncFnOnce(&Installation) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let installation = Installation::open(config).await?;
+    let installation = open(config).await?;
     let done = act(&installation).await;
     let closed = installation.close().await;
     let done = done?;

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
+use postrider_testkit::{dying, http, postgres, sql, world};
+
 mod adapters;
 mod api;
 mod campaigns;
@@ -11,11 +13,9 @@ mod cli;
 mod contract;
 mod crash;
 mod docs;
-mod dying;
 mod embedded_mode;
 mod execution;
 mod hints;
-mod http;
 mod jetstream;
 mod jobs;
 mod limits;
@@ -25,14 +25,11 @@ mod packaging;
 mod phases;
 mod pool;
 mod pooler;
-mod postgres;
 mod relay;
 mod resolver;
 mod restored;
 mod serving;
 mod sinks;
-mod sql;
 mod stream;
 mod terminal;
 mod transitions;
-mod world;

@@ -78,6 +78,13 @@ impl Functions {
         self
     }
 
+    /// Adds all of these, each in place of one of the same name.
+    #[must_use]
+    pub fn with_all(mut self, others: &Self) -> Self {
+        self.0.extend(others.0.iter().map(|(name, function)| (name.clone(), Arc::clone(function))));
+        self
+    }
+
     /// The function of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Function>> {

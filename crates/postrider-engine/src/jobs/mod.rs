@@ -86,6 +86,15 @@ pub struct RunnerParts {
     pub ends: Hints,
 }
 
+impl RunnerParts {
+    /// With more Rust functions, each in place of one of the same name.
+    #[must_use]
+    pub fn with_functions(mut self, functions: &Functions) -> Self {
+        self.functions = self.functions.with_all(functions);
+        self
+    }
+}
+
 /// One runner.
 pub struct Runner {
     shared: Arc<Shared>,

@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bounded, within};
 
+/// Chat messages and replies.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Channels {
+    /// The dispatcher of replies.
     pub outbox: ChannelOutbox,
     /// A message whose execution has not ended after so long is executed again: its process is gone.
     pub execution_lease_seconds: u64,
@@ -22,6 +24,7 @@ impl Default for Channels {
     }
 }
 
+/// The dispatcher of replies.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChannelOutbox {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bounded, within};
 
+/// The scheduler and the job runner.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Jobs {

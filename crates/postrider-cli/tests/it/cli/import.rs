@@ -30,7 +30,20 @@ async fn world() -> anyhow::Result<World> {
     Ok(world)
 }
 
-impl World {
+/// Imports into a world, and what they left there.
+trait Imports {
+    fn import(&self, content: impl AsRef<[u8]>, more: &[&str]) -> anyhow::Result<Output>;
+
+    /// An import without a bad line; its summary.
+    fn imported(&self, content: &str, more: &[&str]) -> anyhow::Result<Value>;
+
+    /// One column of every lead, in the order of identities.
+    async fn leads(&self, column: &str) -> anyhow::Result<Vec<String>>;
+
+    async fn count(&self, table: &str) -> anyhow::Result<i64>;
+}
+
+impl Imports for World {
     fn import(&self, content: impl AsRef<[u8]>, more: &[&str]) -> anyhow::Result<Output> {
         let file = tempfile::NamedTempFile::new()?;
         std::fs::write(file.path(), content)?;
@@ -38,13 +51,11 @@ impl World {
         self.postrider(&[&IMPORT[..], more, &[&path]].concat())
     }
 
-    /// An import without a bad line; its summary.
     fn imported(&self, content: &str, more: &[&str]) -> anyhow::Result<Value> {
         let output = succeeded(self.import(content, &[more, &["--json"]].concat())?)?;
         Ok(serde_json::from_str(&output.stdout)?)
     }
 
-    /// One column of every lead, in the order of identities.
     async fn leads(&self, column: &str) -> anyhow::Result<Vec<String>> {
         let admin = self.client("postgres").await?;
         let sql = format!(

@@ -79,8 +79,14 @@ fn the_operations_page_has_one_row_for_each_metric_with_its_help_text() -> anyho
 fn writers() -> anyhow::Result<Vec<(String, String)>> {
     let crates = format!("{}/..", env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    for krate in ["postrider-store", "postrider-providers", "postrider-engine", "postrider-api", "postrider"]
-    {
+    for krate in [
+        "postrider-store",
+        "postrider-providers",
+        "postrider-engine",
+        "postrider-api",
+        "postrider",
+        "postrider-cli",
+    ] {
         let root = std::path::PathBuf::from(format!("{crates}/{krate}/src"));
         let mut folders = vec![root.clone()];
         while let Some(folder) = folders.pop() {

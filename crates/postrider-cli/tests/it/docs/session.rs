@@ -124,7 +124,7 @@ impl Session {
         let cargo = session.scratch.join("bin/cargo");
         fs::write(
             &cargo,
-            "#!/bin/sh\n[ \"$*\" = 'build -p postrider' ] || [ \"$*\" = 'build --release -p postrider' ]\n",
+            "#!/bin/sh\n[ \"$*\" = 'build -p postrider-cli' ] || [ \"$*\" = 'build --release -p postrider-cli' ]\n",
         )?;
         fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755))?;
         Ok(session)
@@ -442,7 +442,7 @@ fn a_page_fails_at_its_first_failing_command_and_says_where() {
 #[test]
 fn blocks_of_a_page_share_a_shell_and_its_jobs_end_with_it() -> anyhow::Result<()> {
     run_text(
-        "```sh\ncargo build -p postrider && export PATH=$PWD/target/debug:$PATH\nA=1; sleep 1000 &\nfalse  # refused: as it says\n```\n\
+        "```sh\ncargo build -p postrider-cli && export PATH=$PWD/target/debug:$PATH\nA=1; sleep 1000 &\nfalse  # refused: as it says\n```\n\
          ```toml file=a.toml\ndata_dir = \"/tmp/data\"\n```\n\
          ```sh\necho $A: 127.0.0.1:8080 /tmp/x; postrider --config a.toml --print-config\n```\n\
          ```text output\n1: 127.0.0.1:2… /…/tmp/x\ndata_dir = \"…/tmp/data\"\n```\n\

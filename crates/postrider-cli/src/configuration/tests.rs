@@ -3,7 +3,7 @@ use super::*;
 fn load(toml: &str) -> anyhow::Result<Config> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), toml)?;
-    Config::load(Some(file.path()), &Overrides::default())
+    super::load(Some(file.path()), &Overrides::default())
 }
 
 fn refusal(toml: &str) -> String {
