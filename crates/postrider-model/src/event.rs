@@ -78,6 +78,21 @@ pub enum InvalidEvent {
 }
 
 impl NewEvent {
+    /// An event with this payload. Fails where the payload cannot be written as JSON.
+    pub fn new(
+        aggregate_type: impl Into<String>,
+        aggregate_id: impl Into<String>,
+        event_type: impl Into<String>,
+        payload: &impl Serialize,
+    ) -> Result<Self, serde_json::Error> {
+        Ok(Self {
+            aggregate_type: aggregate_type.into(),
+            aggregate_id: aggregate_id.into(),
+            event_type: event_type.into(),
+            payload: serde_json::value::to_raw_value(payload)?,
+        })
+    }
+
     /// Says what is wrong before the database would.
     pub fn check(&self) -> Result<(), InvalidEvent> {
         let fields = [

@@ -9,7 +9,7 @@ use postrider_engine::{
     Witness,
     vital::{self, vital},
 };
-use postrider_model::seal::MasterKey;
+use postrider_model::{job::check_function_name, seal::MasterKey};
 use postrider_providers::Adapters;
 use postrider_store::{
     Pool, StoreError, doctor, events, fence::Fence, job_runs, jobs, master_key, migrate, pool, replies,
@@ -129,6 +129,9 @@ async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()>
     let open_files = allow_many_files();
     let capacity = wire::http_capacity(config, open_files);
     // What can be refused is refused before anything is started.
+    for name in own_functions.names() {
+        check_function_name(name).map_err(anyhow::Error::msg)?;
+    }
     wire::routes(config)?;
     let adapters = wire::adapters(config)?.with_all(own_adapters);
     let listener = bind(config.http.listen, "--listen").await?;
@@ -493,16 +496,16 @@ async fn bind(address: SocketAddr, setting: &str) -> anyhow::Result<TcpListener>
 }
 
 /// A role of the database, what it is needed for, and which setting names its login.
-type Needs = (&'static str, &'static str, &'static str);
+pub(crate) type Needs = (&'static str, &'static str, &'static str);
 const APP: Needs = ("postrider_app", "HTTP", "database.app_url");
 const CAMPAIGNS: Needs = ("postrider_worker", "the campaign worker", "database.url");
 const RESOLVER: Needs = ("postrider_worker", "the resolver", "database.url");
 const DISPATCHER: Needs = ("postrider_worker", "the dispatcher", "database.url");
 const SCHEDULER: Needs = ("postrider_worker", "the scheduler", "database.url");
-const RELAY: Needs = ("postrider_worker", "the relay", "database.url");
+pub(crate) const RELAY: Needs = ("postrider_worker", "the relay", "database.url");
 
 /// Refuses to serve where the promises would not hold.
-async fn checked(pool: Pool, (role, needed_for, setting): Needs) -> anyhow::Result<Pool> {
+pub(crate) async fn checked(pool: Pool, (role, needed_for, setting): Needs) -> Result<Pool, StoreError> {
     let mut transaction = pool::begin(&pool).await?;
     doctor::refuse_unsafe_server(&mut transaction).await?;
     migrate::verify(&mut transaction).await?;

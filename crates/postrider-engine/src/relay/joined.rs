@@ -32,6 +32,9 @@ pub enum RelayError {
         /// Differences from the registered sinks, one line per sink.
         changes: Vec<String>,
     },
+    /// One of its tasks panicked, and the relay stopped.
+    #[error("{0} panicked, and the relay stopped; start it again")]
+    Panicked(&'static str),
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),

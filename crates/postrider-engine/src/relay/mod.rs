@@ -6,7 +6,7 @@
 //!   └───────────── a slot is free again ◀───────────────────────────┘
 //! ```
 //!
-//! Every relay of an installation delivers to the same sinks, which the database registers ([`joined`]). A relay with other sinks
+//! Every relay of an installation delivers to the same sinks, which the database registers (`joined.rs`). A relay with other sinks
 //! does not start, and one whose sinks were replaced completes nothing more.
 //!
 //! What is claimed is bounded by slots, so a million waiting events cost no memory. Each sink has its own lane with
@@ -70,6 +70,13 @@ pub struct Route {
     pub concurrency: usize,
     /// Where they go.
     pub sink: Arc<dyn EventSink>,
+}
+
+impl Route {
+    /// Every event to this sink, up to 64 at a time. The name is what the database registers the sink under.
+    pub fn new(name: impl Into<String>, sink: impl EventSink + 'static) -> Self {
+        Self { name: name.into(), events: vec![Pattern::everything()], concurrency: 64, sink: Arc::new(sink) }
+    }
 }
 
 /// One consumer of the event outbox.
