@@ -25,10 +25,11 @@ test: ## Everything that must hold: formatting, lints, checked queries, tests
 	@scripts/setup tests
 	@$(MAKE) --no-print-directory check test-only
 
-check: ## Formatting, lints, and the freshness of .sqlx
+check: ## Formatting, lints, the pages of cargo doc, and the freshness of .sqlx
 	@scripts/setup
 	cargo fmt --all --check
 	scripts/sqlx check cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace
 
 test-only: ## The tests alone
 ifeq ($(NEXTEST),yes)

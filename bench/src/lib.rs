@@ -6,13 +6,13 @@
 //!
 //! | module | what it measures |
 //! |---|---|
-//! | [`publish`] | publishing in batches and one by one |
-//! | [`drain`] | claim + complete: batch sizes, two connections, many processed rows, a held snapshot |
-//! | [`relay`] | the relay into a sink that does nothing, and its memory with many events waiting |
-//! | [`campaigns`] | deploying; whole campaigns: one and two processes, limits, many finished items, a held snapshot, memory |
-//! | [`replies`] | replies to a provider that does nothing, and how soon one is picked up |
-//! | [`jobs`] | invoking functions that do nothing, in Rust and over HTTP, beside calling them; firing schedules |
-//! | [`stream`] | readers of a campaign's history: memory of many, and how long after its commit an event is read |
+//! | `publish` | publishing in batches and one by one |
+//! | `drain` | claim + complete: batch sizes, two connections, many processed rows, a held snapshot |
+//! | `relay` | the relay into a sink that does nothing, and its memory with many events waiting |
+//! | `campaigns` | deploying; whole campaigns: one and two processes, limits, many finished items, a held snapshot, memory |
+//! | `replies` | replies to a provider that does nothing, and how soon one is picked up |
+//! | `jobs` | invoking functions that do nothing, in Rust and over HTTP, beside calling them; firing schedules |
+//! | `stream` | readers of a campaign's history: memory of many, and how long after its commit an event is read |
 
 mod campaigns;
 mod drain;

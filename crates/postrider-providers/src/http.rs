@@ -44,7 +44,7 @@ use crate::{
 /// Declares a vendor: its `MANIFEST`, an account that is opened with a client, and where webhooks come in what reads them.
 macro_rules! adapter {
     ($name:ident opens $account:ident $(and reads webhooks with $receive:ident)?) => {
-        /// See the [module](self).
+        /// The vendor; `docs/providers.md` says what it takes.
         pub struct $name {
             client: GuardedClient,
         }

@@ -6,8 +6,8 @@
 //! A template sees the attributes of the lead by their names (`{{ first_name }}`), and what every lead has as
 //! `lead.id`, `lead.external_id`, `lead.email`, `lead.phone` and `lead.timezone`.
 //!
-//! Many tenants share one process, so a template is hostile until proven otherwise. [`grammar`] refuses what is not known to be
-//! bounded, [`builtins`] has the filters and tests with their limits, [`budget`] counts what they do, and the output is bounded while
+//! Many tenants share one process, so a template is hostile until proven otherwise. `grammar.rs` refuses what is not known to be
+//! bounded, `builtins.rs` has the filters and tests with their limits, `budget.rs` counts what they do, and the output is bounded while
 //! it is written. Decision 0022 says why.
 
 mod budget;
@@ -41,7 +41,7 @@ const PART_BYTES_MAX: usize = 512 * 1024;
 /// Parts of a message that have a template.
 const PARTS: [&str; 4] = ["subject", "text", "html", "script"];
 
-/// The environment without templates: nothing is in it but what [`builtins`] lists.
+/// The environment without templates: nothing is in it but what `builtins.rs` lists.
 static EMPTY: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);

@@ -55,7 +55,7 @@ const LOOK_FOR: Duration = Duration::from_secs(4 * 60);
 /// Calls that are read from the list.
 const LIST_MAX: &str = "20";
 
-/// See the [module](self).
+/// The vendor; `docs/providers.md` says what it takes.
 pub struct TwilioAdapter {
     client: GuardedClient,
 }

@@ -143,8 +143,8 @@ pub struct Requeue<'a> {
     pub dead_since: Option<Timestamp>,
 }
 
-/// Queues up to so many dead replies of the transaction's tenant again, and says which. Each is audited. Wake the dispatchers with
-/// [`hint`](super::hint) after the commit.
+/// Queues up to so many dead replies of the transaction's tenant again, and says which. Each is audited. Wake the dispatchers on
+/// [`HINT_CHANNEL`](super::HINT_CHANNEL) after the commit.
 pub async fn requeue(
     connection: &mut PgConnection,
     which: Requeue<'_>,

@@ -59,7 +59,7 @@ const HAND_OVER_SHARE: u32 = 3;
 /// How long a server may take to say goodbye. Nobody needs to hear it.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 
-/// See the [module](self).
+/// The vendor; `docs/providers.md` says what it takes.
 pub struct SmtpAdapter {
     client: GuardedClient,
     tls: OnceLock<Result<TlsConnector, rustls::Error>>,
