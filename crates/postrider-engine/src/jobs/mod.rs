@@ -12,6 +12,7 @@ pub mod builtin;
 mod functions;
 mod keep;
 mod perform;
+mod provide;
 mod settle;
 
 use std::{
@@ -39,7 +40,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
+pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked, unknown};
 use self::{keep::Keeper, perform::Performed, settle::Settler};
 use crate::{
     Health, Hints,
@@ -145,6 +146,10 @@ impl Runner {
             "the keeper of runs",
             Keeper::new(Arc::clone(&shared), self.cancels).run(over.clone()),
         ));
+        let provider = tokio::spawn(vital(
+            "the registry of Rust functions",
+            provide::run(Arc::clone(&shared), shutdown.clone()),
+        ));
         let (ended, receiver) = mpsc::channel(shared.settings.concurrency);
         let settler =
             tokio::spawn(vital("the settler of runs", Settler::new(Arc::clone(&shared)).run(receiver)));
@@ -192,6 +197,7 @@ impl Runner {
         let _ = settler.await;
         over.cancel();
         let _ = keeper.await;
+        let _ = provider.await;
         tracing::info!(runner = shared.name, "the runner has stopped");
     }
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Args, Subcommand, builder::PossibleValuesParser};
-use postrider_engine::jobs::BUILTINS;
+use clap::{Args, Subcommand};
+use postrider_engine::jobs::{BUILTINS, unknown};
 use postrider_model::{
     job::{RetryPolicy, SqlName, TIMEOUT_SECONDS_DEFAULT, Target, check_function_name},
     lock_key::Grain,
@@ -82,8 +82,8 @@ struct TargetArgs {
     /// A function in the database, which takes and returns jsonb
     #[arg(long, value_name = "SCHEMA.FUNCTION")]
     sql: Option<SqlName>,
-    /// What comes with Postrider
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(BUILTINS.iter().map(|(name, _)| *name)))]
+    /// A Rust function that comes with Postrider, or that a running process of your application provides
+    #[arg(long, value_name = "NAME")]
     builtin: Option<String>,
 }
 
@@ -199,6 +199,11 @@ async fn put(
         let checked = job_runs::check_sql_function(&mut transaction, name, &config.jobs.sql_schemas).await?;
         checked.map_err(|problem| anyhow::anyhow!("--sql: {problem}"))?;
     }
+    if let Target::Builtin(name) = &given.target
+        && let Some(problem) = unknown(name, &functions::provided(&mut transaction).await?)
+    {
+        anyhow::bail!("--builtin: {problem}");
+    }
     let function = NewFunction {
         name: &args.name,
         target: &given.target,
@@ -238,7 +243,14 @@ async fn list(of: &ForTenant, json: bool, installation: &Installation) -> anyhow
         let ready = || "comes with Postrider".to_owned();
         [(*name).to_owned(), ready(), grain.to_string(), "-".to_owned(), "-".to_owned(), "-".to_owned()]
     });
-    let rows = functions.iter().map(row).chain(unused).collect();
+    let provided = functions::provided(&mut transaction).await?;
+    let provided = provided.into_iter().filter(|name| functions.iter().all(|known| known.name != *name));
+    let provided = provided.map(|name| {
+        let command = of.command(&["jobs", "function", "put", &name, "--builtin", &name]);
+        let dash = || "-".to_owned();
+        [name, format!("provided by a running process; `{command}` sets it"), dash(), dash(), dash(), dash()]
+    });
+    let rows = functions.iter().map(row).chain(unused).chain(provided).collect();
     output::table(["function", "what it is", "once per", "timeout", "retries", "set"], rows, "")
 }
 

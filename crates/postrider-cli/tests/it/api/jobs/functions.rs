@@ -131,12 +131,7 @@ async fn a_function_that_makes_no_sense_is_refused_with_its_field() -> anyhow::R
         (sql("app.closed"), 422, "target", "the worker may not call app.closed; run: grant"),
         (sql("jobs.cancel_run"), 422, "target", "cannot be run as jobs"),
         (sql("public.open"), 422, "target", "jobs.sql_schemas names only app; add `public` to it"),
-        (
-            json!({ "target": { "builtin": "nope" } }),
-            422,
-            "target",
-            "comes with the program; there are detect-alerts, ",
-        ),
+        (json!({ "target": { "builtin": "nope" } }), 422, "target", "known are detect-alerts, "),
         (
             json!({ "target": { "ftp": "x" } }),
             400,

@@ -77,3 +77,33 @@ async fn functions_are_set_listed_and_removed_and_a_secret_is_shown_once() -> an
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn a_rust_function_is_set_while_a_running_process_provides_it() -> anyhow::Result<()> {
+    let stage = Stage::new(0).await?;
+    let set = |name: &str| stage.jobs(&["function", "put", "monthly", "--builtin", name]);
+    assert_refused(
+        &set("close-month")?,
+        "--builtin: no function `close-month` comes with Postrider, and no running process provides one; known are detect-alerts, ",
+    );
+    stage.world.as_superuser("select jobs.provide_functions('r', array['close-month'], '1 minute')").await?;
+    let listed = stage.told(&["function", "list"])?;
+    assert!(
+        listed.contains("close-month provided by a running process; `postrider jobs function put"),
+        "{listed}"
+    );
+    succeeded(set("close-month")?)?;
+    assert_refused(&set("close-year")?, "process-alert-notifications, noop, close-month; start the process");
+
+    // A process that died does not renew its rows. The function stays set; another one cannot be set to this name.
+    stage
+        .world
+        .as_superuser("update jobs.provided_functions set expires_at = now() - interval '1 second'")
+        .await?;
+    assert_refused(&set("close-month")?, "no running process provides one");
+    assert!(stage.told(&["function", "list"])?.contains("monthly builtin close-month day"));
+    // The next process that registers its functions removes those rows.
+    stage.world.as_superuser("select jobs.provide_functions('s', array['other'], '1 minute')").await?;
+    assert_eq!(stage.world.rows().await?["jobs.provided_functions"], 1);
+    Ok(())
+}

@@ -84,7 +84,6 @@ async fn what_makes_no_sense_is_refused_and_writes_nothing() -> anyhow::Result<(
         (&["schedule", "add", "noop", "--cron", "@daily", "--grain", "week"], "day, hour, 5min"),
         (&["function", "put", "f"], "required arguments were not provided"),
         (&["function", "put", "a:b", "--builtin", "noop"], "cannot be the name of a function"),
-        (&["function", "put", "f", "--builtin", "mine"], "[possible values: detect-alerts"),
         (
             &["function", "put", "f", "--sql", "rebuild"],
             "is not the name of a SQL function; write it with its schema",

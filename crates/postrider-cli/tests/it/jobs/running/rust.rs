@@ -205,3 +205,28 @@ async fn a_tenant_whose_functions_hang_leaves_room_for_another() -> anyhow::Resu
     runner.runner.abort();
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_registers_its_functions_while_it_runs_and_those_of_postrider_never() -> anyhow::Result<()> {
+    let crew = Crew::new().await?;
+    let names = "select name from jobs.provided_functions where expires_at > now() order by name";
+    let functions = Functions::default()
+        .with("noop", Arc::new(Does("works")))
+        .with("close-month", Arc::new(Does("works")))
+        .with("rebuild", Arc::new(Does("works")));
+    let runner = Running::start(&crew, functions, (1, 1)).await?;
+    crate::world::eventually("the functions are registered", async || {
+        Ok(crate::sql::texts(&crew.admin, names).await? == ["close-month", "rebuild"])
+    })
+    .await?;
+    // Two processes provide a function: it stays when one of them stops.
+    let other =
+        Running::start(&crew, Functions::default().with("rebuild", Arc::new(Does("works"))), (1, 1)).await?;
+    crate::world::eventually("both processes are registered", async || {
+        Ok(crate::sql::texts(&crew.admin, names).await? == ["close-month", "rebuild", "rebuild"])
+    })
+    .await?;
+    runner.stop().await?;
+    assert_eq!(crate::sql::texts(&crew.admin, names).await?, ["rebuild"]);
+    other.stop().await
+}
