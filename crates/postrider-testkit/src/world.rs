@@ -257,7 +257,7 @@ pub fn binary() -> PathBuf {
 }
 
 /// What a run of the tests has of its own, and which goes with it.
-fn run_dir() -> PathBuf {
+pub fn run_dir() -> PathBuf {
     let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| format!("pid-{}", std::process::id()));
     std::env::temp_dir().join(format!("postrider-test-{run}"))
 }
@@ -433,6 +433,13 @@ impl Server {
         Self::new(process, &line, config)
     }
 
+    /// A program that serves as `postrider serve` does; the configuration is its last argument.
+    pub fn start_program(program: &Path, config: tempfile::NamedTempFile) -> anyhow::Result<Self> {
+        let process = Process::start(Command::new(program).arg(config.path()))?;
+        let line = process.wait_for_line(Self::IS_SERVING)?;
+        Self::new(process, &line, config)
+    }
+
     const IS_SERVING: &str = "postrider is serving at ";
 
     fn command(config: &tempfile::NamedTempFile, roles: &str) -> Command {
@@ -442,8 +449,8 @@ impl Server {
     }
 
     fn new(process: Process, line: &str, config: tempfile::NamedTempFile) -> anyhow::Result<Self> {
-        let message = serde_json::from_str::<Value>(line)?["message"].as_str().unwrap_or_default().to_owned();
-        let http_url = message.trim_start_matches(Self::IS_SERVING).to_owned();
+        let http_url = line.split(Self::IS_SERVING).nth(1).unwrap_or_default();
+        let http_url = http_url.split(['"', ' ']).next().unwrap_or_default().to_owned();
         Ok(Self { process, http_url, _config: config })
     }
 }

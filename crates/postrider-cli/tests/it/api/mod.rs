@@ -15,7 +15,7 @@ mod idempotency;
 mod in_doubt;
 mod jobs;
 mod leads;
-mod material;
+pub mod material;
 mod openapi;
 mod paging;
 mod phases;

@@ -1,6 +1,7 @@
 //! The documentation: its statements against the code, and its code blocks in a shell.
 
 mod blocks;
+mod examples;
 mod facts;
 mod pages;
 mod rust;

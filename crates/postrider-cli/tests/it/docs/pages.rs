@@ -29,6 +29,7 @@ pages! {
     the_page_on_conformance_runs: "docs/conformance.md",
     the_page_on_events_runs: "docs/events.md",
     the_page_on_jobs_runs: "docs/jobs.md",
+    the_page_on_the_library_runs: "docs/library.md",
     the_page_on_limits_runs: "docs/limits.md",
     the_page_on_operations_runs: "docs/operations.md",
     the_page_on_production_runs: "docs/production.md",

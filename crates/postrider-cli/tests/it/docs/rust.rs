@@ -12,6 +12,8 @@ use std::{
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
+use crate::cargo::artifacts;
+
 use super::{
     blocks::{Usage, blocks},
     pages::files,
@@ -76,23 +78,8 @@ fn dependencies(manifest: &str) -> anyhow::Result<BTreeSet<String>> {
 
 /// Files of the libraries that these tests were built with, by name. Cargo says where they are; it has nothing left to build.
 fn built_libraries() -> anyhow::Result<BTreeMap<String, Vec<PathBuf>>> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--workspace", "--no-run", "--offline", "--message-format=json"]);
-    // The variables that cargo sets for a test would make some build scripts run again.
-    for (name, _) in env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| text.starts_with(prefix)) {
-            cargo.env_remove(&name);
-        }
-    }
-    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output()?;
-    ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let mut libraries: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for line in String::from_utf8(built.stdout)?.lines() {
-        let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
-        if message["reason"] != "compiler-artifact" || message["profile"]["test"] != false {
-            continue;
-        }
+    for message in artifacts()?.iter().filter(|message| message["profile"]["test"] == false) {
         let files = message["filenames"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let library = files.into_iter().find(|file| file.ends_with(".rlib") || file.ends_with(".so"));
         if let (Some(name), Some(library)) = (message["target"]["name"].as_str(), library) {
