@@ -3,7 +3,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
-mod words;
+mod stderr;
 
 mod cli;
 mod configuration;
@@ -24,15 +24,15 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tell!("error: the async runtime did not start: {error}");
+            message!("error: the async runtime did not start: {error}");
             return ExitCode::FAILURE;
         }
     };
     match runtime.block_on(cli::run(invocation)) {
         Ok(code) => code,
-        Err(error) if error.is::<cli::ReadEnough>() => ExitCode::SUCCESS,
+        Err(error) if error.is::<cli::OutputClosed>() => ExitCode::SUCCESS,
         Err(error) => {
-            tell!("error: {}", in_one_line(&error));
+            message!("error: {}", in_one_line(&error));
             ExitCode::FAILURE
         }
     }

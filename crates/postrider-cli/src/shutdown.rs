@@ -15,7 +15,7 @@ pub fn on_signal() -> anyhow::Result<CancellationToken> {
         tracing::info!("shutting down: finishing what is under way; a second signal stops at once");
         cancelled.cancel();
         tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
-        tell!("stopped by a second signal; what was under way is left as after a crash");
+        message!("stopped by a second signal; what was under way is left as after a crash");
         std::process::exit(130);
     });
     Ok(token)

@@ -130,7 +130,7 @@ pub fn read_secret(file: Option<&Path>) -> anyhow::Result<Option<SecretString>> 
         None => {
             let stdin = std::io::stdin();
             if stdin.is_terminal() {
-                tell!("type the secret, then a new line and Ctrl-D");
+                message!("type the secret, then a new line and Ctrl-D");
             }
             stdin.take(limit).read_to_string(&mut text).context("cannot read the secret from stdin")?
         }
@@ -235,7 +235,7 @@ async fn act(
                         a.id.0.to_string(),
                         a.settings.to_string(),
                         a.limits.to_string(),
-                        in_words(&a.state),
+                        state_text(&a.state),
                         output::time(a.updated_at),
                     ]
                 })
@@ -260,7 +260,7 @@ async fn act(
             if json {
                 return output::json(&limited);
             }
-            tell!("`{name}` has new limits");
+            message!("`{name}` has new limits");
         }
         AccountsCommand::Rotate { of, name, json, .. } => {
             let key = installation.checked_master_key(config, &mut transaction).await?;
@@ -276,7 +276,7 @@ async fn act(
             if json {
                 return output::json(&rotated);
             }
-            tell!("`{name}` has a new secret");
+            message!("`{name}` has a new secret");
         }
         AccountsCommand::Remove { of, name, json } => {
             let tenant = of.find(&mut transaction, installation).await?;
@@ -288,7 +288,7 @@ async fn act(
             if json {
                 return output::json(&removed);
             }
-            tell!("removed `{name}` and its secret");
+            message!("removed `{name}` and its secret");
         }
         AccountsCommand::Check { of } => {
             let key = installation.master_key(config)?;
@@ -310,14 +310,14 @@ async fn act(
                 closed.join("; ")
             );
             let plural = if accounts.len() == 1 { " opens" } else { "s open" };
-            tell!("{} secret{plural} under this master key", accounts.len());
+            message!("{} secret{plural} under this master key", accounts.len());
         }
     }
     Ok(())
 }
 
 /// Such as `120 calls today; waits until … : …`.
-fn in_words(state: &AccountState) -> String {
+fn state_text(state: &AccountState) -> String {
     let mut words = Vec::new();
     if state.used_today > 0 {
         words.push(format!("{} calls today", state.used_today));

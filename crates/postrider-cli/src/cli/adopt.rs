@@ -21,7 +21,7 @@ use crate::{config::Config, installation::Installation, wire};
 /// Schedules moved at a time.
 const BATCH: i32 = 500;
 /// A process that has written its mark so recently is at work.
-const AT_WORK: Duration = Duration::from_secs(15);
+const ACTIVE_WITHIN: Duration = Duration::from_secs(15);
 
 /// Let a restored copy of the database send
 ///
@@ -64,7 +64,7 @@ async fn adopt(args: &AdoptArgs, config: &Config, installation: &Installation) -
     let reason = match reason(&observed, missing.clone()) {
         Some(reason) => reason,
         None if args.restored => {
-            refuse_if_at_work(&pool, &observed).await?;
+            refuse_if_active(&pool, &observed).await?;
             "an operator says that it is a restored copy".to_owned()
         }
         None => {
@@ -75,7 +75,9 @@ async fn adopt(args: &AdoptArgs, config: &Config, installation: &Installation) -
             if args.json {
                 return output::json(&Answer { adopted: false, reason: Some(why), adoption: None });
             }
-            tell!("there is nothing to adopt: {why}; --restored adopts a copy that nothing shows to be one");
+            message!(
+                "there is nothing to adopt: {why}; --restored adopts a copy that nothing shows to be one"
+            );
             return Ok(());
         }
     };
@@ -105,7 +107,7 @@ async fn adopt(args: &AdoptArgs, config: &Config, installation: &Installation) -
     if args.json {
         return output::json(&Answer { adopted: true, reason: Some(reason), adoption: Some(adoption) });
     }
-    tell!(
+    message!(
         "adopted: {} items and {} replies are in doubt, {} firings were skipped, {} campaigns wait for their next phase to be started; \
          `postrider in-doubt list` shows the items; processes that wait go on by themselves",
         adoption.items_in_doubt,
@@ -129,28 +131,28 @@ fn reason(observed: &Observed, missing: Option<String>) -> Option<String> {
 }
 
 /// Refuses while a process sends from the database: its items would be put in doubt under its hands.
-async fn refuse_if_at_work(pool: &Pool, observed: &Observed) -> anyhow::Result<()> {
+async fn refuse_if_active(pool: &Pool, observed: &Observed) -> anyhow::Result<()> {
     let mut transaction = pool::begin(pool).await?;
     let now = schedules::now(&mut transaction).await?;
     drop(transaction);
     let age = observed.last_mark_at.map(|at| now.duration_since(at).unsigned_abs());
-    match age.filter(|age| *age < AT_WORK && !observed.all_stopped) {
+    match age.filter(|age| *age < ACTIVE_WITHIN && !observed.all_stopped) {
         Some(age) => anyhow::bail!(
             "a process was sending from this database {} seconds ago; stop every `postrider serve` on it, wait {} seconds, and try again",
             age.as_secs(),
-            AT_WORK.as_secs()
+            ACTIVE_WITHIN.as_secs()
         ),
         None => Ok(()),
     }
 }
 
 fn show(reason: &str, unfinished: &Unfinished, is_moved: bool) {
-    tell!("restored copy: {reason}");
+    message!("restored copy: {reason}");
     if is_moved {
-        tell!("--moved: nothing is put in doubt, because nothing was sent since the copy was taken");
+        message!("--moved: nothing is put in doubt, because nothing was sent since the copy was taken");
         return;
     }
-    tell!("what was unfinished when the copy was taken, and what becomes of it:");
+    message!("what was unfinished when the copy was taken, and what becomes of it:");
     let lines = [
         (
             unfinished.reserved_items + unfinished.unreserved_items,
@@ -167,7 +169,7 @@ fn show(reason: &str, unfinished: &Unfinished, is_moved: bool) {
         (unfinished.events, "domain events are delivered again, under the same id"),
     ];
     for (count, what) in lines {
-        tell!("  {count:>8} {what}");
+        message!("  {count:>8} {what}");
     }
 }
 
@@ -200,7 +202,7 @@ async fn skip_due(connection: &mut PgConnection) -> anyhow::Result<i64> {
             done.push(schedule.id);
             let (Ok(cron), Ok(zone)) = (schedule.cron.parse::<Cron>(), schedule.timezone.parse::<Zone>())
             else {
-                tell!("schedule {} cannot be read and stays due: switch it off", schedule.id.0);
+                message!("schedule {} cannot be read and stays due: switch it off", schedule.id.0);
                 continue;
             };
             let timing = Timing { cron, zone };

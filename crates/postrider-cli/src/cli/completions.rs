@@ -34,7 +34,7 @@ pub fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
             let cannot = || format!("cannot write man pages into {}", directory.display());
             std::fs::create_dir_all(directory).with_context(cannot)?;
             clap_mangen::generate_to(Cli::command(), directory).with_context(cannot)?;
-            tell!("wrote the man pages into {}", directory.display());
+            message!("wrote the man pages into {}", directory.display());
         }
         None => {
             let mut page = Vec::new();

@@ -84,10 +84,10 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
     }
     let failures = findings.iter().filter(|finding| finding.verdict == Verdict::Failure).count();
     if failures > 0 {
-        tell!("{failures} of {} checks failed; the arrows say what to do", findings.len());
+        message!("{failures} of {} checks failed; the arrows say what to do", findings.len());
         return Ok(ExitCode::FAILURE);
     }
-    tell!("{} checks, none failed", findings.len());
+    message!("{} checks, none failed", findings.len());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -185,7 +185,7 @@ async fn act(
             if json {
                 return output::json(&retried);
             }
-            tell!("ready to be delivered now");
+            message!("ready to be delivered now");
         }
         (EventsCommand::Close { ids, note, json }, _) => {
             for id in ids.iter().copied().map(EventId) {
@@ -196,7 +196,7 @@ async fn act(
             if json {
                 return output::json(&closed);
             }
-            tell!("closed");
+            message!("closed");
         }
     }
     Ok(())

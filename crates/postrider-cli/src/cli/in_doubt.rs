@@ -101,7 +101,7 @@ async fn act(
             if json {
                 return output::json(&serde_json::json!({ "id": item, "status": status }));
             }
-            tell!("{item} is now {status}");
+            message!("{item} is now {status}");
             Ok(())
         }
     }
@@ -133,10 +133,10 @@ fn show(doubts: &Doubts, adapters: &Adapters) -> anyhow::Result<()> {
     )?;
     let shown = i64::try_from(doubts.items.len()).unwrap_or(i64::MAX);
     if shown < doubts.total {
-        tell!("{shown} of {} are shown; --limit shows more", doubts.total);
+        message!("{shown} of {} are shown; --limit shows more", doubts.total);
     }
     if shown > 0 {
-        tell!(
+        message!(
             "where a person settles it: look at the provider, then `postrider in-doubt resolve ITEM --as sent|failed --note …`; \
              as failed only once it is quiet"
         );

@@ -69,7 +69,7 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
             }
             output::line(format_args!("id   {}", id.0))?;
             output::line(format_args!("key  {}", secret.expose()))?;
-            tell!("keep the key: it is not shown again");
+            message!("keep the key: it is not shown again");
         }
         KeysCommand::List { of, json } => {
             let tenant = of.find(&mut transaction, installation).await?;
@@ -111,7 +111,7 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
             if json {
                 return output::json(&revoked);
             }
-            tell!("revoked {}", id.0);
+            message!("revoked {}", id.0);
         }
     }
     Ok(())

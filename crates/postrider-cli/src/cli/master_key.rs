@@ -67,11 +67,11 @@ pub async fn run(command: MasterKeyCommand, config: &Config) -> anyhow::Result<E
                 output::json(&rotated)?;
             }
             let Rotated { accounts, executors, functions } = rotated;
-            tell!(
+            message!(
                 "sealed under the new key: {accounts} of accounts, {executors} of executors, {functions} of functions"
             );
             if config.master_key_previous.is_some() || config.master_key_previous_file.is_some() {
-                tell!(
+                message!(
                     "take master_key_previous away and restart; then the old key is not needed any more, except for old backups"
                 );
             }
@@ -85,7 +85,7 @@ pub async fn run(command: MasterKeyCommand, config: &Config) -> anyhow::Result<E
             if args.json {
                 output::json(&serde_json::json!({ "secrets_to_set_again": left }))?;
             }
-            tell!("the key is registered; {left} secrets do not open under it and must be set again");
+            message!("the key is registered; {left} secrets do not open under it and must be set again");
         }
     }
     Ok(ExitCode::SUCCESS)

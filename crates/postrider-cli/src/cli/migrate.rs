@@ -35,6 +35,6 @@ pub async fn run(args: &MigrateArgs, config: &Config) -> anyhow::Result<ExitCode
     for path in applied {
         output::line(&path)?;
     }
-    tell!("the schema is up to date: {} files", migrate::files());
+    message!("the schema is up to date: {} files", migrate::files());
     Ok(ExitCode::SUCCESS)
 }

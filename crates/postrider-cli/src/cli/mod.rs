@@ -33,7 +33,7 @@ use postrider_store::{
 
 use postrider_sim as sim;
 
-pub use self::output::ReadEnough;
+pub use self::output::OutputClosed;
 use crate::{
     config::Config,
     configuration::{self, Overrides},
@@ -276,7 +276,7 @@ fn for_command(command: &Command, log: &crate::config::Log, global: &Global) -> 
 async fn open(config: &Config) -> anyhow::Result<Installation> {
     let installation = Installation::open(config).await?;
     if let Some(data_dir) = installation.made_in() {
-        tell!("no database URL is set: made a private PostgreSQL in {}", data_dir.display());
+        message!("no database URL is set: made a private PostgreSQL in {}", data_dir.display());
     }
     Ok(installation)
 }

@@ -13,11 +13,11 @@ use serde::Serialize;
 
 /// Whoever read our output has read enough, as `head` does. That is no failure of the command.
 #[derive(Debug)]
-pub struct ReadEnough;
+pub struct OutputClosed;
 
-impl std::error::Error for ReadEnough {}
+impl std::error::Error for OutputClosed {}
 
-impl Display for ReadEnough {
+impl Display for OutputClosed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("nobody reads the output any more")
     }
@@ -31,7 +31,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
 /// Prints a table to stdout, or words to stderr when there is nothing to show.
 pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>, nothing: &str) -> anyhow::Result<()> {
     if rows.is_empty() {
-        tell!("{nothing}");
+        message!("{nothing}");
         return Ok(());
     }
     let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(|cell| printable(&cell))).collect();
@@ -55,7 +55,7 @@ pub fn line(line: impl Display) -> anyhow::Result<()> {
 pub fn text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(ReadEnough.into()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(OutputClosed.into()),
         written => written.context("cannot write to stdout"),
     }
 }

@@ -65,25 +65,25 @@ async fn show(ours: &SinkSet, json: bool, installation: &Installation) -> anyhow
         }));
     }
     let Some(registered) = registered else {
-        tell!("no sinks are registered; the first relay that starts registers its own");
+        message!("no sinks are registered; the first relay that starts registers its own");
         return Ok(());
     };
     table(&registered)?;
-    tell!(
+    message!(
         "generation {}, registered {} by {}",
         registered.generation,
         output::time(registered.registered_at),
         registered.registered_by
     );
     match changes.unwrap_or_default().as_slice() {
-        _ if ours.sinks().is_empty() => tell!("this configuration has no sinks, so it runs no relay"),
-        [] => tell!("this configuration has the same sinks"),
+        _ if ours.sinks().is_empty() => message!("this configuration has no sinks, so it runs no relay"),
+        [] => message!("this configuration has the same sinks"),
         changes => {
-            tell!("this configuration differs, and a relay with it is refused:");
+            message!("this configuration differs, and a relay with it is refused:");
             for change in changes {
-                tell!("  {change}");
+                message!("  {change}");
             }
-            tell!("register it with `postrider relay sinks set`");
+            message!("register it with `postrider relay sinks set`");
         }
     }
     Ok(())
@@ -110,13 +110,13 @@ async fn set(ours: &SinkSet, json: bool, installation: &Installation) -> anyhow:
     }
     table(&registered)?;
     if changes.is_empty() {
-        tell!("these sinks are registered already; nothing was changed");
+        message!("these sinks are registered already; nothing was changed");
         return Ok(());
     }
     for change in changes {
-        tell!("{change}");
+        message!("{change}");
     }
-    tell!(
+    message!(
         "registered as generation {}; relays with other sinks complete nothing more: restart them with these",
         registered.generation
     );

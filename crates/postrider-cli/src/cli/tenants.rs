@@ -67,7 +67,7 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
                 output::line(format_args!("tenant_id     {}", tenant.0))?;
                 output::line(format_args!("workspace_id  {}", workspace.0))?;
                 output::line(format_args!("admin_key     {}", secret.expose()))?;
-                tell!("keep the key: it is not shown again");
+                message!("keep the key: it is not shown again");
             }
         }
         TenantsCommand::Context { name, json } => {
@@ -78,7 +78,7 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
             }
             output::line(format_args!("set app.current_tenant_id = '{}';", tenant.0))?;
             output::line(format_args!("set app.tenant_signature = '{signature}';"))?;
-            tell!(
+            message!(
                 "keep it secret: it lets every login of postrider_read and postrider_app act for this tenant"
             );
         }
@@ -88,7 +88,7 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
             if json {
                 return output::json(&serde_json::json!({ "rotated": true }));
             }
-            tell!(
+            message!(
                 "rotated; signatures under the key before are valid until the next rotation: restart the API processes before that"
             );
         }

@@ -51,10 +51,10 @@ fn show(trace: &Trace) -> anyhow::Result<()> {
         show_run(run, matches!(trace.subject, Subject::Item(_)))?;
     }
     if trace.runs.is_empty() {
-        tell!("nothing of it was deployed");
+        message!("nothing of it was deployed");
     }
     if trace.audit_left_out > 0 {
-        tell!("{} older lines of the log are left out; --limit shows more", trace.audit_left_out);
+        message!("{} older lines of the log are left out; --limit shows more", trace.audit_left_out);
     }
     output::line("log")?;
     for line in &trace.audit {

@@ -107,7 +107,7 @@ async fn control(
             jobs::hint(&mut hinting).await?;
             pool::commit(hinting).await?;
         }
-        tell(args, &campaign, &phase, changed, &standing)?;
+        print(args, &campaign, &phase, changed, &standing)?;
         Ok(ExitCode::SUCCESS)
     })
     .await
@@ -187,7 +187,7 @@ fn may_be(standing: &Standing) -> String {
     }
 }
 
-fn tell(
+fn print(
     args: &ControlArgs,
     campaign: &Campaign,
     phase: &str,
@@ -209,25 +209,34 @@ fn tell(
     }
     output::line(standing.status)?;
     if !changed {
-        tell!("phase `{phase}` of `{}` was {} already; nothing was changed", campaign.name, standing.status);
+        message!(
+            "phase `{phase}` of `{}` was {} already; nothing was changed",
+            campaign.name,
+            standing.status
+        );
     } else {
-        tell!("phase `{phase}` of `{}` is {} (event {})", campaign.name, standing.status, standing.sequence);
+        message!(
+            "phase `{phase}` of `{}` is {} (event {})",
+            campaign.name,
+            standing.status,
+            standing.sequence
+        );
     }
     match standing.in_flight {
-        Some(0) => tell!("no call is under way, and nothing new is reserved"),
-        Some(1) => tell!("1 call that was under way finishes and is recorded; nothing new is reserved"),
+        Some(0) => message!("no call is under way, and nothing new is reserved"),
+        Some(1) => message!("1 call that was under way finishes and is recorded; nothing new is reserved"),
         Some(count) => {
-            tell!("{count} calls that were under way finish and are recorded; nothing new is reserved");
+            message!("{count} calls that were under way finish and are recorded; nothing new is reserved");
         }
         None => {}
     }
     if let Some(count) = standing.second_messages {
-        tell!(
+        message!(
             "{count} of {} items go to people who got this message before, or may have",
             standing.items.unwrap_or_default()
         );
     } else if changed && let (Some(run), Some(items)) = (standing.run_id, standing.items) {
-        tell!("run {} has {items} items", run.0);
+        message!("run {} has {items} items", run.0);
     }
     Ok(())
 }

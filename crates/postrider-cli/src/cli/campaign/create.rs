@@ -60,7 +60,7 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
     })
     .await?;
     for warning in warnings {
-        tell!("warning: {warning}");
+        message!("warning: {warning}");
     }
     if args.json {
         output::json(&serde_json::json!({ "id": id, "name": file.name }))?;
@@ -68,7 +68,7 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
         output::line(id.0)?;
     }
     let plural = if file.phases.len() == 1 { "phase" } else { "phases" };
-    tell!(
+    message!(
         "created `{}` with {} {plural}; `{}` starts it",
         file.name,
         file.phases.len(),

@@ -41,8 +41,8 @@ pub async fn run(args: DeployArgs, config: &Config) -> anyhow::Result<ExitCode> 
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (tenant, campaign, deployed) = deploy(&args, &pool, installation).await?;
-        let state = look(&pool, &tenant, deployed).await?;
-        tell(&args, &campaign, deployed, &state)?;
+        let state = read_state(&pool, &tenant, deployed).await?;
+        print(&args, &campaign, deployed, &state)?;
         if args.watch {
             return watch::one_run::follow(&pool, &tenant, deployed.run_id, false).await;
         }
@@ -69,7 +69,7 @@ async fn deploy(
     Ok((tenant, campaign, deployed))
 }
 
-async fn look(pool: &Pool, tenant: &Tenant, deployed: Deployed) -> anyhow::Result<RunState> {
+async fn read_state(pool: &Pool, tenant: &Tenant, deployed: Deployed) -> anyhow::Result<RunState> {
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
     let mut states = campaigns::run_states(&mut transaction, tenant.id, &[deployed.run_id]).await?;
     states.remove(&deployed.run_id).ok_or_else(|| {
@@ -77,7 +77,7 @@ async fn look(pool: &Pool, tenant: &Tenant, deployed: Deployed) -> anyhow::Resul
     })
 }
 
-fn tell(args: &DeployArgs, campaign: &Campaign, deployed: Deployed, state: &RunState) -> anyhow::Result<()> {
+fn print(args: &DeployArgs, campaign: &Campaign, deployed: Deployed, state: &RunState) -> anyhow::Result<()> {
     let run = &state.run;
     if args.json {
         return output::json(
@@ -87,25 +87,25 @@ fn tell(args: &DeployArgs, campaign: &Campaign, deployed: Deployed, state: &RunS
     output::line(run.id.0)?;
     if deployed.is_new {
         let (items, jobs) = (plural(run.intended.into(), "item"), plural(state.progress.jobs.total(), "job"));
-        tell!("deployed phase `{}` of `{}`: {items} in {jobs}", run.phase, campaign.name);
+        message!("deployed phase `{}` of `{}`: {items} in {jobs}", run.phase, campaign.name);
     } else {
-        tell!(
+        message!(
             "phase `{}` of `{}` was deployed before, and this is its run; nothing was changed",
             run.phase,
             campaign.name
         );
     }
     if deployed.is_new && run.same_address > 0 {
-        tell!(
+        message!(
             "{} left out, because another one has the same address",
             plural(run.same_address.into(), "lead")
         );
     }
     if let Some(at) = run.scheduled_for {
-        tell!("it begins at {}", output::time(at));
+        message!("it begins at {}", output::time(at));
     }
     if !args.watch {
-        tell!("`{}` shows its progress", args.of.command(&["campaign", "watch", &campaign.name]));
+        message!("`{}` shows its progress", args.of.command(&["campaign", "watch", &campaign.name]));
     }
     Ok(())
 }

@@ -118,8 +118,8 @@ pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> 
     report.print(args.json)?;
     if ended == Ended::Interrupted {
         match report.last_line() {
-            0 => tell!("stopped before anything was imported"),
-            line => tell!(
+            0 => message!("stopped before anything was imported"),
+            line => message!(
                 "stopped after line {line}; what came before is imported, and importing the file again takes the rest"
             ),
         }
@@ -171,7 +171,7 @@ impl Source {
         if path == Path::new("-") {
             let stdin = io::stdin();
             if stdin.is_terminal() {
-                tell!("type the lines, then a new line and Ctrl-D");
+                message!("type the lines, then a new line and Ctrl-D");
             }
             return Ok(Self {
                 name: "stdin".to_owned(),

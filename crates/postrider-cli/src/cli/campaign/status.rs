@@ -58,7 +58,7 @@ fn show_all(listed: &[Listed], json: bool) -> anyhow::Result<()> {
             [
                 listed.campaign.name.clone(),
                 listed.campaign.id.to_string(),
-                in_short(&listed.phases),
+                phase_counts(&listed.phases),
                 output::time(listed.campaign.created_at),
             ]
         })
@@ -71,15 +71,15 @@ fn show_all(listed: &[Listed], json: bool) -> anyhow::Result<()> {
 }
 
 /// Such as `1 completed, 2 not started`.
-fn in_short(phases: &[ListedPhase]) -> String {
+fn phase_counts(phases: &[ListedPhase]) -> String {
     let counted = PhaseStatus::ALL.iter().filter_map(|status| {
         let count = phases.iter().filter(|phase| phase.status == *status).count();
-        (count > 0).then(|| format!("{count} {}", spoken(*status)))
+        (count > 0).then(|| format!("{count} {}", label(*status)))
     });
     counted.collect::<Vec<_>>().join(", ")
 }
 
-fn spoken(status: PhaseStatus) -> String {
+fn label(status: PhaseStatus) -> String {
     status.as_str().replace('_', " ")
 }
 
@@ -105,21 +105,21 @@ fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
                 Some(_) => "; `postrider accounts list` shows how the account stands",
                 None => "",
             };
-            tell!("{}: {waits}{account}", state.run.phase);
+            message!("{}: {waits}{account}", state.run.phase);
         }
         match watch::one_run::why_it_waits(state) {
-            Some(why) => tell!("{}: {why}", state.run.phase),
+            Some(why) => message!("{}: {why}", state.run.phase),
             None if in_doubt > 0 => {
-                tell!("{}: {in_doubt} in doubt; `postrider in-doubt list` shows them", state.run.phase);
+                message!("{}: {in_doubt} in doubt; `postrider in-doubt list` shows them", state.run.phase);
             }
             None => {}
         }
     }
     for phase in phases.iter().filter(|phase| phase.status == PhaseStatus::Paused) {
-        tell!("{}: nothing is begun until `postrider campaign resume`", phase.phase);
+        message!("{}: nothing is begun until `postrider campaign resume`", phase.phase);
     }
     if let Some(why) = &snapshot.not_advanced {
-        tell!("{why}: it was not started by itself; `postrider campaign start` tries again");
+        message!("{why}: it was not started by itself; `postrider campaign start` tries again");
     }
     Ok(())
 }
@@ -133,7 +133,7 @@ fn row(phase: &PhaseState) -> [String; 10] {
     [
         phase.phase.clone(),
         channel,
-        spoken(phase.status),
+        label(phase.status),
         run.map_or_else(dash, |run| run.id.to_string()),
         run.map_or_else(dash, |run| run.status.to_string()),
         match progress {

@@ -90,10 +90,10 @@ pub async fn run(args: VerifyArgs, config: &Config) -> anyhow::Result<ExitCode> 
             show(certified)?;
         }
         for outcome in answer.phases.iter().filter(|outcome| outcome.verdict != Verdict::NotLaunched) {
-            tell!("{}", outcome.sentence());
+            message!("{}", outcome.sentence());
         }
         for phase in &answer.not_deployed {
-            tell!("phase `{phase}` was not deployed; --phase verifies another one alone");
+            message!("phase `{phase}` was not deployed; --phase verifies another one alone");
         }
     }
     Ok(answer.verdict.exit_code())

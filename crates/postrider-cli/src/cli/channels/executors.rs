@@ -1,4 +1,4 @@
-//! What executes messages.
+//! Executors: the agents that execute the messages of senders.
 
 use std::path::PathBuf;
 
@@ -44,14 +44,14 @@ pub struct SetArgs {
     #[arg(long, value_name = "ACCOUNT")]
     account: Option<String>,
     #[command(flatten)]
-    what: What,
+    target: TargetArgs,
     /// Read the secret from this file instead of stdin
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// How long it may take
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=60))]
     timeout_seconds: u32,
-    /// What a sender must be at least: viewer, operator or admin
+    /// Deny senders below this role: viewer, operator or admin
     #[arg(long, value_name = "ROLE", default_value_t = Role::Operator)]
     required_role: Role,
     /// Deny messages with this word or phrase; may be given several times
@@ -70,7 +70,7 @@ pub struct SetArgs {
 
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-struct What {
+struct TargetArgs {
     /// Say back what was said, for trying things out
     #[arg(long)]
     echo: bool,
@@ -79,8 +79,8 @@ struct What {
     url: Option<String>,
 }
 
-/// What was given, and makes sense.
-struct Given {
+/// Arguments of `set` that passed all checks that need no database.
+struct CheckedInput {
     kind: Kind,
     secret: Option<SecretString>,
     sentinel: Sentinel,
@@ -89,9 +89,9 @@ struct Given {
 pub async fn run(command: ExecutorCommand, config: &Config) -> anyhow::Result<()> {
     match command {
         ExecutorCommand::Set(args) => {
-            // What is wrong with the input is said before anything is started, and nothing is open while a person types.
-            let given = check(&args, config)?;
-            with_installation(config, async |installation| set(&args, &given, installation, config).await)
+            // The input is checked before the database is opened, and no connection is open while a person types.
+            let input = check(&args, config)?;
+            with_installation(config, async |installation| set(&args, &input, installation, config).await)
                 .await
         }
         ExecutorCommand::Remove { of, id, json } => {
@@ -100,9 +100,9 @@ pub async fn run(command: ExecutorCommand, config: &Config) -> anyhow::Result<()
     }
 }
 
-fn check(args: &SetArgs, config: &Config) -> anyhow::Result<Given> {
+fn check(args: &SetArgs, config: &Config) -> anyhow::Result<CheckedInput> {
     let policy = wire::outbound(config);
-    let kind = match &args.what.url {
+    let kind = match &args.target.url {
         Some(url) => {
             read_url(url, &policy).map_err(|refused| anyhow::anyhow!("--url: {refused}"))?;
             Kind::Http { url: url.clone() }
@@ -136,12 +136,12 @@ fn check(args: &SetArgs, config: &Config) -> anyhow::Result<Given> {
     } else {
         None
     };
-    Ok(Given { kind, secret, sentinel })
+    Ok(CheckedInput { kind, secret, sentinel })
 }
 
 async fn set(
     args: &SetArgs,
-    given: &Given,
+    input: &CheckedInput,
     installation: &Installation,
     config: &Config,
 ) -> anyhow::Result<()> {
@@ -151,11 +151,11 @@ async fn set(
     let account = maybe_account(&mut transaction, tenant.id, args.account.as_deref()).await?;
     let executor = NewExecutor {
         account,
-        kind: given.kind.clone(),
+        kind: input.kind.clone(),
         timeout_seconds: args.timeout_seconds,
-        secret: given.secret.as_ref(),
+        secret: input.secret.as_ref(),
         required_role: args.required_role,
-        sentinel: &given.sentinel,
+        sentinel: &input.sentinel,
     };
     let id = executors::put(&mut transaction, &key, tenant.id, &executor, &actor()).await?;
     let made = executors::find(&mut transaction, tenant.id, id).await?;
@@ -187,7 +187,7 @@ async fn remove(
     if json {
         return output::json(&removed);
     }
-    tell!("removed {id}");
+    message!("removed {id}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Who the senders are.
+//! Links between senders and users.
 
 use postrider_model::{
     ids::{LinkId, TenantId},
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::installation::Installation;
 
-/// Who a sender is to be.
-pub struct Who<'a> {
+/// A sender, and the user and role to link it to.
+pub struct NewSender<'a> {
     pub account: &'a str,
     pub sender: &'a str,
     pub user: &'a str,
@@ -27,14 +27,14 @@ pub struct Who<'a> {
 
 pub async fn link(
     of: &ForTenant,
-    who: Who<'_>,
+    new: NewSender<'_>,
     json: bool,
     installation: &Installation,
 ) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-    let account = account(&mut transaction, tenant.id, who.account).await?;
-    let link = NewLink { account, sender_id: who.sender, user_id: who.user, role: who.role };
+    let account = account(&mut transaction, tenant.id, new.account).await?;
+    let link = NewLink { account, sender_id: new.sender, user_id: new.user, role: new.role };
     let id = links::put(&mut transaction, &link, &actor()).await?;
     let made = find(&mut transaction, tenant.id, id).await?;
     pool::commit(transaction).await?;
@@ -87,7 +87,7 @@ pub async fn list(
     output::table(
         ["link", "account", "sender", "user", "role", "since"],
         rows,
-        "nobody is linked; `postrider channels link ACCOUNT SENDER --user U --role R` says who a sender is",
+        "no sender is linked; `postrider channels link ACCOUNT SENDER --user U --role R` links one to a user",
     )
 }
 
@@ -111,6 +111,6 @@ pub async fn unlink(
     if json {
         return output::json(&removed);
     }
-    tell!("forgot {id}; further messages of this sender are denied");
+    message!("forgot {id}; further messages of this sender are denied");
     Ok(())
 }

@@ -29,8 +29,7 @@ const TEXT_SHOWN: usize = 40;
 /// Most lines of the log in a story.
 const LOG_LINES: i64 = 200;
 
-/// Which messages.
-pub struct Which {
+pub struct MessageSelection {
     pub status: Option<MessageStatus>,
     pub account: Option<String>,
     pub sender: Option<String>,
@@ -38,20 +37,20 @@ pub struct Which {
 
 /// The id of a message or of a reply.
 #[derive(Debug, Clone, Copy)]
-pub enum Either {
+pub enum MessageOrReply {
     Message(Uuid),
     Reply(Uuid),
-    Unsaid(Uuid),
+    Unprefixed(Uuid),
 }
 
-impl FromStr for Either {
+impl FromStr for MessageOrReply {
     type Err = String;
 
     fn from_str(given: &str) -> Result<Self, String> {
         let (kind, bare): (fn(Uuid) -> Self, &str) = match given.split_once('_') {
             Some(("message", bare)) => (Self::Message, bare),
             Some(("reply", bare)) => (Self::Reply, bare),
-            _ => (Self::Unsaid, given),
+            _ => (Self::Unprefixed, given),
         };
         bare.parse().map(kind).map_err(|_: uuid::Error| {
             format!(
@@ -63,14 +62,15 @@ impl FromStr for Either {
 
 pub async fn list(
     of: &ForTenant,
-    which: &Which,
+    selection: &MessageSelection,
     listing: &Listing,
     installation: &Installation,
 ) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-    let account = maybe_account(&mut transaction, tenant.id, which.account.as_deref()).await?;
-    let filter = MessageFilter { id: None, status: which.status, account, sender: which.sender.as_deref() };
+    let account = maybe_account(&mut transaction, tenant.id, selection.account.as_deref()).await?;
+    let filter =
+        MessageFilter { id: None, status: selection.status, account, sender: selection.sender.as_deref() };
     let messages = messages::page(&mut transaction, tenant.id, filter, None, listing.limit).await?;
     if listing.json {
         return output::json(&messages);
@@ -98,7 +98,12 @@ pub async fn list(
     )
 }
 
-pub async fn show(of: &ForTenant, id: Either, json: bool, installation: &Installation) -> anyhow::Result<()> {
+pub async fn show(
+    of: &ForTenant,
+    id: MessageOrReply,
+    json: bool,
+    installation: &Installation,
+) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let (message, reply) = find(&mut transaction, tenant.id, id).await?.with_context(|| {
@@ -118,22 +123,24 @@ pub async fn show(of: &ForTenant, id: Either, json: bool, installation: &Install
         return output::json(&json!({ "message": message, "reply": reply, "log": log }));
     }
     let names = Names::read(&mut transaction, tenant.id).await?;
-    tell(&message, reply.as_ref(), &log, &names)
+    print(&message, reply.as_ref(), &log, &names)
 }
 
 async fn find(
     connection: &mut PgConnection,
     tenant: TenantId,
-    id: Either,
+    id: MessageOrReply,
 ) -> anyhow::Result<Option<(ChannelMessage, Option<ReplyState>)>> {
     let mut reply = match id {
-        Either::Message(_) => None,
-        Either::Reply(id) | Either::Unsaid(id) => one_reply(connection, tenant, OutboxId(id)).await?,
+        MessageOrReply::Message(_) => None,
+        MessageOrReply::Reply(id) | MessageOrReply::Unprefixed(id) => {
+            one_reply(connection, tenant, OutboxId(id)).await?
+        }
     };
     let message = match (id, &reply) {
         (_, Some(reply)) => reply.channel_message_id,
-        (Either::Reply(_), None) => return Ok(None),
-        (Either::Message(id) | Either::Unsaid(id), None) => ChannelMessageId(id),
+        (MessageOrReply::Reply(_), None) => return Ok(None),
+        (MessageOrReply::Message(id) | MessageOrReply::Unprefixed(id), None) => ChannelMessageId(id),
     };
     let only = MessageFilter { id: Some(message), ..MessageFilter::default() };
     let Some(message) = messages::page(connection, tenant, only, None, 1).await?.pop() else {
@@ -158,7 +165,7 @@ fn about_line(line: &Entry) -> Value {
     json!({ "at": line.at, "actor": line.actor, "action": line.action, "note": line.note })
 }
 
-fn tell(
+fn print(
     message: &ChannelMessage,
     reply: Option<&ReplyState>,
     log: &[Entry],
@@ -188,7 +195,7 @@ fn tell(
         quote("   ", kept)?;
     }
     if let Some(reply) = reply {
-        tell_reply(reply)?;
+        print_reply(reply)?;
     }
     if !log.is_empty() {
         output::line("log")?;
@@ -200,7 +207,7 @@ fn tell(
     Ok(())
 }
 
-fn tell_reply(reply: &ReplyState) -> anyhow::Result<()> {
+fn print_reply(reply: &ReplyState) -> anyhow::Result<()> {
     output::line(format_args!("└─ {}  {} to {}", ReplyId(reply.id), reply.status, reply.recipient_id))?;
     let failed = (reply.attempt_count > 0)
         .then(|| format!("{} of {} attempts have failed", reply.attempt_count, reply.max_attempts));
@@ -272,6 +279,6 @@ pub async fn retry(
     if json {
         return output::json(&retried);
     }
-    tell!("a process with the role `dispatcher` takes it up in a moment");
+    message!("a process with the role `dispatcher` takes it up in a moment");
     Ok(())
 }

@@ -16,7 +16,7 @@ use postrider_model::{
 };
 use postrider_store::{PgConnection, accounts};
 
-use self::{executors::ExecutorCommand, messages::Either, outbox::RequeueArgs};
+use self::{executors::ExecutorCommand, messages::MessageOrReply, outbox::RequeueArgs};
 use super::{ForTenant, with_installation};
 use crate::{config::Config, installation::Installation};
 
@@ -27,7 +27,7 @@ pub enum ChannelsCommand {
         #[command(flatten)]
         of: ForTenant,
         #[command(flatten)]
-        through: Through,
+        scope: ReplyScope,
         #[command(flatten)]
         listing: Listing,
     },
@@ -41,7 +41,7 @@ pub enum ChannelsCommand {
         #[arg(long)]
         status: Option<ReplyStatus>,
         #[command(flatten)]
-        through: Through,
+        scope: ReplyScope,
         #[command(flatten)]
         listing: Listing,
     },
@@ -66,7 +66,7 @@ pub enum ChannelsCommand {
         #[command(flatten)]
         of: ForTenant,
         /// The id of a message or a reply
-        id: Either,
+        id: MessageOrReply,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -137,7 +137,7 @@ pub enum ChannelsCommand {
 
 /// Which replies.
 #[derive(Args)]
-pub struct Through {
+pub struct ReplyScope {
     /// Only through this account, by name or id
     #[arg(long, value_name = "ACCOUNT")]
     account: Option<String>,
@@ -167,22 +167,22 @@ pub async fn run(command: ChannelsCommand, config: &Config) -> anyhow::Result<Ex
 
 async fn act(command: ChannelsCommand, installation: &Installation) -> anyhow::Result<()> {
     match command {
-        ChannelsCommand::Dead { of, through, listing } => {
-            outbox::dead(&of, &through, &listing, installation).await
+        ChannelsCommand::Dead { of, scope, listing } => {
+            outbox::dead(&of, &scope, &listing, installation).await
         }
         ChannelsCommand::Requeue(args) => outbox::requeue(&args, installation).await,
-        ChannelsCommand::Outbox { of, status, through, listing } => {
-            outbox::list(&of, status, &through, &listing, installation).await
+        ChannelsCommand::Outbox { of, status, scope, listing } => {
+            outbox::list(&of, status, &scope, &listing, installation).await
         }
         ChannelsCommand::Messages { of, status, account, sender, listing } => {
-            let which = messages::Which { status, account, sender };
-            messages::list(&of, &which, &listing, installation).await
+            let selection = messages::MessageSelection { status, account, sender };
+            messages::list(&of, &selection, &listing, installation).await
         }
         ChannelsCommand::Show { of, id, json } => messages::show(&of, id, json, installation).await,
         ChannelsCommand::Retry { of, id, json } => messages::retry(&of, id, json, installation).await,
         ChannelsCommand::Link { of, account, sender, user, role, json } => {
-            let who = links::Who { account: &account, sender: &sender, user: &user, role };
-            links::link(&of, who, json, installation).await
+            let new = links::NewSender { account: &account, sender: &sender, user: &user, role };
+            links::link(&of, new, json, installation).await
         }
         ChannelsCommand::Links { of, account, sender, listing } => {
             links::list(&of, account.as_deref(), sender.as_deref(), &listing, installation).await

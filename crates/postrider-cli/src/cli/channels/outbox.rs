@@ -17,7 +17,7 @@ use postrider_store::{
 
 use super::{
     super::{ForTenant, actor, output},
-    Listing, Names, Through, maybe_account,
+    Listing, Names, ReplyScope, maybe_account,
 };
 use crate::installation::Installation;
 
@@ -47,7 +47,7 @@ pub struct RequeueArgs {
     #[command(flatten)]
     of: ForTenant,
     #[command(flatten)]
-    which: Which,
+    selection: ReplySelection,
     /// At most so many, the longest dead first
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(i32).range(1..=10_000))]
     limit: i32,
@@ -59,7 +59,7 @@ pub struct RequeueArgs {
 /// Everything that is given must hold; nothing at all is refused, so that nobody requeues everything by mistake.
 #[derive(Args)]
 #[group(required = true, multiple = true)]
-struct Which {
+struct ReplySelection {
     /// The reply, as `channels dead` shows it
     #[arg(conflicts_with_all = ["all", "account", "provider", "error_contains", "since", "before"])]
     id: Option<ReplyId>,
@@ -91,21 +91,21 @@ fn time(given: &str) -> Result<Timestamp, String> {
 }
 
 pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow::Result<()> {
-    let which = &args.which;
-    let part = which.error_contains.as_deref();
+    let selection = &args.selection;
+    let part = selection.error_contains.as_deref();
     anyhow::ensure!(part != Some(""), "--error-contains is empty; --all means every reply that is dead");
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
     let requeue = Requeue {
-        id: which.id.map(|ReplyId(id)| id),
-        account: maybe_account(&mut transaction, tenant.id, which.account.as_deref()).await?,
-        provider: which.provider.as_deref(),
+        id: selection.id.map(|ReplyId(id)| id),
+        account: maybe_account(&mut transaction, tenant.id, selection.account.as_deref()).await?,
+        provider: selection.provider.as_deref(),
         error_contains: part,
-        dead_before: which.before,
-        dead_since: which.since,
+        dead_before: selection.before,
+        dead_since: selection.since,
     };
     let requeued = replies::requeue(&mut transaction, requeue, args.limit, &actor()).await?.len();
-    if let (Some(id), 0) = (which.id, requeued) {
+    if let (Some(id), 0) = (selection.id, requeued) {
         let only = ReplyFilter { id: Some(id.0), ..ReplyFilter::default() };
         let reply = replies::page(&mut transaction, tenant.id, only, None, 1).await?.pop();
         let reply = reply.with_context(|| {
@@ -125,23 +125,23 @@ pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow:
         return output::json(&serde_json::json!({ "requeued": requeued }));
     }
     match requeued {
-        0 => tell!("nothing that is dead matches; `postrider channels dead` shows what is dead"),
-        1 => tell!("1 reply is on its way again"),
-        count => tell!("{count} replies are on their way again"),
+        0 => message!("nothing that is dead matches; `postrider channels dead` shows what is dead"),
+        1 => message!("1 reply is on its way again"),
+        count => message!("{count} replies are on their way again"),
     }
-    if usize::try_from(args.limit).is_ok_and(|limit| requeued == limit) && which.id.is_none() {
-        tell!("there may be more: run it again");
+    if usize::try_from(args.limit).is_ok_and(|limit| requeued == limit) && selection.id.is_none() {
+        message!("there may be more: run it again");
     }
     Ok(())
 }
 
 pub async fn dead(
     of: &ForTenant,
-    through: &Through,
+    scope: &ReplyScope,
     listing: &Listing,
     installation: &Installation,
 ) -> anyhow::Result<()> {
-    let Some((replies, names)) = read(of, Some(ReplyStatus::Dead), through, listing, installation).await?
+    let Some((replies, names)) = read(of, Some(ReplyStatus::Dead), scope, listing, installation).await?
     else {
         return Ok(());
     };
@@ -163,7 +163,7 @@ pub async fn dead(
     let header = ["reply", "account", "provider", "to", "attempts", "died", "last error"];
     output::table(header, rows, "nothing is dead")?;
     if !is_empty {
-        tell!("`postrider channels requeue ID` sends one again, --all or a filter sends many");
+        message!("`postrider channels requeue ID` sends one again, --all or a filter sends many");
     }
     Ok(())
 }
@@ -171,11 +171,11 @@ pub async fn dead(
 pub async fn list(
     of: &ForTenant,
     status: Option<ReplyStatus>,
-    through: &Through,
+    scope: &ReplyScope,
     listing: &Listing,
     installation: &Installation,
 ) -> anyhow::Result<()> {
-    let Some((replies, names)) = read(of, status, through, listing, installation).await? else {
+    let Some((replies, names)) = read(of, status, scope, listing, installation).await? else {
         return Ok(());
     };
     let rows = replies
@@ -203,15 +203,15 @@ pub async fn list(
 async fn read(
     of: &ForTenant,
     status: Option<ReplyStatus>,
-    through: &Through,
+    scope: &ReplyScope,
     listing: &Listing,
     installation: &Installation,
 ) -> anyhow::Result<Option<(Vec<ReplyState>, Names)>> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let account: Option<ProviderAccountId> =
-        maybe_account(&mut transaction, tenant.id, through.account.as_deref()).await?;
-    let filter = ReplyFilter { id: None, status, account, provider: through.provider.as_deref() };
+        maybe_account(&mut transaction, tenant.id, scope.account.as_deref()).await?;
+    let filter = ReplyFilter { id: None, status, account, provider: scope.provider.as_deref() };
     let replies = replies::page(&mut transaction, tenant.id, filter, None, listing.limit).await?;
     if listing.json {
         output::json(&replies)?;

@@ -20,7 +20,7 @@ use postrider_store::{
 use serde_json::json;
 
 use self::{
-    processes::{Home, PATIENCE, Server, Sim, Worker},
+    processes::{Home, Server, Sim, TIMEOUT, Worker},
     receipts::Receipts,
 };
 use super::output;
@@ -38,44 +38,44 @@ const PHASES: [&str; 3] = ["mail", "call", "post"];
 const QUIET_TIME_SECONDS: u32 = 5;
 /// From so many people on, a phase is paused and resumed on the way.
 const PAUSED_FROM: u32 = 1000;
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub async fn run(args: DemoArgs, config: &Config) -> anyhow::Result<ExitCode> {
     let interrupted = shutdown::on_signal()?;
     if config.database.url.is_some() || config.database.admin_url.is_some() || config.data_dir.is_some() {
-        tell!("note       the demo makes its own private cluster; the configured database is not used");
+        message!("note       the demo makes its own private cluster; the configured database is not used");
     }
     let home = Home::new()?;
     let mut sim = Sim::start(&home).await?;
-    tell!(
+    message!(
         "providers  a separate process at {}; it refuses, delays, hangs up, and keeps receipts",
         sim.http_url
     );
     let mut server = Server::start(&home).await?;
-    tell!("server     {} on a private PostgreSQL in {}", server.http_url, home.path.display());
+    message!("server     {} on a private PostgreSQL in {}", server.http_url, home.path.display());
 
-    let told = tokio::select! {
-        told = tell(&home, &sim, &server, args.people) => told,
+    let outcome = tokio::select! {
+        sent_once = run_phases(&home, &sim, &server, args.people) => sent_once,
         () = interrupted.cancelled() => Err(anyhow::anyhow!("interrupted")),
     };
-    if std::io::stdout().is_terminal() && matches!(told, Ok(true)) {
-        linger(&home, &server);
+    if std::io::stdout().is_terminal() && matches!(outcome, Ok(true)) {
+        print_next_steps(&home, &server);
         interrupted.cancelled().await;
     }
     // Whatever happened, the server stops its cluster before its directory goes away.
     server.stop().await?;
     sim.stop().await?;
-    Ok(if told? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if outcome? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The story. True when nothing was sent twice and nothing is missing.
-async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::Result<bool> {
+async fn run_phases(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::Result<bool> {
     prepare(home, sim, server, people).await?;
     let pool = pool::connect(&server.database_url, pool::Settings::default()).await?;
     let tenant = TenantId(server.tenant_id);
     let campaign = find_campaign(&pool, tenant).await?;
     let mut workers = [Worker::start(home, 1).await?, Worker::start(home, 2).await?];
-    tell!("workers    two processes, {} and {}", workers[0].name, workers[1].name);
+    message!("workers    two processes, {} and {}", workers[0].name, workers[1].name);
 
     let mut all_good = true;
     let mut certificates = String::new();
@@ -86,14 +86,14 @@ async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::R
         if phase == "mail" {
             watched.until(|progress| progress.done() * 3 > progress.intended).await?;
             let killed = workers[0].kill().await?;
-            tell!(
+            message!(
                 "killed     {killed} with SIGKILL, in the middle of its calls; another one takes its place"
             );
             workers[0] = Worker::start(home, 3).await?;
             let mut transaction = pool::begin(&pool).await?;
             jobs::age_locks(&mut transaction, &killed, Duration::from_secs(6 * 60)).await?;
             pool::commit(transaction).await?;
-            tell!(
+            message!(
                 "           (its jobs would be taken over after five minutes of silence; the demo turns their clocks on)"
             );
         }
@@ -109,7 +109,7 @@ async fn tell(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::R
             })
             .await?;
         if tried.in_doubt > 0 {
-            tell!(
+            message!(
                 "in doubt   {} were called, perhaps; the resolver finds out from the provider, under the same keys",
                 tried.in_doubt
             );
@@ -251,7 +251,7 @@ impl Watched<'_> {
         let style = ProgressStyle::with_template("{prefix:<10} {bar:40} {pos}/{len}  {msg}")?;
         let bar =
             ProgressBar::with_draw_target(None, target).with_style(style).with_prefix(self.phase.to_owned());
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let progress = self.progress().await?;
             bar.set_length(progress.intended.unsigned_abs());
@@ -259,7 +259,7 @@ impl Watched<'_> {
             bar.set_message(format!("{} under way, {} in doubt", progress.in_flight, progress.in_doubt));
             if enough(&progress) {
                 bar.finish_and_clear();
-                tell!(
+                message!(
                     "{:<10} {}/{} done, {} in doubt",
                     self.phase,
                     progress.done(),
@@ -276,7 +276,7 @@ impl Watched<'_> {
                 "phase {} came to a halt: {progress:?}",
                 self.phase
             );
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -322,15 +322,15 @@ async fn certify(
     Ok(certificate.launched && twice == 0 && i64::try_from(acted.len())? == succeeded)
 }
 
-fn linger(home: &Home, server: &Server) {
+fn print_next_steps(home: &Home, server: &Server) {
     let data = home.data_dir();
-    tell!("");
-    tell!("The server stays up until you press Ctrl-C. Try in another terminal:");
-    tell!("  postrider --data-dir {} campaign status spring", data.display());
-    tell!("  postrider --data-dir {} campaign verify spring --phase mail", data.display());
-    tell!(
+    message!("");
+    message!("The server stays up until you press Ctrl-C. Try in another terminal:");
+    message!("  postrider --data-dir {} campaign status spring", data.display());
+    message!("  postrider --data-dir {} campaign verify spring --phase mail", data.display());
+    message!(
         "  psql '{}' -c 'select status, count(*) from execution.channel_outbox group by 1'",
         server.database_url
     );
-    tell!("  curl {}/metrics", server.http_url);
+    message!("  curl {}/metrics", server.http_url);
 }

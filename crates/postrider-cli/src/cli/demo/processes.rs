@@ -16,8 +16,8 @@ use tokio::{
 use uuid::Uuid;
 
 /// How long anything may take.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A directory that is gone when the demo is. Short and in /tmp, so that the user Postgres runs as can reach it.
 pub struct Home {
@@ -49,26 +49,26 @@ impl Home {
             .map(|arg| arg.replace(&format!("{}/", self.path.display()), ""))
             .map(|arg| if arg.contains([' ', '{']) { format!("'{arg}'") } else { arg })
             .collect();
-        tell!("$ postrider {}", shown.join(" "));
-        let child = self.ourselves()?.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        message!("$ postrider {}", shown.join(" "));
+        let child = self.own_program()?.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let output =
-            tokio::time::timeout(PATIENCE, child.wait_with_output()).await.context("it did not end")??;
-        let said = String::from_utf8_lossy(&output.stderr);
-        anyhow::ensure!(output.status.success(), "`postrider {}` failed: {}", shown.join(" "), said.trim());
-        for line in said.lines().chain(String::from_utf8_lossy(&output.stdout).lines()).take(6) {
-            tell!("  {line}");
+            tokio::time::timeout(TIMEOUT, child.wait_with_output()).await.context("it did not end")??;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "`postrider {}` failed: {}", shown.join(" "), stderr.trim());
+        for line in stderr.lines().chain(String::from_utf8_lossy(&output.stdout).lines()).take(6) {
+            message!("  {line}");
         }
         Ok(())
     }
 
-    fn ourselves(&self) -> anyhow::Result<Command> {
-        let mut command = ourselves()?;
+    fn own_program(&self) -> anyhow::Result<Command> {
+        let mut command = own_program()?;
         command.arg("--config").arg(self.path.join("postrider.toml")).arg("--data-dir").arg(self.data_dir());
         Ok(command)
     }
 }
 
-fn ourselves() -> anyhow::Result<Command> {
+fn own_program() -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTRIDER_"))
     {
@@ -89,7 +89,7 @@ pub struct Sim {
 impl Sim {
     pub async fn start(home: &Home) -> anyhow::Result<Self> {
         let receipts = home.path.join("receipts.ndjson");
-        let mut child = ourselves()?
+        let mut child = own_program()?
             .arg("sim")
             .args([
                 "--fault",
@@ -187,7 +187,7 @@ impl Worker {
 
 fn serve(home: &Home, roles: &str, log: &Path) -> anyhow::Result<Child> {
     let log = std::fs::File::create(log)?;
-    let mut command = home.ourselves()?;
+    let mut command = home.own_program()?;
     command.args(["serve", "--listen", "127.0.0.1:0", "--roles", roles]).stdout(Stdio::null()).stderr(log);
     Ok(command.spawn()?)
 }
@@ -196,14 +196,14 @@ async fn stop(child: &mut Child) -> anyhow::Result<()> {
     if let Some(pid) = child.id() {
         Command::new("kill").args(["-TERM", &pid.to_string()]).status().await?;
     }
-    let status = tokio::time::timeout(PATIENCE, child.wait()).await.context("a server did not stop")??;
+    let status = tokio::time::timeout(TIMEOUT, child.wait()).await.context("a server did not stop")??;
     anyhow::ensure!(status.success(), "a server stopped with {status}");
     Ok(())
 }
 
 /// Waits for what a process does once it is up.
 async fn wait_for<T>(child: &mut Child, log: &Path, mut up: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = up() {
             return Ok(found);
@@ -212,14 +212,14 @@ async fn wait_for<T>(child: &mut Child, log: &Path, mut up: impl FnMut() -> Opti
             let log = std::fs::read_to_string(log).unwrap_or_default();
             anyhow::bail!(
                 "a server ended with {status}: {}",
-                log.lines().last().unwrap_or("it said nothing")
+                log.lines().last().unwrap_or("it wrote no log line")
             );
         }
         anyhow::ensure!(
             tokio::time::Instant::now() < deadline,
             "a server did not come up within {}",
-            Span(PATIENCE)
+            Span(TIMEOUT)
         );
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

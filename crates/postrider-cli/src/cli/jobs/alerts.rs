@@ -82,7 +82,7 @@ pub async fn list(args: &AlertsArgs, config: &Config) -> anyhow::Result<()> {
                 output::time(alert.created_at),
                 output::time_or_dash(alert.resolved_at),
                 alert.title.clone(),
-                told(alert),
+                notification_counts(alert),
             ]
         })
         .collect();
@@ -94,9 +94,9 @@ pub async fn list(args: &AlertsArgs, config: &Config) -> anyhow::Result<()> {
 }
 
 /// Such as `1 sent, 1 in doubt`.
-fn told(alert: &Alert) -> String {
+fn notification_counts(alert: &Alert) -> String {
     let notifications = alert.notifications.as_array().map(Vec::as_slice).unwrap_or_default();
-    let stands = |notification: &serde_json::Value| match notification["status"].as_str() {
+    let state = |notification: &serde_json::Value| match notification["status"].as_str() {
         Some("queued") if !notification["in_doubt_since"].is_null() => "in doubt",
         Some("queued") => "waiting",
         Some("sent") => "sent",
@@ -104,7 +104,7 @@ fn told(alert: &Alert) -> String {
     };
     let words: Vec<String> = ["sent", "waiting", "in doubt", "failed"]
         .into_iter()
-        .map(|word| (word, notifications.iter().filter(|told| stands(told) == word).count()))
+        .map(|word| (word, notifications.iter().filter(|notification| state(notification) == word).count()))
         .filter(|(_, so_many)| *so_many > 0)
         .map(|(word, so_many)| count(so_many, word, word))
         .collect();
@@ -177,7 +177,7 @@ pub async fn decide(args: &DecideArgs, config: &Config) -> anyhow::Result<()> {
         if *json {
             return output::json(&card);
         }
-        tell!("{id} is {status}");
+        message!("{id} is {status}");
         Ok(())
     })
     .await

@@ -58,7 +58,7 @@ pub async fn list(args: &ErrorsArgs, config: &Config) -> anyhow::Result<()> {
         if *all { "nothing has failed for good" } else { "nothing waits for a person" },
     )?;
     if is_any_open {
-        tell!(
+        message!(
             "`postrider jobs retry ERROR` runs one again, `postrider jobs resolve ERROR --note …` closes it without that"
         );
     }
@@ -106,7 +106,7 @@ pub async fn resolve(args: &ResolveArgs, config: &Config) -> anyhow::Result<()> 
         if *json {
             return output::json(&resolved);
         }
-        tell!("{id} is resolved; its run stays failed");
+        message!("{id} is resolved; its run stays failed");
         Ok(())
     })
     .await

@@ -63,7 +63,7 @@ pub fn preview(args: &PreviewArgs) -> anyhow::Result<()> {
     let rows = firings.iter().map(|at| [local(&timing, *at), output::time(*at)]).collect();
     output::table([timing.zone.as_str(), "utc"], rows, "it never fires again")?;
     if let Some(warning) = warning {
-        tell!("{warning}");
+        message!("{warning}");
     }
     Ok(())
 }

@@ -108,7 +108,7 @@ fn name(given: &str) -> Result<String, String> {
 }
 
 /// What was given, and makes sense.
-struct Given {
+struct CheckedInput {
     target: Target,
     grain: Grain,
     retry: RetryPolicy,
@@ -122,8 +122,8 @@ pub async fn run(command: FunctionCommand, config: &Config) -> anyhow::Result<()
         }
         FunctionCommand::Put(args) => {
             // What is wrong with the input is said before anything is started.
-            let given = check(&args, config)?;
-            with_installation(config, async |installation| put(&args, &given, installation, config).await)
+            let input = check(&args, config)?;
+            with_installation(config, async |installation| put(&args, &input, installation, config).await)
                 .await
         }
         FunctionCommand::Remove { of, name, json } => {
@@ -132,7 +132,7 @@ pub async fn run(command: FunctionCommand, config: &Config) -> anyhow::Result<()
     }
 }
 
-fn check(args: &PutArgs, config: &Config) -> anyhow::Result<Given> {
+fn check(args: &PutArgs, config: &Config) -> anyhow::Result<CheckedInput> {
     let RetryPolicyArgs { max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms } = args.retry;
     let retry = RetryPolicy { max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms };
     if let Some((field, problem)) = retry.problem() {
@@ -153,7 +153,7 @@ fn check(args: &PutArgs, config: &Config) -> anyhow::Result<Given> {
         _ => None,
     };
     let grain = args.grain.or(own_grain).unwrap_or(Grain::Day);
-    Ok(Given { target, grain, retry, secret: secret(args)? })
+    Ok(CheckedInput { target, grain, retry, secret: secret(args)? })
 }
 
 /// The secret that was given, if one was.
@@ -184,33 +184,33 @@ fn secret(args: &PutArgs) -> anyhow::Result<Option<SecretString>> {
 
 async fn put(
     args: &PutArgs,
-    given: &Given,
+    input: &CheckedInput,
     installation: &Installation,
     config: &Config,
 ) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
     // Only what is behind a URL has a secret to be sealed.
-    let key = match given.target {
+    let key = match input.target {
         Target::Http(_) => Some(installation.checked_master_key(config, &mut transaction).await?),
         Target::Sql(_) | Target::Builtin(_) => None,
     };
-    if let Target::Sql(name) = &given.target {
+    if let Target::Sql(name) = &input.target {
         let checked = job_runs::check_sql_function(&mut transaction, name, &config.jobs.sql_schemas).await?;
         checked.map_err(|problem| anyhow::anyhow!("--sql: {problem}"))?;
     }
-    if let Target::Builtin(name) = &given.target
+    if let Target::Builtin(name) = &input.target
         && let Some(problem) = unknown(name, &functions::provided(&mut transaction).await?)
     {
         anyhow::bail!("--builtin: {problem}");
     }
     let function = NewFunction {
         name: &args.name,
-        target: &given.target,
-        grain: given.grain,
+        target: &input.target,
+        grain: input.grain,
         timeout_seconds: args.timeout,
-        retry: given.retry,
-        secret: given.secret.as_ref(),
+        retry: input.retry,
+        secret: input.secret.as_ref(),
     };
     let put = functions::put(&mut transaction, key.as_ref(), tenant.id, &function, &actor()).await?;
     let state = functions::find(&mut transaction, tenant.id, &args.name).await?;
@@ -222,10 +222,10 @@ async fn put(
         );
     }
     let how = if put.is_new { "new" } else { "set" };
-    tell!("`{}` is {how}; `{}` runs it", args.name, args.of.command(&["jobs", "invoke", &args.name]));
+    message!("`{}` is {how}; `{}` runs it", args.name, args.of.command(&["jobs", "invoke", &args.name]));
     if let Some(secret) = secret {
         output::line(secret)?;
-        tell!("keep the secret, which signs the requests: it is not shown again");
+        message!("keep the secret, which signs the requests: it is not shown again");
     }
     Ok(())
 }
@@ -291,6 +291,6 @@ async fn remove(of: &ForTenant, name: &str, json: bool, installation: &Installat
     if json {
         return output::json(&removed);
     }
-    tell!("removed `{name}`; what it ran stays in `{}`", of.command(&["jobs", "list"]));
+    message!("removed `{name}`; what it ran stays in `{}`", of.command(&["jobs", "list"]));
     Ok(())
 }

@@ -18,16 +18,16 @@ use postrider_store::{
 use super::{
     super::{ForTenant, actor, output, with_installation},
     function,
-    given::{Given, InputArgs},
+    input::{Input, InputArgs},
     runs,
 };
 use crate::{config::Config, installation::Installation, shutdown};
 
 /// Between two looks at the run: quick ones at first.
-const LOOK_AFTER: Duration = Duration::from_millis(10);
-const LOOK_AFTER_MAX: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(200);
 /// A runner that is there takes a run up sooner than this.
-const PICKED_UP_WITHIN: Duration = Duration::from_secs(3);
+const CLAIMED_WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Args)]
 pub struct InvokeArgs {
@@ -49,14 +49,14 @@ pub struct InvokeArgs {
 }
 
 pub async fn invoke(args: &InvokeArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    let given = args.with.read()?;
+    let input = args.with.read()?;
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
-        let (tenant, id) = acquire(args, &given, &pool, installation).await?;
+        let (tenant, id) = acquire(args, &input, &pool, installation).await?;
         let waiting = Waiting { args, pool: &pool, tenant: &tenant, id };
         let (run, code) = waiting.wait(Duration::from_secs(args.wait)).await?;
         match code {
-            None => waiting.tell_end(&run).await,
+            None => waiting.print_end(&run).await,
             Some(code) => {
                 if args.json {
                     output::json(&run)?;
@@ -73,7 +73,7 @@ pub async fn invoke(args: &InvokeArgs, config: &Config) -> anyhow::Result<ExitCo
 /// Acquires the lock key and hints.
 async fn acquire(
     args: &InvokeArgs,
-    given: &Given,
+    input: &Input,
     pool: &Pool,
     installation: &Installation,
 ) -> anyhow::Result<(Tenant, JobRunId)> {
@@ -82,8 +82,8 @@ async fn acquire(
     let grain = function(&mut transaction, of, &tenant, name).await?.grain;
     let invocation = Invocation {
         function: name,
-        input: given.input.as_ref(),
-        entities: given.entities.as_ref().map(|entities| &entities.hash),
+        input: input.input.as_ref(),
+        entities: input.entities.as_ref().map(|entities| &entities.hash),
         force: *force,
     };
     let command = |verb: &str, id: JobRunId| of.command(&["jobs", verb, &id.to_string()]);
@@ -122,35 +122,38 @@ struct Waiting<'a> {
 
 impl Waiting<'_> {
     /// Waits until the run is over; with an exit code, if it is not.
-    async fn wait(&self, patience: Duration) -> anyhow::Result<(RunState, Option<ExitCode>)> {
+    async fn wait(&self, timeout: Duration) -> anyhow::Result<(RunState, Option<ExitCode>)> {
         let stop = shutdown::on_signal()?;
         let began = Instant::now();
-        let (mut is_told, mut failures_told, mut pause) = (false, 0, LOOK_AFTER);
+        let (mut is_warned, mut failures_printed, mut pause) = (false, 0, POLL_INTERVAL);
         loop {
-            let run = self.look().await?;
+            let run = self.read().await?;
             if run.status != JobRunStatus::Running && run.retry_at.is_none() {
                 return Ok((run, None));
             }
             if let (Some(at), Some(error)) = (run.retry_at, &run.error_message)
-                && failures_told <= run.retry_count
+                && failures_printed <= run.retry_count
             {
-                failures_told = run.retry_count + 1;
+                failures_printed = run.retry_count + 1;
                 let error = output::printable(error);
-                tell!("attempt {failures_told} failed: {error}; it is tried again {}", output::time(at));
+                message!(
+                    "attempt {failures_printed} failed: {error}; the runner tries again at {}",
+                    output::time(at)
+                );
             }
-            let is_late = began.elapsed() >= patience;
-            let nobody_came = run.locked_by.is_none() && run.status == JobRunStatus::Running;
-            if nobody_came
-                && !is_told
-                && (began.elapsed() >= PICKED_UP_WITHIN || is_late && !patience.is_zero())
+            let is_late = began.elapsed() >= timeout;
+            let is_unclaimed = run.locked_by.is_none() && run.status == JobRunStatus::Running;
+            if is_unclaimed
+                && !is_warned
+                && (began.elapsed() >= CLAIMED_WITHIN || is_late && !timeout.is_zero())
             {
-                is_told = true;
-                tell!("nobody has picked it up yet: is a process with the role scheduler running?");
+                is_warned = true;
+                message!("nobody has picked it up yet: is a process with the role scheduler running?");
             }
             if is_late || stop.is_cancelled() {
                 let again = self.args.of.command(&["jobs", "show", &self.id.to_string()]);
-                tell!("{} is not over, and goes on by itself; `{again}` says how it goes", self.id);
-                let code = match (is_late, patience.is_zero()) {
+                message!("{} is not over, and goes on by itself; `{again}` says how it goes", self.id);
+                let code = match (is_late, timeout.is_zero()) {
                     (false, _) => ExitCode::from(130),
                     // Nobody wanted to wait.
                     (true, true) => ExitCode::SUCCESS,
@@ -160,20 +163,20 @@ impl Waiting<'_> {
             }
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = tokio::time::sleep(pause.min(patience.saturating_sub(began.elapsed()))) => {}
+                () = tokio::time::sleep(pause.min(timeout.saturating_sub(began.elapsed()))) => {}
             }
-            pause = (pause * 2).min(LOOK_AFTER_MAX);
+            pause = (pause * 2).min(POLL_INTERVAL_MAX);
         }
     }
 
-    async fn look(&self) -> anyhow::Result<RunState> {
+    async fn read(&self) -> anyhow::Result<RunState> {
         let mut transaction = pool::begin_as(self.pool, self.tenant.id).await?;
         let run = job_runs::find(&mut transaction, self.tenant.id, self.id).await?;
         run.ok_or_else(|| runs::unknown(&self.args.of, self.tenant, self.id.0))
     }
 
     /// Shows what became of it.
-    async fn tell_end(&self, run: &RunState) -> anyhow::Result<ExitCode> {
+    async fn print_end(&self, run: &RunState) -> anyhow::Result<ExitCode> {
         if self.args.json {
             output::json(run)?;
         } else if run.status == JobRunStatus::Completed {

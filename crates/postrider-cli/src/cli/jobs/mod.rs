@@ -4,13 +4,13 @@ mod alerts;
 mod errors;
 mod firings;
 mod functions;
-mod given;
 mod health;
+mod input;
 mod invoke;
 mod monitor;
 mod runs;
 mod schedules;
-mod story;
+mod show;
 
 use std::process::ExitCode;
 
@@ -31,7 +31,7 @@ use self::{
     monitor::MonitorArgs,
     runs::{CancelArgs, ListArgs, RetryArgs},
     schedules::ScheduleCommand,
-    story::ShowArgs,
+    show::ShowArgs,
 };
 use super::ForTenant;
 use crate::config::Config;
@@ -88,7 +88,7 @@ pub async fn run(command: JobsCommand, config: &Config) -> anyhow::Result<ExitCo
     match command {
         JobsCommand::Invoke(args) => return invoke::invoke(&args, config).await,
         JobsCommand::List(args) => runs::list(&args, config).await,
-        JobsCommand::Show(args) => story::show(&args, config).await,
+        JobsCommand::Show(args) => show::show(&args, config).await,
         JobsCommand::Retry(args) => runs::retry(&args, config).await,
         JobsCommand::Cancel(args) => runs::cancel(&args, config).await,
         JobsCommand::Health(args) => health::health(&args, config).await,

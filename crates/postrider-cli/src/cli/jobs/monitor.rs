@@ -27,14 +27,14 @@ use crate::{config::Config, wire};
 /// When the chain runs.
 const EVERY_FIVE_MINUTES: &str = "*/5 * * * *";
 /// Schedules of one function that are looked at.
-const LOOKED_AT: i64 = 100;
+const SCHEDULES_READ: i64 = 100;
 
 #[derive(Args)]
 pub struct MonitorArgs {
     #[command(flatten)]
     of: ForTenant,
     #[command(flatten)]
-    told: Told,
+    recipients: Recipients,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -42,7 +42,7 @@ pub struct MonitorArgs {
 
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-struct Told {
+struct Recipients {
     /// Who is told, as ACCOUNT:TO, such as `mailer:ops@example.com`; a webhook needs no TO. May be given several times
     #[arg(long, value_name = "ACCOUNT[:TO]", num_args = 1..)]
     notify: Vec<String>,
@@ -65,7 +65,7 @@ pub async fn monitor(args: &MonitorArgs, config: &Config) -> anyhow::Result<()> 
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
         let accounts = accounts::list(&mut transaction, tenant.id).await?;
-        let notify = args.told.notify.iter().map(|given| recipient(given, &accounts, &adapters));
+        let notify = args.recipients.notify.iter().map(|given| recipient(given, &accounts, &adapters));
         let notify = json!({ "notify": notify.collect::<anyhow::Result<Vec<_>>>()? });
         let mut links = Vec::new();
         for (name, after, input) in [
@@ -86,7 +86,7 @@ pub async fn monitor(args: &MonitorArgs, config: &Config) -> anyhow::Result<()> 
         });
         return output::json(&links.collect::<Vec<_>>());
     }
-    tell(args, &links)
+    print(args, &links)
 }
 
 /// Sets the schedule of one link, in place of the oldest that the function has.
@@ -97,7 +97,7 @@ async fn link(
     after: Option<&str>,
     input: Option<&Value>,
 ) -> anyhow::Result<Link> {
-    let known = schedules::page(connection, tenant.id, Some(function), None, LOOKED_AT).await?;
+    let known = schedules::page(connection, tenant.id, Some(function), None, SCHEDULES_READ).await?;
     let first = known.first();
     let schedule = first.map_or_else(ScheduleId::new, |first| first.id);
     let timing = Timing { cron: EVERY_FIVE_MINUTES.parse()?, zone: "UTC".parse()? };
@@ -118,7 +118,7 @@ async fn link(
     Ok(Link { function, schedule, before, others: known.len().saturating_sub(1) })
 }
 
-fn tell(args: &MonitorArgs, links: &[Link]) -> anyhow::Result<()> {
+fn print(args: &MonitorArgs, links: &[Link]) -> anyhow::Result<()> {
     let rows = links
         .iter()
         .map(|link| {
@@ -133,13 +133,13 @@ fn tell(args: &MonitorArgs, links: &[Link]) -> anyhow::Result<()> {
     output::table(["function", "cron", "schedule", ""], rows, "")?;
     for link in links.iter().filter(|link| link.others > 0) {
         let others = count(link.others, "other schedule", "other schedules");
-        tell!("`{}` has {others}, left as they were", link.function);
+        message!("`{}` has {others}, left as they were", link.function);
     }
-    match args.told.notify.as_slice() {
-        [] => tell!("nobody is told; `{}` shows what holds", args.of.command(&["jobs", "alerts"])),
-        told => tell!("told: {}", told.join(", ")),
+    match args.recipients.notify.as_slice() {
+        [] => message!("nobody is told; `{}` shows what holds", args.of.command(&["jobs", "alerts"])),
+        told => message!("told: {}", told.join(", ")),
     }
-    tell!("each waits for the one before it; a process with the role scheduler runs them");
+    message!("each waits for the one before it; a process with the role scheduler runs them");
     Ok(())
 }
 

@@ -69,7 +69,7 @@ pub struct CancelArgs {
 pub enum RunOrError {
     Run(Uuid),
     Error(Uuid),
-    Unsaid(Uuid),
+    Unprefixed(Uuid),
 }
 
 impl FromStr for RunOrError {
@@ -79,7 +79,7 @@ impl FromStr for RunOrError {
         let (kind, bare): (fn(Uuid) -> Self, &str) = match given.rsplit_once('_') {
             Some(("job_run", bare)) => (Self::Run, bare),
             Some(("sync_error", bare)) => (Self::Error, bare),
-            _ => (Self::Unsaid, given),
+            _ => (Self::Unprefixed, given),
         };
         bare.parse().map(kind).map_err(|_: uuid::Error| {
             format!(
@@ -152,7 +152,7 @@ pub async fn retry(args: &RetryArgs, config: &Config) -> anyhow::Result<()> {
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-        let id = meant(&mut transaction, of, &tenant, args.id).await?;
+        let id = resolve_id(&mut transaction, of, &tenant, args.id).await?;
         let show = |id: JobRunId| of.command(&["jobs", "show", &id.to_string()]);
         match job_runs::retry(&mut transaction, id, &actor()).await? {
             Some(Retried::Retried) => {}
@@ -176,24 +176,24 @@ pub async fn retry(args: &RetryArgs, config: &Config) -> anyhow::Result<()> {
         if args.json {
             return output::json(&run);
         }
-        tell!("{id} runs again; `{}` says how it goes", show(id));
+        message!("{id} runs again; `{}` says how it goes", show(id));
         Ok(())
     })
     .await
 }
 
-/// The run that is meant.
-async fn meant(
+/// The run with this id, or with an error of this id.
+async fn resolve_id(
     connection: &mut PgConnection,
     of: &ForTenant,
     tenant: &Tenant,
     id: RunOrError,
 ) -> anyhow::Result<JobRunId> {
-    let (RunOrError::Run(id) | RunOrError::Error(id) | RunOrError::Unsaid(id), said) = (id, id);
-    let is_run = match said {
+    let (RunOrError::Run(id) | RunOrError::Error(id) | RunOrError::Unprefixed(id), kind) = (id, id);
+    let is_run = match kind {
         RunOrError::Run(_) => true,
         RunOrError::Error(_) => false,
-        RunOrError::Unsaid(_) => job_runs::find(connection, tenant.id, JobRunId(id)).await?.is_some(),
+        RunOrError::Unprefixed(_) => job_runs::find(connection, tenant.id, JobRunId(id)).await?.is_some(),
     };
     if is_run {
         return Ok(JobRunId(id));
@@ -231,7 +231,7 @@ pub async fn cancel(args: &CancelArgs, config: &Config) -> anyhow::Result<()> {
         if *json {
             return output::json(&run);
         }
-        tell!("{id} is cancelled; its lock key is free");
+        message!("{id} is cancelled; its lock key is free");
         Ok(())
     })
     .await
@@ -252,7 +252,7 @@ mod tests {
         let id = Uuid::now_v7();
         assert!(matches!(format!("job_run_{id}").parse(), Ok(RunOrError::Run(read)) if read == id));
         assert!(matches!(format!("sync_error_{id}").parse(), Ok(RunOrError::Error(read)) if read == id));
-        assert!(matches!(id.to_string().parse(), Ok(RunOrError::Unsaid(read)) if read == id));
+        assert!(matches!(id.to_string().parse(), Ok(RunOrError::Unprefixed(read)) if read == id));
         for wrong in ["seven", "run_7", &format!("card_{id}"), ""] {
             assert!(wrong.parse::<RunOrError>().is_err(), "{wrong}");
         }

@@ -19,12 +19,12 @@ use super::{
     Listing,
     firings::{self, PreviewArgs, TimingArgs},
     function,
-    given::{Given, InputArgs},
+    input::{Input, InputArgs},
 };
 use crate::{config::Config, installation::Installation};
 
 /// How many firings are told ahead.
-const FIRINGS_TOLD: usize = 5;
+const FIRINGS_SHOWN: usize = 5;
 
 #[derive(Subcommand)]
 pub enum ScheduleCommand {
@@ -110,8 +110,8 @@ pub async fn run(command: ScheduleCommand, config: &Config) -> anyhow::Result<()
         ScheduleCommand::Preview(args) => firings::preview(&args),
         ScheduleCommand::Add(args) => {
             // What is wrong with the input is said before anything is started.
-            let given = args.with.read()?;
-            with_installation(config, async |installation| add(&args, &given, installation).await).await
+            let input = args.with.read()?;
+            with_installation(config, async |installation| add(&args, &input, installation).await).await
         }
         command => with_installation(config, async |installation| act(command, installation).await).await,
     }
@@ -131,7 +131,7 @@ async fn act(command: ScheduleCommand, installation: &Installation) -> anyhow::R
     }
 }
 
-async fn add(args: &AddArgs, given: &Given, installation: &Installation) -> anyhow::Result<()> {
+async fn add(args: &AddArgs, input: &Input, installation: &Installation) -> anyhow::Result<()> {
     let AddArgs { of, depends_on, .. } = args;
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
@@ -144,8 +144,8 @@ async fn add(args: &AddArgs, given: &Given, installation: &Installation) -> anyh
         function: &args.function,
         timing: &timing,
         grain: args.grain,
-        input: given.input.as_ref(),
-        entities: given.entities.as_ref().map(|entities| (&*entities.text, &entities.hash)),
+        input: input.input.as_ref(),
+        entities: input.entities.as_ref().map(|entities| (&*entities.text, &entities.hash)),
         depends_on,
         misfire: args.misfire,
         enabled: !args.disabled,
@@ -154,7 +154,7 @@ async fn add(args: &AddArgs, given: &Given, installation: &Installation) -> anyh
     let now = schedules::now(&mut transaction).await?;
     pool::commit(transaction).await?;
 
-    let next = firings::next(&timing, now, FIRINGS_TOLD);
+    let next = firings::next(&timing, now, FIRINGS_SHOWN);
     let warning = firings::warning(&timing, args.grain.unwrap_or(own_grain), now);
     if args.json {
         return output::json(&json!({
@@ -166,14 +166,14 @@ async fn add(args: &AddArgs, given: &Given, installation: &Installation) -> anyh
     }
     output::line(id.0)?;
     match args.disabled {
-        true => tell!("it is disabled; once enabled it fires"),
-        false => tell!("it fires"),
+        true => message!("it is disabled; once enabled it fires"),
+        false => message!("it fires"),
     }
     for at in next {
-        tell!("  {}  {}", firings::local(&timing, at), output::time(at));
+        message!("  {}  {}", firings::local(&timing, at), output::time(at));
     }
     if let Some(warning) = warning {
-        tell!("{warning}");
+        message!("{warning}");
     }
     Ok(())
 }
@@ -243,12 +243,12 @@ async fn show(args: &OneArgs, installation: &Installation) -> anyhow::Result<()>
     if listing.json {
         return output::json(&json!({ "schedule": schedule, "firings": firings }));
     }
-    tell(&schedule)?;
+    print(&schedule)?;
     let rows = firings.iter().map(row).collect();
     output::table(["fired for", "outcome", "run", "reason"], rows, "it has not fired yet")
 }
 
-fn tell(schedule: &ScheduleState) -> anyhow::Result<()> {
+fn print(schedule: &ScheduleState) -> anyhow::Result<()> {
     output::line(format_args!(
         "{}  {} at {} in {}",
         schedule.id, schedule.function_name, schedule.cron, schedule.timezone
@@ -296,7 +296,7 @@ async fn remove(args: &ChangeArgs, installation: &Installation) -> anyhow::Resul
     if args.json {
         return output::json(&schedule);
     }
-    tell!("removed {id}; `{}` does not run by it any more", schedule.function_name);
+    message!("removed {id}; `{}` does not run by it any more", schedule.function_name);
     Ok(())
 }
 
@@ -314,9 +314,9 @@ async fn switch(args: &ChangeArgs, enabled: bool, installation: &Installation) -
     }
     match schedule.next_fire_at {
         Some(at) => {
-            tell!("{id} fires next {}, which is {}", firings::local(&timing, at), output::time(at));
+            message!("{id} fires next {}, which is {}", firings::local(&timing, at), output::time(at));
         }
-        None => tell!("{id} is disabled; what waits of it is skipped"),
+        None => message!("{id} is disabled; what waits of it is skipped"),
     }
     Ok(())
 }

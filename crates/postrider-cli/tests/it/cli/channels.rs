@@ -60,7 +60,7 @@ async fn senders_are_linked_listed_and_forgotten() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
     assert_eq!(
         succeeded(stage.run(&["channels", "links"])?)?.stderr,
-        "nobody is linked; `postrider channels link ACCOUNT SENDER --user U --role R` says who a sender is\n"
+        "no sender is linked; `postrider channels link ACCOUNT SENDER --user U --role R` links one to a user\n"
     );
     let team = stage.conversation("team", "slack").await?;
     let link = |role: &str| {

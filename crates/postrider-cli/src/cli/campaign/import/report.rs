@@ -19,7 +19,7 @@ use crate::cli::output;
 /// Bad lines that are shown to people.
 const SHOWN_MAX: u64 = 20;
 /// How often progress is told where there is no terminal, in lines of the file.
-const TELL_EVERY: u64 = 100_000;
+const PROGRESS_EVERY: u64 = 100_000;
 
 pub struct Report {
     list: String,
@@ -68,22 +68,22 @@ impl Report {
         let before = self.summary.lines;
         self.last_line = chunk.last_line;
         for bad in self.summary.add(chunk, imported) {
-            self.tell(&bad)?;
+            self.report_bad_line(&bad)?;
         }
 
         let lines = self.summary.lines;
         self.bar.set_position(self.taken.load(Ordering::Relaxed));
         self.bar.set_message(format!("{lines} lines"));
-        if self.bar.is_hidden() && lines / TELL_EVERY > before / TELL_EVERY {
-            tell!("importing  {lines} lines, {} of them bad", self.summary.bad);
+        if self.bar.is_hidden() && lines / PROGRESS_EVERY > before / PROGRESS_EVERY {
+            message!("importing  {lines} lines, {} of them bad", self.summary.bad);
         }
         Ok(())
     }
 
-    fn tell(&mut self, bad: &BadLine) -> anyhow::Result<()> {
+    fn report_bad_line(&mut self, bad: &BadLine) -> anyhow::Result<()> {
         if self.shown < SHOWN_MAX {
             self.shown += 1;
-            self.bar.suspend(|| tell!("line {}: {}", bad.line, bad.reason));
+            self.bar.suspend(|| message!("line {}: {}", bad.line, bad.reason));
         }
         if let Some(file) = &mut self.bad_file {
             serde_json::to_writer(&mut *file, bad)
@@ -99,7 +99,7 @@ impl Report {
         self.bar.finish_and_clear();
         let unseen = self.summary.bad.saturating_sub(SHOWN_MAX);
         if unseen > 0 {
-            tell!("and {unseen} more bad lines; --bad FILE writes all of them down");
+            message!("and {unseen} more bad lines; --bad FILE writes all of them down");
         }
         match self.bad_file.take() {
             Some(mut file) => file.flush().context("cannot write the bad lines"),

@@ -13,7 +13,7 @@ use crate::cli::output;
 
 pub struct Display {
     shape: Shape,
-    said: HashSet<String>,
+    printed: HashSet<String>,
 }
 
 enum Shape {
@@ -31,7 +31,7 @@ impl Display {
         } else {
             Shape::Lines(HashMap::new())
         };
-        Self { shape, said: HashSet::new() }
+        Self { shape, printed: HashSet::new() }
     }
 
     /// How everything stands.
@@ -41,11 +41,11 @@ impl Display {
                 let widest = board.phases.iter().map(|phase| phase.name.len()).max().unwrap_or_default();
                 for phase in &board.phases {
                     match bars.get(&phase.name) {
-                        Some(bar) => move_on(bar, phase),
+                        Some(bar) => update_bar(bar, phase),
                         None => {
                             // Filled in before it is shown, so that nobody sees it empty.
                             let bar = ProgressBar::hidden().with_style(style(widest)?);
-                            move_on(&bar, phase);
+                            update_bar(&bar, phase);
                             bars.insert(phase.name.clone(), all.add(bar));
                         }
                     }
@@ -58,7 +58,7 @@ impl Display {
                 for phase in board.phases.iter().filter(|phase| phase.status != PhaseStatus::NotStarted) {
                     let line = format!("{}: {}", phase.name, phase.details());
                     if shown.get(&phase.name) != Some(&line) {
-                        tell!("{line}");
+                        message!("{line}");
                         shown.insert(phase.name.clone(), line);
                     }
                 }
@@ -77,18 +77,18 @@ impl Display {
     }
 
     /// A sentence beside the bars.
-    pub fn say(&self, words: &str) {
+    pub fn print(&self, words: &str) {
         match &self.shape {
-            Shape::Bars(all, _) => all.suspend(|| tell!("{words}")),
-            Shape::Lines(_) | Shape::Json => tell!("{words}"),
+            Shape::Bars(all, _) => all.suspend(|| message!("{words}")),
+            Shape::Lines(_) | Shape::Json => message!("{words}"),
         }
     }
 
-    /// A sentence that is said only once.
-    pub fn say_once(&mut self, words: String) {
-        if !self.said.contains(&words) {
-            self.say(&words);
-            self.said.insert(words);
+    /// A sentence that is printed only once.
+    pub fn print_once(&mut self, words: String) {
+        if !self.printed.contains(&words) {
+            self.print(&words);
+            self.printed.insert(words);
         }
     }
 }
@@ -97,7 +97,7 @@ fn style(widest: usize) -> anyhow::Result<ProgressStyle> {
     Ok(ProgressStyle::with_template(&format!("{{prefix:{widest}}}  {{bar:30}}  {{msg}}"))?)
 }
 
-fn move_on(bar: &ProgressBar, phase: &Phase) {
+fn update_bar(bar: &ProgressBar, phase: &Phase) {
     bar.set_prefix(phase.name.clone());
     bar.set_length(1000);
     bar.set_position((phase.progress.clamp(0.0, 100.0) * 10.0) as u64);

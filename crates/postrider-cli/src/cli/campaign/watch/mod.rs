@@ -21,7 +21,7 @@ use url::Url;
 use self::{
     board::Board,
     display::Display,
-    source::{News, Source},
+    source::{Source, Update},
 };
 use super::{
     target::{self, Target},
@@ -33,8 +33,8 @@ use crate::{
     shutdown,
 };
 
-/// How often to look at the whole of it: what waits, and why, is not part of the history.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often to read a snapshot: the history does not contain the reasons why jobs wait.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub struct WatchArgs {
@@ -60,7 +60,7 @@ pub struct WatchArgs {
 
 pub async fn run(args: WatchArgs, config: &Config) -> anyhow::Result<ExitCode> {
     if let Some(url) = &args.url {
-        return watch_there(&args, url).await;
+        return watch_server(&args, url).await;
     }
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
@@ -77,17 +77,17 @@ pub async fn run(args: WatchArgs, config: &Config) -> anyhow::Result<ExitCode> {
             Some((url, key)) => Some(Remote::new(&url, &key)?),
             None => None,
         };
-        let source = Source::here(campaign.id, pool.clone(), tenant.id, server);
+        let source = Source::local(campaign.id, pool.clone(), tenant.id, server);
         let advice = args.of.command(&["campaign", "deploy", &args.what]);
         match follow(source, &args, &format!("`{advice}` starts one")).await? {
-            Some(board) => judge_here(&pool, &tenant, &board).await,
+            Some(board) => verdict_of_database(&pool, &tenant, &board).await,
             None => Ok(ExitCode::from(130)),
         }
     })
     .await
 }
 
-async fn watch_there(args: &WatchArgs, url: &Url) -> anyhow::Result<ExitCode> {
+async fn watch_server(args: &WatchArgs, url: &Url) -> anyhow::Result<ExitCode> {
     let Some(key) = args.key.clone().or_else(|| std::env::var("POSTRIDER_API_KEY").ok()) else {
         anyhow::bail!("say with which API key to ask {url}: --key, or POSTRIDER_API_KEY");
     };
@@ -98,8 +98,8 @@ async fn watch_there(args: &WatchArgs, url: &Url) -> anyhow::Result<ExitCode> {
         );
     };
     let remote = Remote::new(url, &SecretString::from(key))?;
-    match follow(Source::there(campaign, remote), args, "start one").await? {
-        Some(board) => Ok(judge_there(&board)),
+    match follow(Source::remote(campaign, remote), args, "start one").await? {
+        Some(board) => Ok(verdict_of_server(&board)),
         None => Ok(ExitCode::from(130)),
     }
 }
@@ -114,35 +114,35 @@ async fn follow(mut source: Source, args: &WatchArgs, advice: &str) -> anyhow::R
         args.what
     );
     let mut display = Display::new(args.json);
-    source.go_on_after(args.after.unwrap_or(board.sequence));
-    let mut looked_at = Instant::now();
+    source.continue_after(args.after.unwrap_or(board.sequence));
+    let mut refreshed_at = Instant::now();
     loop {
         display.show(&board)?;
         if board.is_over() && source.position() >= board.sequence {
             return Ok(Some(board));
         }
-        let look = tokio::time::sleep(LOOK_EVERY.saturating_sub(looked_at.elapsed()));
+        let refresh = tokio::time::sleep(SNAPSHOT_INTERVAL.saturating_sub(refreshed_at.elapsed()));
         tokio::select! {
             () = stop.cancelled() => {
-                display.say("stopped watching; the campaign goes on without you");
+                display.print("stopped watching; the campaign goes on without you");
                 return Ok(None);
             }
-            news = source.next(&mut display) => match news? {
-                News::Event(event, text) => {
+            update = source.next(&mut display) => match update? {
+                Update::Event(event, text) => {
                     display.event(&text)?;
                     board.apply(&event);
                 }
-                News::SnapshotRequired => {
-                    board = source.snapshot_at_last(&mut display).await?;
-                    source.go_on_after(board.sequence);
+                Update::SnapshotRequired => {
+                    board = source.snapshot_with_retry(&mut display).await?;
+                    source.continue_after(board.sequence);
                 }
             },
-            () = look => {
-                looked_at = Instant::now();
-                // Away for a moment is no reason to end: the next event, or the next look, will tell.
+            () = refresh => {
+                refreshed_at = Instant::now();
+                // A server that does not answer now is no reason to end: the next event or the next refresh shows the state.
                 if let Ok(fresh) = source.snapshot().await {
                     board = fresh;
-                    board.hints().into_iter().for_each(|hint| display.say_once(hint));
+                    board.hints().into_iter().for_each(|hint| display.print_once(hint));
                 }
             }
         }
@@ -150,7 +150,7 @@ async fn follow(mut source: Source, args: &WatchArgs, advice: &str) -> anyhow::R
 }
 
 /// How it ended, from the certificates.
-async fn judge_here(pool: &Pool, tenant: &Tenant, board: &Board) -> anyhow::Result<ExitCode> {
+async fn verdict_of_database(pool: &Pool, tenant: &Tenant, board: &Board) -> anyhow::Result<ExitCode> {
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
     let mut certified = Vec::new();
     for phase in campaigns::status(&mut transaction, tenant.id, board.campaign).await? {
@@ -158,12 +158,12 @@ async fn judge_here(pool: &Pool, tenant: &Tenant, board: &Board) -> anyhow::Resu
             certified.push(verdict::certify_phase(&mut transaction, tenant.id, phase.id).await?);
         }
     }
-    Ok(one_run::judge(certified).max(say_how_others_ended(board)).exit_code())
+    Ok(one_run::print_verdicts(certified).max(print_external_phases(board)).exit_code())
 }
 
 /// How it ended, from what the server told.
-fn judge_there(board: &Board) -> ExitCode {
-    let mut worst = say_how_others_ended(board);
+fn verdict_of_server(board: &Board) -> ExitCode {
+    let mut worst = print_external_phases(board);
     for (phase, run) in board.phases.iter().filter_map(|phase| Some((phase, phase.run.as_ref()?))) {
         let name = &phase.name;
         let verdict = match run.in_doubt {
@@ -171,10 +171,10 @@ fn judge_there(board: &Board) -> ExitCode {
             _ => Verdict::NotLaunched,
         };
         match verdict {
-            Verdict::NotLaunched => tell!("{name}: not launched, {} in doubt", run.in_doubt),
-            Verdict::AllFailed => tell!("{name}: every item that was tried failed"),
-            Verdict::SomeFailed => tell!("{name}: launched, {} of {} failed", run.failed, run.intended),
-            Verdict::Launched => tell!("{name}: launched"),
+            Verdict::NotLaunched => message!("{name}: not launched, {} in doubt", run.in_doubt),
+            Verdict::AllFailed => message!("{name}: every item that was tried failed"),
+            Verdict::SomeFailed => message!("{name}: launched, {} of {} failed", run.failed, run.intended),
+            Verdict::Launched => message!("{name}: launched"),
         }
         worst = worst.max(verdict);
     }
@@ -182,14 +182,14 @@ fn judge_there(board: &Board) -> ExitCode {
 }
 
 /// Phases that other services did.
-fn say_how_others_ended(board: &Board) -> Verdict {
+fn print_external_phases(board: &Board) -> Verdict {
     let mut worst = Verdict::Launched;
     for phase in board.phases.iter().filter(|phase| phase.run.is_none()) {
         match phase.status {
-            PhaseStatus::Completed => tell!("{}: completed", phase.name),
+            PhaseStatus::Completed => message!("{}: completed", phase.name),
             PhaseStatus::Failed => {
                 worst = Verdict::AllFailed;
-                tell!("{}: failed", phase.name);
+                message!("{}: failed", phase.name);
             }
             _ => {}
         }

@@ -25,45 +25,48 @@ use super::{
 use crate::{cli::output, shutdown};
 
 /// How often to look.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// After so long without a worker, say what may be wrong.
-const NOBODY_CAME: Duration = Duration::from_secs(5);
+const WORKER_EXPECTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Shows progress until every run has ended. Success when all of it is launched.
 pub async fn follow(pool: &Pool, tenant: &Tenant, run: RunId, json: bool) -> anyhow::Result<ExitCode> {
     let stop = shutdown::on_signal()?;
     let mut display = Display::new(json);
     let began = Instant::now();
-    let (mut told_of_nobody, mut told_of_retries) = (false, false);
+    let (mut warned_of_worker, mut warned_of_retries) = (false, false);
     let ended = loop {
-        let states = look(pool, tenant, run).await?;
+        let states = read_states(pool, tenant, run).await?;
         display.show(&states)?;
         if states.iter().all(|state| state.run.status.is_terminal()) {
             break states;
         }
-        if !told_of_nobody && began.elapsed() > NOBODY_CAME && states.iter().all(waits_for_a_worker) {
-            told_of_nobody = true;
-            display.say("no worker has taken a job yet; `postrider serve` runs one");
+        if !warned_of_worker
+            && began.elapsed() > WORKER_EXPECTED_WITHIN
+            && states.iter().all(waits_for_a_worker)
+        {
+            warned_of_worker = true;
+            display.print("no worker has taken a job yet; `postrider serve` runs one");
         }
-        if !told_of_retries && let Some(why) = states.iter().find_map(why_it_waits) {
-            told_of_retries = true;
-            display.say(&why);
+        if !warned_of_retries && let Some(why) = states.iter().find_map(why_it_waits) {
+            warned_of_retries = true;
+            display.print(&why);
         }
         tokio::select! {
             () = stop.cancelled() => {
-                display.say("stopped watching; the campaign goes on without you");
+                display.print("stopped watching; the campaign goes on without you");
                 return Ok(ExitCode::from(130));
             }
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     };
     let runs = ended.into_iter().map(|state| state.run).collect();
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
     let certified = verdict::certify(&mut transaction, runs).await?;
-    Ok(judge([certified]).exit_code())
+    Ok(print_verdicts([certified]).exit_code())
 }
 
-async fn look(pool: &Pool, tenant: &Tenant, run: RunId) -> anyhow::Result<Vec<RunState>> {
+async fn read_states(pool: &Pool, tenant: &Tenant, run: RunId) -> anyhow::Result<Vec<RunState>> {
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
     Ok(campaigns::run_states(&mut transaction, tenant.id, &[run]).await?.into_values().collect())
 }
@@ -90,10 +93,10 @@ pub fn why_it_waits(state: &RunState) -> Option<String> {
 }
 
 /// Says of every phase how it ended. The worst of the verdicts.
-pub fn judge(phases: impl IntoIterator<Item = Vec<(Run, Certificate)>>) -> Verdict {
+pub fn print_verdicts(phases: impl IntoIterator<Item = Vec<(Run, Certificate)>>) -> Verdict {
     let outcomes = phases.into_iter().filter_map(|runs| Outcome::of(&runs));
     let verdicts = outcomes.map(|outcome| {
-        tell!("{}", outcome.sentence());
+        message!("{}", outcome.sentence());
         outcome.verdict
     });
     verdicts.max().unwrap_or(Verdict::Launched)
@@ -123,11 +126,11 @@ impl Display {
                 let widest = states.iter().map(|state| state.run.phase.len()).max().unwrap_or_default();
                 for state in states {
                     match bars.get(&state.run.id) {
-                        Some(bar) => move_on(bar, state),
+                        Some(bar) => update_bar(bar, state),
                         None => {
                             // Filled in before it is shown, so that nobody sees it empty.
                             let bar = ProgressBar::hidden().with_style(style(widest)?);
-                            move_on(&bar, state);
+                            update_bar(&bar, state);
                             bars.insert(state.run.id, all.add(bar));
                         }
                     }
@@ -150,7 +153,7 @@ impl Display {
                         details(state)
                     );
                     if shown.get(&state.run.id) != Some(&line) {
-                        tell!("{line}");
+                        message!("{line}");
                         shown.insert(state.run.id, line);
                     }
                 }
@@ -167,10 +170,10 @@ impl Display {
     }
 
     /// A sentence beside the bars.
-    fn say(&self, words: &str) {
+    fn print(&self, words: &str) {
         match self {
-            Self::Bars(all, _) => all.suspend(|| tell!("{words}")),
-            Self::Lines(_) | Self::Json(_) => tell!("{words}"),
+            Self::Bars(all, _) => all.suspend(|| message!("{words}")),
+            Self::Lines(_) | Self::Json(_) => message!("{words}"),
         }
     }
 }
@@ -180,7 +183,7 @@ fn style(widest: usize) -> anyhow::Result<ProgressStyle> {
     Ok(ProgressStyle::with_template(&template)?)
 }
 
-fn move_on(bar: &ProgressBar, state: &RunState) {
+fn update_bar(bar: &ProgressBar, state: &RunState) {
     bar.set_prefix(state.run.phase.clone());
     bar.set_length(number(state.progress.intended));
     bar.set_position(number(state.progress.done()));

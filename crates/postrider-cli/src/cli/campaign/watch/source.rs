@@ -20,7 +20,7 @@ use super::{
 };
 
 /// How often to look at the rows.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long to wait before a server is asked again, unless it says otherwise.
 const RETRY: Duration = Duration::from_secs(2);
 /// Events per look at the rows.
@@ -41,11 +41,11 @@ struct Server {
     remote: Remote,
     stream: Option<EventStream>,
     retry: Duration,
-    ask_at: Instant,
+    request_at: Instant,
 }
 
 /// What comes next.
-pub enum News {
+pub enum Update {
     /// An event, and its text.
     Event(Event, String),
     /// The history does not go on from here.
@@ -54,13 +54,13 @@ pub enum News {
 
 impl Source {
     /// From the server of this installation while there is one, and from its rows otherwise.
-    pub fn here(campaign: CampaignId, pool: Pool, tenant: TenantId, server: Option<Remote>) -> Self {
+    pub fn local(campaign: CampaignId, pool: Pool, tenant: TenantId, server: Option<Remote>) -> Self {
         let server = server.map(Server::new);
         Self { campaign, server, rows: Some((pool, tenant)), at: 0, page: VecDeque::new() }
     }
 
     /// From a server.
-    pub fn there(campaign: CampaignId, remote: Remote) -> Self {
+    pub fn remote(campaign: CampaignId, remote: Remote) -> Self {
         Self { campaign, server: Some(Server::new(remote)), rows: None, at: 0, page: VecDeque::new() }
     }
 
@@ -77,11 +77,11 @@ impl Source {
     }
 
     /// The same, however long it takes the server to come back.
-    pub async fn snapshot_at_last(&self, display: &mut Display) -> anyhow::Result<Board> {
+    pub async fn snapshot_with_retry(&self, display: &mut Display) -> anyhow::Result<Board> {
         loop {
             match self.snapshot().await {
                 Err(error) if matches!(error.downcast_ref(), Some(RemoteError::Away { .. })) => {
-                    display.say_once(format!("{error}; trying again"));
+                    display.print_once(format!("{error}; trying again"));
                     tokio::time::sleep(RETRY).await;
                 }
                 other => return other,
@@ -89,7 +89,7 @@ impl Source {
         }
     }
 
-    pub fn go_on_after(&mut self, sequence: i64) {
+    pub fn continue_after(&mut self, sequence: i64) {
         self.at = sequence;
         self.page.clear();
         if let Some(server) = &mut self.server {
@@ -102,45 +102,45 @@ impl Source {
     }
 
     /// Waits for the next event.
-    pub async fn next(&mut self, display: &mut Display) -> anyhow::Result<News> {
+    pub async fn next(&mut self, display: &mut Display) -> anyhow::Result<Update> {
         loop {
             let Some(server) = &mut self.server else { return self.next_row().await };
             match server.next(self.campaign, self.at).await {
-                Ok(Some(Given::Event(event, text))) => {
+                Ok(Some(Received::Event(event, text))) => {
                     self.at = event.sequence;
-                    return Ok(News::Event(event, text));
+                    return Ok(Update::Event(event, text));
                 }
-                Ok(Some(Given::SnapshotRequired)) => return Ok(News::SnapshotRequired),
+                Ok(Some(Received::SnapshotRequired)) => return Ok(Update::SnapshotRequired),
                 Ok(None) => {}
                 Err(error) if self.rows.is_some() => {
-                    display.say_once(format!("reading from the database from here on: {error}"));
+                    display.print_once(format!("reading from the database from here on: {error}"));
                     self.server = None;
                 }
                 Err(error @ RemoteError::Away { .. }) => {
-                    display.say_once(format!("{error}; trying again"));
-                    server.come_back();
+                    display.print_once(format!("{error}; trying again"));
+                    server.reconnect_later();
                 }
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    async fn next_row(&mut self) -> anyhow::Result<News> {
+    async fn next_row(&mut self) -> anyhow::Result<Update> {
         loop {
             if let Some(event) = self.page.pop_front() {
                 if event.sequence != self.at + 1 {
-                    return Ok(News::SnapshotRequired);
+                    return Ok(Update::SnapshotRequired);
                 }
                 self.at = event.sequence;
                 let text = serde_json::to_string(&event)?;
-                return Ok(News::Event(serde_json::from_str(&text)?, text));
+                return Ok(Update::Event(serde_json::from_str(&text)?, text));
             }
             let (pool, tenant) = self.rows.as_ref().context("there is nothing to read")?;
             let mut transaction = pool::begin_as(pool, *tenant).await?;
             let page = history::after(&mut transaction, *tenant, self.campaign, self.at, PAGE).await?;
             pool::commit(transaction).await?;
             if page.is_empty() {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             self.page = page.into();
         }
@@ -148,25 +148,25 @@ impl Source {
 }
 
 /// What a server gave.
-enum Given {
+enum Received {
     Event(Event, String),
     SnapshotRequired,
 }
 
 impl Server {
     fn new(remote: Remote) -> Self {
-        Self { remote, stream: None, retry: RETRY, ask_at: Instant::now() }
+        Self { remote, stream: None, retry: RETRY, request_at: Instant::now() }
     }
 
     /// Asks again, after a while.
-    fn come_back(&mut self) {
+    fn reconnect_later(&mut self) {
         self.stream = None;
-        self.ask_at = Instant::now() + self.retry;
+        self.request_at = Instant::now() + self.retry;
     }
 
     /// The next thing that matters; nothing when the stream has ended and is to be asked for again.
-    async fn next(&mut self, campaign: CampaignId, at: i64) -> Result<Option<Given>, RemoteError> {
-        tokio::time::sleep_until(self.ask_at.into()).await;
+    async fn next(&mut self, campaign: CampaignId, at: i64) -> Result<Option<Received>, RemoteError> {
+        tokio::time::sleep_until(self.request_at.into()).await;
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
@@ -177,7 +177,7 @@ impl Server {
         };
         loop {
             let Some(message) = stream.next().await? else {
-                self.come_back();
+                self.reconnect_later();
                 return Ok(None);
             };
             if let Some(retry) = message.retry {
@@ -185,8 +185,8 @@ impl Server {
             }
             match message.event.as_deref() {
                 Some("snapshot_required") => {
-                    self.come_back();
-                    return Ok(Some(Given::SnapshotRequired));
+                    self.reconnect_later();
+                    return Ok(Some(Received::SnapshotRequired));
                 }
                 // It closes, and what it hints is how soon to come back.
                 Some(_) => {}
@@ -194,7 +194,7 @@ impl Server {
                 None => {
                     let event = serde_json::from_str(&message.data)
                         .map_err(|error| RemoteError::Unfit(format!("this is not an event: {error}")))?;
-                    return Ok(Some(Given::Event(event, message.data)));
+                    return Ok(Some(Received::Event(event, message.data)));
                 }
             }
         }

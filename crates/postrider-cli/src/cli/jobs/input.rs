@@ -16,7 +16,7 @@ pub struct InputArgs {
 }
 
 /// What was given, and makes sense.
-pub struct Given {
+pub struct Input {
     pub input: Option<Value>,
     pub entities: Option<Entities>,
 }
@@ -29,14 +29,14 @@ pub struct Entities {
 
 impl InputArgs {
     /// To be called before anything is started: what is wrong with the input is said first.
-    pub fn read(&self) -> anyhow::Result<Given> {
-        let input = self.input.as_deref().map(input).transpose()?;
-        let entities = self.entities.as_deref().map(entities).transpose()?;
-        Ok(Given { input, entities })
+    pub fn read(&self) -> anyhow::Result<Input> {
+        let input = self.input.as_deref().map(parse_input).transpose()?;
+        let entities = self.entities.as_deref().map(parse_entities).transpose()?;
+        Ok(Input { input, entities })
     }
 }
 
-fn input(given: &str) -> anyhow::Result<Value> {
+fn parse_input(given: &str) -> anyhow::Result<Value> {
     let input = serde_json::from_str(&text("--input", given)?).map_err(|error| {
         anyhow::anyhow!(
             "--input is not JSON: {error}; quote it for the shell, as in --input '{{\"since\": \"2026-02-06\"}}'"
@@ -49,7 +49,7 @@ fn input(given: &str) -> anyhow::Result<Value> {
     Ok(input)
 }
 
-fn entities(given: &str) -> anyhow::Result<Entities> {
+fn parse_entities(given: &str) -> anyhow::Result<Entities> {
     let text = text("--entities", given)?;
     let unfit = |error: &dyn std::fmt::Display| {
         anyhow::anyhow!(

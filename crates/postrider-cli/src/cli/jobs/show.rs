@@ -18,7 +18,7 @@ use super::{
 };
 use crate::config::Config;
 
-/// Most lines of the log in a story.
+/// Maximum number of log lines.
 const LOG_LINES: i64 = 200;
 
 #[derive(Args)]
@@ -33,7 +33,7 @@ pub struct ShowArgs {
 }
 
 /// What there is to tell.
-struct Story {
+struct RunDetails {
     run: RunState,
     firing: Option<FiringState>,
     errors: Vec<SyncError>,
@@ -42,29 +42,29 @@ struct Story {
 
 pub async fn show(args: &ShowArgs, config: &Config) -> anyhow::Result<()> {
     let ShowArgs { of, id, json } = args;
-    let story = with_installation(config, async |installation| {
+    let details = with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-        let story = read(&mut transaction, tenant.id, *id).await?;
-        story.ok_or_else(|| unknown(of, &tenant, id.0))
+        let details = read(&mut transaction, tenant.id, *id).await?;
+        details.ok_or_else(|| unknown(of, &tenant, id.0))
     })
     .await?;
     if *json {
-        let Story { run, firing, errors, log } = &story;
+        let RunDetails { run, firing, errors, log } = &details;
         let log: Vec<Value> = log
             .iter()
             .map(|line| json!({ "at": line.at, "actor": line.actor, "action": line.action, "note": line.note }))
             .collect();
         return output::json(&json!({ "run": run, "firing": firing, "errors": errors, "log": log }));
     }
-    tell(&story)
+    print(&details)
 }
 
 async fn read(
     connection: &mut PgConnection,
     tenant: TenantId,
     id: JobRunId,
-) -> anyhow::Result<Option<Story>> {
+) -> anyhow::Result<Option<RunDetails>> {
     let Some(run) = job_runs::find(connection, tenant, id).await? else { return Ok(None) };
     let mut firing = None;
     if let (Some(schedule), Some(at)) = (run.schedule_id, run.scheduled_for) {
@@ -78,11 +78,11 @@ async fn read(
         log.extend(audit::about(connection, tenant, &format!("sync_error:{}", error.id.0), LOG_LINES).await?);
     }
     log.sort_by_key(|line| line.id);
-    Ok(Some(Story { run, firing, errors, log }))
+    Ok(Some(RunDetails { run, firing, errors, log }))
 }
 
-fn tell(story: &Story) -> anyhow::Result<()> {
-    let Story { run, firing, errors, log } = story;
+fn print(details: &RunDetails) -> anyhow::Result<()> {
+    let RunDetails { run, firing, errors, log } = details;
     output::line(format_args!("{}  {}, {}", run.id, run.function_name, run.status))?;
     let took =
         run.duration_ms.map(|milliseconds| format!(", took {}", took(milliseconds))).unwrap_or_default();
