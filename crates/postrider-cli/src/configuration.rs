@@ -1,6 +1,6 @@
 //! Loads the configuration: `postrider.toml`, then `POSTRIDER_…` from the environment, then flags.
 //!
-//! Every key is a field of [`Config`]. A key that is not is refused, wherever it comes from.
+//! Every key is a field of [`Config`]. An unknown key is refused, in the file and in the environment.
 
 mod mistakes;
 
@@ -19,13 +19,13 @@ use serde::Serialize;
 
 use self::mistakes::explain;
 
-/// Where the configuration is looked for when no flag names a file.
+/// The configuration file when no flag names one.
 const DEFAULT_FILE: &str = "postrider.toml";
 
-/// Variables that stand for a flag: POSTRIDER_CONFIG, POSTRIDER_API_KEY, POSTRIDER_TENANT and POSTRIDER_WORKSPACE.
+/// Variables that set a flag: POSTRIDER_CONFIG, POSTRIDER_API_KEY, POSTRIDER_TENANT and POSTRIDER_WORKSPACE.
 const FLAG_VARIABLES: [&str; 4] = ["config", "api_key", "tenant", "workspace"];
 
-/// What flags override.
+/// Settings that flags override.
 #[derive(Debug, Default, Serialize)]
 pub struct Overrides {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub struct Overrides {
     pub log: BTreeMap<&'static str, String>,
 }
 
-/// Reads everything there is to read. `file` must exist; the default file may.
+/// Reads the configuration. `file` must exist; the default file may be missing.
 pub fn load(file: Option<&Path>, overrides: &Overrides) -> anyhow::Result<Config> {
     let mut figment = Figment::new();
     if let Some(file) = file {

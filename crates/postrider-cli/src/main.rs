@@ -1,5 +1,5 @@
-//! The one binary: `postrider`.
-// They panic where nobody can read them: a log whose reader died would take the server along.
+//! The program `postrider`.
+// These macros panic when a write fails: a log reader that exits would stop the server.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
@@ -12,10 +12,10 @@ mod shutdown;
 
 use std::process::ExitCode;
 
-// The commands use these modules of the library as if they were here.
+// The commands use these modules of the library under `crate::`.
 use postrider::{config, connections, installation, wire};
 
-/// A worker makes and drops a few dozen small values per item. The system's allocator takes a fifth of its time more.
+/// A worker allocates a few dozen small values per item. With the system's allocator it takes a fifth more time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            message!("error: the async runtime did not start: {error}");
+            message!("error: cannot start the async runtime: {error}");
             return ExitCode::FAILURE;
         }
     };

@@ -1,10 +1,10 @@
-//! The first SIGTERM or SIGINT drains, the second one stops.
+//! The first SIGTERM or SIGINT drains the process, the second one stops it at once.
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that the first signal cancels.
+/// Returns a token that the first signal cancels.
 pub fn on_signal() -> anyhow::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -12,10 +12,10 @@ pub fn on_signal() -> anyhow::Result<CancellationToken> {
     let cancelled = token.clone();
     tokio::spawn(async move {
         tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
-        tracing::info!("shutting down: finishing what is under way; a second signal stops at once");
+        tracing::info!("draining work in progress; a second signal stops the process at once");
         cancelled.cancel();
         tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
-        message!("stopped by a second signal; what was under way is left as after a crash");
+        message!("a second signal stopped the process; its unfinished work is recovered as after a crash");
         std::process::exit(130);
     });
     Ok(token)

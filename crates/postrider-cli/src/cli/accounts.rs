@@ -1,4 +1,4 @@
-//! `postrider accounts`: accounts of tenants at providers. Secrets come from stdin or a file, never from a flag that
+//! `postrider accounts`: accounts of tenants at providers. Secrets are read from stdin or a file, never from a flag that
 //! the process list would show, and are never printed.
 
 use std::{
@@ -31,41 +31,41 @@ pub enum AccountsCommand {
     Add {
         #[command(flatten)]
         of: ForWorkspace,
-        /// What the tenant calls it
+        /// The account's name
         name: String,
-        /// Which provider, such as `twilio`
+        /// Use this provider, such as `twilio`
         #[arg(long)]
         provider: String,
-        /// What is not secret, as a JSON object
+        /// Set these settings, a JSON object without secrets
         #[arg(long, value_name = "JSON", default_value = "{}")]
         settings: String,
-        /// What it may be asked, as a JSON object, such as `{"rate_per_second": 10}`
+        /// Set these limits, a JSON object such as `{"rate_per_second": 10}`
         #[arg(long, value_name = "JSON", default_value = "{}")]
         limits: String,
         #[command(flatten)]
         secret: SecretSource,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Set what an account may be asked; `{}` takes all limits away
+    /// Set the limits of an account; `{}` removes all limits
     Limit {
         #[command(flatten)]
         of: ForTenant,
         /// The account's name
         name: String,
-        /// As a JSON object, such as `{"rate_per_second": 10, "daily": 5000}`
+        /// Set these limits, a JSON object such as `{"rate_per_second": 10, "daily": 5000}`
         #[arg(long, value_name = "JSON")]
         limits: String,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// List the accounts of a tenant and how they stand, without their secrets
+    /// List the accounts of a tenant with their state, without their secrets
     List {
         #[command(flatten)]
         of: ForTenant,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -77,7 +77,7 @@ pub enum AccountsCommand {
         name: String,
         #[command(flatten)]
         secret: SecretSource,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -87,7 +87,7 @@ pub enum AccountsCommand {
         of: ForTenant,
         /// The account's name
         name: String,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -103,7 +103,7 @@ pub struct SecretSource {
     /// Read the secret from this file instead of stdin
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// There is none: a relay that asks for no password, a provider that asks for no token
+    /// Store no secret, for a relay without a password or a provider without a token
     #[arg(long, conflicts_with = "secret_file")]
     no_secret: bool,
 }
@@ -114,14 +114,14 @@ impl SecretSource {
             return Ok(SecretString::default());
         }
         let secret = read_secret(self.secret_file.as_deref())?;
-        secret.context("the secret is empty; pipe it in, name a file with --secret-file, or say --no-secret")
+        secret.context("the secret is empty; pipe it in, name a file with --secret-file, or use --no-secret")
     }
 }
 
-/// The secret in a file, or on stdin; `None` when nothing is there.
+/// The secret in a file or on stdin; `None` when it is empty.
 pub fn read_secret(file: Option<&Path>) -> anyhow::Result<Option<SecretString>> {
     let mut text = String::new();
-    // One byte more than allowed, so that too much is noticed and not cut.
+    // One byte more than allowed, so that a longer secret is refused and not cut.
     let limit = SECRET_BYTES_MAX as u64 + 1;
     match file {
         Some(file) => std::fs::File::open(file)
@@ -141,7 +141,7 @@ pub fn read_secret(file: Option<&Path>) -> anyhow::Result<Option<SecretString>> 
 }
 
 pub async fn run(command: AccountsCommand, config: &Config) -> anyhow::Result<ExitCode> {
-    // The input is checked before anything is started, the provider before anybody types a secret for it. No connection is open while a
+    // The input is checked before the database is opened, the provider before the secret is read. No connection is open while a
     // person types.
     if let AccountsCommand::Add { provider, .. } = &command {
         wire::adapters(config)?.require(provider)?;
@@ -156,7 +156,7 @@ pub async fn run(command: AccountsCommand, config: &Config) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// What comes from outside the command line, or must be understood first.
+/// Input that is read and checked before the database is opened.
 #[derive(Default)]
 struct Input {
     settings: serde_json::Value,
@@ -243,7 +243,7 @@ async fn act(
             output::table(
                 ["name", "provider", "id", "settings", "limits", "state", "secret set"],
                 rows,
-                "this tenant has no accounts; `postrider accounts add` makes one",
+                "this tenant has no accounts; `postrider accounts add` adds one",
             )?;
         }
         AccountsCommand::Limit { of, name, json, .. } => {
@@ -253,7 +253,7 @@ async fn act(
             accounts::limit(&mut transaction, id, &input.limits, &actor()).await?;
             let limited = accounts::find(&mut transaction, tenant.id, id).await?;
             pool::commit(transaction).await?;
-            // What waited for the old limits may go on.
+            // Jobs that waited for the old limits may continue.
             let mut hint = pool::begin(&pool).await?;
             jobs::hint(&mut hint).await?;
             pool::commit(hint).await?;
@@ -304,7 +304,7 @@ async fn act(
             }
             anyhow::ensure!(
                 closed.is_empty(),
-                "{} of {} secrets do not open: {}; `postrider accounts rotate` stores one again",
+                "{} of {} secrets do not open: {}; `postrider accounts rotate` sets a new secret",
                 closed.len(),
                 accounts.len(),
                 closed.join("; ")
@@ -316,7 +316,7 @@ async fn act(
     Ok(())
 }
 
-/// Such as `120 calls today; waits until … : …`.
+/// The state of an account in words, such as `120 calls today; waits until … : …`.
 fn state_text(state: &AccountState) -> String {
     let mut words = Vec::new();
     if state.used_today > 0 {

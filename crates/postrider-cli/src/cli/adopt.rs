@@ -1,4 +1,4 @@
-//! `postrider adopt`: lets a restored copy of the database send, with everything in doubt that the original may have sent.
+//! `postrider adopt`: allows a restored copy of the database to send, and puts in doubt everything that the original may have sent.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -18,27 +18,27 @@ use serde::Serialize;
 use super::{actor, ask, output};
 use crate::{config::Config, installation::Installation, wire};
 
-/// Schedules moved at a time.
+/// Schedules per batch.
 const BATCH: i32 = 500;
-/// A process that has written its mark so recently is at work.
+/// A process that wrote its mark within this time is active.
 const ACTIVE_WITHIN: Duration = Duration::from_secs(15);
 
-/// Let a restored copy of the database send
+/// Allow a restored copy of the database to send
 ///
-/// A backup does not know what was sent after it was taken. So everything that was unfinished in it becomes in doubt: the resolver settles it where
-/// the provider can tell, a person the rest. Nothing must send from the original any more.
+/// A backup does not contain what was sent after it was taken. So everything that was unfinished in it becomes in doubt: the resolver
+/// settles it if the provider can be queried, a person settles the rest. No process may send from the original any more.
 #[derive(Args)]
 pub struct AdoptArgs {
-    /// Adopt a database that nothing shows to be a copy, because its witness was lost or copied with it
+    /// Adopt a copy that Postrider does not recognize as one, because its witness was lost or copied with it
     #[arg(long, conflicts_with = "moved")]
     restored: bool,
     /// State that nothing was sent since the copy was taken: put nothing in doubt. Refused unless every process had stopped in order
     #[arg(long)]
     moved: bool,
-    /// Do not ask
+    /// Adopt without asking
     #[arg(long)]
     yes: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -65,7 +65,7 @@ async fn adopt(args: &AdoptArgs, config: &Config, installation: &Installation) -
         Some(reason) => reason,
         None if args.restored => {
             refuse_if_active(&pool, &observed).await?;
-            "an operator says that it is a restored copy".to_owned()
+            "an operator states that it is a restored copy".to_owned()
         }
         None => {
             let why = match &observed.epoch {
@@ -76,7 +76,7 @@ async fn adopt(args: &AdoptArgs, config: &Config, installation: &Installation) -
                 return output::json(&Answer { adopted: false, reason: Some(why), adoption: None });
             }
             message!(
-                "there is nothing to adopt: {why}; --restored adopts a copy that nothing shows to be one"
+                "there is nothing to adopt: {why}; --restored adopts a copy that Postrider does not recognize as one"
             );
             return Ok(());
         }
@@ -86,7 +86,7 @@ async fn adopt(args: &AdoptArgs, config: &Config, installation: &Installation) -
             missing.is_none() && observed.all_stopped,
             "--moved is refused: {}; adopt without it",
             missing
-                .unwrap_or_else(|| "a process had not stopped in order when the copy was taken".to_owned())
+                .unwrap_or_else(|| "a process had not shut down cleanly when the copy was taken".to_owned())
         );
     }
     let mut transaction = pool::begin(&pool).await?;
@@ -95,7 +95,7 @@ async fn adopt(args: &AdoptArgs, config: &Config, installation: &Installation) -
     show(&reason, &unfinished, args.moved);
     ask::confirm(
         args.yes,
-        "nothing may send from the original any more, or people get messages twice",
+        "no process may send from the original any more, or people get messages twice",
         "nothing was changed",
     )?;
 
@@ -109,7 +109,7 @@ async fn adopt(args: &AdoptArgs, config: &Config, installation: &Installation) -
     }
     message!(
         "adopted: {} items and {} replies are in doubt, {} firings were skipped, {} campaigns wait for their next phase to be started; \
-         `postrider in-doubt list` shows the items; processes that wait go on by themselves",
+         `postrider in-doubt list` shows the items; waiting processes continue automatically",
         adoption.items_in_doubt,
         adoption.replies_in_doubt,
         adoption.firings_skipped,
@@ -123,14 +123,14 @@ async fn observe(pool: &Pool) -> anyhow::Result<Observed> {
     Ok(installation::observe(&mut transaction, &Known::default()).await?)
 }
 
-/// Why the database is taken for a copy.
+/// The reason why the database is regarded as a copy.
 fn reason(observed: &Observed, missing: Option<String>) -> Option<String> {
     let unconfirmed =
         || (!observed.unconfirmed.is_empty()).then(|| installation::unconfirmed(&observed.unconfirmed));
     observed.refusal.clone().or(missing).or_else(unconfirmed)
 }
 
-/// Refuses while a process sends from the database: its items would be put in doubt under its hands.
+/// Refuses while a process sends from the database: adoption would put its items in doubt during their calls.
 async fn refuse_if_active(pool: &Pool, observed: &Observed) -> anyhow::Result<()> {
     let mut transaction = pool::begin(pool).await?;
     let now = schedules::now(&mut transaction).await?;
@@ -152,7 +152,7 @@ fn show(reason: &str, unfinished: &Unfinished, is_moved: bool) {
         message!("--moved: nothing is put in doubt, because nothing was sent since the copy was taken");
         return;
     }
-    message!("what was unfinished when the copy was taken, and what becomes of it:");
+    message!("unfinished when the copy was taken, and the consequences of adopting it:");
     let lines = [
         (
             unfinished.reserved_items + unfinished.unreserved_items,
@@ -160,12 +160,12 @@ fn show(reason: &str, unfinished: &Unfinished, is_moved: bool) {
         ),
         (
             unfinished.replies,
-            "replies in chats are looked up first where the provider can be asked, else sent again",
+            "chat replies are looked up first if the provider can be queried, else sent again",
         ),
         (unfinished.notifications, "notifications about alerts are in doubt"),
-        (unfinished.campaigns, "campaigns do not start their next phase by themselves any more"),
+        (unfinished.campaigns, "campaigns do not start their next phase automatically any more"),
         (unfinished.schedules + unfinished.firings, "schedules and firings that are due are skipped"),
-        (unfinished.job_runs, "runs of functions are made again, under the same id"),
+        (unfinished.job_runs, "job runs are executed again, under the same id"),
         (unfinished.events, "domain events are delivered again, under the same id"),
     ];
     for (count, what) in lines {
@@ -173,7 +173,7 @@ fn show(reason: &str, unfinished: &Unfinished, is_moved: bool) {
     }
 }
 
-/// Everything in one transaction: a copy is adopted, or it is as it was.
+/// Adopts the copy in one transaction.
 async fn begin(pool: &Pool, observed: &Observed, cause: Cause, reason: &str) -> anyhow::Result<Adoption> {
     let actor = actor();
     if observed.epoch.is_none() {
@@ -202,7 +202,11 @@ async fn skip_due(connection: &mut PgConnection) -> anyhow::Result<i64> {
             done.push(schedule.id);
             let (Ok(cron), Ok(zone)) = (schedule.cron.parse::<Cron>(), schedule.timezone.parse::<Zone>())
             else {
-                message!("schedule {} cannot be read and stays due: switch it off", schedule.id.0);
+                message!(
+                    "schedule {} has an unknown cron expression or time zone and stays due; disable it with \
+                     `postrider jobs schedule disable`",
+                    schedule.id.0
+                );
                 continue;
             };
             let timing = Timing { cron, zone };

@@ -1,16 +1,16 @@
-//! Questions to the person at the terminal.
+//! Asks the person at the terminal for confirmation.
 
 use std::io::{BufRead, IsTerminal, Write};
 
-/// Asks whether to go on with something that cannot be taken back. `--yes` is the answer of a script; without it and without a
-/// terminal the command fails. `unchanged` says what did not happen then, such as `nothing was sent`.
+/// Asks before an action that cannot be undone. A script answers with `--yes`; without `--yes` and without a terminal the command
+/// fails. `unchanged` describes the state after a refusal, such as `nothing was sent`.
 pub fn confirm(yes: bool, consequence: &str, unchanged: &str) -> anyhow::Result<()> {
     if yes {
         return Ok(());
     }
     anyhow::ensure!(
         std::io::stdin().is_terminal(),
-        "{consequence}, and stdin is not a terminal on which to ask; {unchanged}; add --yes to go on without a question"
+        "{consequence}, and stdin is not a terminal, so the command cannot ask; {unchanged}; add --yes to go on without a question"
     );
     let mut terminal = std::io::stderr().lock();
     write!(terminal, "{consequence}. Go on? [y/N] ").and_then(|()| terminal.flush())?;

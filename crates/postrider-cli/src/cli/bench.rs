@@ -7,16 +7,16 @@ use postrider_bench::Part;
 
 #[derive(Args)]
 pub struct BenchArgs {
-    /// Smaller numbers, for a quick look
+    /// Measure with smaller numbers, for a quick result
     #[arg(long)]
     quick: bool,
-    /// Measure a part alone [default: everything]
+    /// Measure only this part [default: all parts]
     #[arg(long, value_enum)]
     only: Option<Only>,
-    /// Be the worker of a measurement, on this database
+    /// Run as the worker of a measurement on this database
     #[arg(long, value_name = "URL", hide = true)]
     null_worker: Option<String>,
-    /// How many connections that worker writes with
+    /// Write with this many connections of that worker
     #[arg(long, value_name = "N", default_value_t = 2, hide = true)]
     commit_connections: u32,
 }
@@ -39,7 +39,7 @@ enum Only {
 
 pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if let Some(url) = args.null_worker {
-        // A server counts what it does, so this worker does too.
+        // A server collects metrics, so this worker does too.
         let metrics = postrider_api::collect_metrics()?;
         postrider_bench::null_worker(&url, args.commit_connections, move || metrics.render()).await?;
         return Ok(ExitCode::SUCCESS);

@@ -1,4 +1,4 @@
-//! `postrider completions` and `postrider man`, both made from the definition of the commands.
+//! `postrider completions` and `postrider man`, both generated from the definitions of the commands.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -10,7 +10,7 @@ use super::{Cli, output};
 
 #[derive(Args)]
 pub struct CompletionsArgs {
-    /// For which shell
+    /// The shell
     shell: Shell,
 }
 

@@ -1,4 +1,4 @@
-//! `postrider doctor`: every check, one line each; exit 1 with what to do when something must be put right.
+//! `postrider doctor`: prints a line per check. Exits with 1, and with advice, when a check fails.
 
 use std::process::ExitCode;
 
@@ -20,10 +20,10 @@ use crate::{config::Config, connections, installation::NO_MASTER_KEY, wire};
 
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The roles that are going to be served with this configuration [default: everything]
+    /// Check for these roles of `serve` [default: all roles]
     #[arg(long, value_enum, value_delimiter = ',')]
     roles: Vec<ServeRole>,
 }
@@ -38,7 +38,7 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
         let needs = Role::need_key_for(&roles);
         if !needs.is_empty() && !findings.iter().any(Finding::is_missing_schema) {
             let key = match installation.known_master_key(config) {
-                // It is made with the first secret.
+                // The key is generated with the first secret.
                 Ok(None) if installation.is_private() => None,
                 Ok(None) => Some(Err(NO_MASTER_KEY.to_owned())),
                 Ok(Some(key)) => Some(Ok(key)),
@@ -51,7 +51,7 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
         if roles.contains(&Role::Relay) {
             findings.extend(sinks(&pool, config).await?);
         }
-        // What this machine knows, unless the database says already what there is to say.
+        // The witness of this machine is compared unless the database is known as a copy already.
         let is_clear =
             findings.iter().any(|finding| finding.check == "restored copy" && finding.verdict == Verdict::Ok);
         if is_clear {
@@ -84,14 +84,17 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
     }
     let failures = findings.iter().filter(|finding| finding.verdict == Verdict::Failure).count();
     if failures > 0 {
-        message!("{failures} of {} checks failed; the arrows say what to do", findings.len());
+        message!(
+            "{failures} of {} checks failed; the lines with an arrow say how to fix them",
+            findings.len()
+        );
         return Ok(ExitCode::FAILURE);
     }
     message!("{} checks, none failed", findings.len());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a relay with this configuration would start. Nothing where it has no sinks, or none are registered.
+/// Whether a relay with this configuration would start. `None` if it has no sinks or no sinks are registered.
 async fn sinks(pool: &Pool, config: &Config) -> anyhow::Result<Option<Finding>> {
     const CHECK: &str = "sinks";
     let ours = sinks_of(&wire::routes(config)?)?;

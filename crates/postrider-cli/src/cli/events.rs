@@ -18,72 +18,72 @@ use crate::{config::Config, installation::Installation, wire};
 pub enum EventsCommand {
     /// Publish an event in a transaction of its own; prints its id
     Publish {
-        /// What happened, such as `order.placed`
+        /// The type of the event, such as `order.placed`
         event_type: String,
-        /// What kind of thing the event is about, such as `order`
+        /// Set the type of the aggregate, such as `order`
         #[arg(long)]
         aggregate_type: String,
-        /// Which one, such as `42`
+        /// Set the id of the aggregate, such as `42`
         #[arg(long)]
         aggregate_id: String,
-        /// The data, as JSON; `@FILE` reads a file, `-` reads stdin
+        /// Publish this JSON; `@FILE` reads a file, `-` reads stdin
         #[arg(long, value_name = "JSON", default_value = "{}")]
         payload: String,
         /// Publish as this tenant, by name or id [env: POSTRIDER_TENANT]
         #[arg(long, value_name = "TENANT")]
         tenant: Option<String>,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// List events, oldest first
     List {
-        /// Only in this state
+        /// List only events in this state
         #[arg(long, value_enum)]
         state: Option<StateArg>,
-        /// Only this tenant's, by name or id [env: POSTRIDER_TENANT]
+        /// List only events of this tenant, by name or id [env: POSTRIDER_TENANT]
         #[arg(long, value_name = "TENANT")]
         tenant: Option<String>,
-        /// Only after this id
+        /// List only events after this id
         #[arg(long, value_name = "ID", default_value_t = 0)]
         after: i64,
-        /// At most so many
+        /// List at most this many
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
         limit: i64,
-        /// As JSON, with payloads
+        /// Print JSON, with payloads
         #[arg(long)]
         json: bool,
     },
     /// List events that keep failing
     Stuck {
-        /// Those that failed more often than this [default: relay.stuck_after_retries]
+        /// List events that failed more often than this [default: relay.stuck_after_retries]
         #[arg(long, value_name = "N")]
         over: Option<i32>,
-        /// At most so many
+        /// List at most this many
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
         limit: i64,
-        /// As JSON, with payloads
+        /// Print JSON, with payloads
         #[arg(long)]
         json: bool,
     },
-    /// Deliver waiting events now instead of at their next time
+    /// Retry waiting events now instead of after their backoff
     Retry {
-        /// Their ids
+        /// The ids of the events
         #[arg(required = true)]
         ids: Vec<i64>,
-        /// As JSON, with payloads
+        /// Print JSON, with payloads
         #[arg(long)]
         json: bool,
     },
-    /// End events without delivering them; needs a reason, which is kept
+    /// Close events without delivering them; needs a note, which is kept
     Close {
-        /// Their ids
+        /// The ids of the events
         #[arg(required = true)]
         ids: Vec<i64>,
-        /// Why
+        /// Keep this reason with the events
         #[arg(long)]
         note: String,
-        /// As JSON, with payloads
+        /// Print JSON, with payloads
         #[arg(long)]
         json: bool,
     },
@@ -107,7 +107,7 @@ impl From<StateArg> for EventState {
 }
 
 pub async fn run(command: EventsCommand, config: &Config) -> anyhow::Result<ExitCode> {
-    // What is wrong with the input is said before anything is started.
+    // The input is checked before the database is opened.
     let new = match &command {
         EventsCommand::Publish { event_type, aggregate_type, aggregate_id, payload, .. } => {
             let payload = serde_json::from_str(&read_payload(payload)?).map_err(|error| {
@@ -185,7 +185,7 @@ async fn act(
             if json {
                 return output::json(&retried);
             }
-            message!("ready to be delivered now");
+            message!("the events are ready to be delivered now");
         }
         (EventsCommand::Close { ids, note, json }, _) => {
             for id in ids.iter().copied().map(EventId) {
@@ -196,7 +196,7 @@ async fn act(
             if json {
                 return output::json(&closed);
             }
-            message!("closed");
+            message!("the events are closed");
         }
     }
     Ok(())
@@ -213,7 +213,7 @@ async fn read(connection: &mut PgConnection, ids: &[i64]) -> anyhow::Result<Vec<
     Ok(read)
 }
 
-/// The text itself, or what a file or stdin holds.
+/// The text itself, or the content of a file or stdin.
 fn read_payload(given: &str) -> anyhow::Result<String> {
     match given.strip_prefix('@') {
         Some(file) => {
@@ -226,7 +226,7 @@ fn read_payload(given: &str) -> anyhow::Result<String> {
     }
 }
 
-/// All or nothing: one id that cannot be handled leaves the others as they are.
+/// Returns an error unless the event was handled; the error rolls back the changes to the others.
 fn expect_done(id: EventId, handled: Handled) -> anyhow::Result<()> {
     match handled {
         Handled::Done => Ok(()),
@@ -234,7 +234,7 @@ fn expect_done(id: EventId, handled: Handled) -> anyhow::Result<()> {
         Handled::Processed => anyhow::bail!("event {id} is processed already; nothing was changed"),
         Handled::Claimed => {
             anyhow::bail!(
-                "event {id} is being delivered at this moment; nothing was changed, look again in a minute"
+                "event {id} is being delivered now; nothing was changed; try again in a minute"
             )
         }
     }

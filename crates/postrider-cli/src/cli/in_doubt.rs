@@ -1,4 +1,4 @@
-//! `postrider in-doubt`: items of which nobody knows whether they were sent.
+//! `postrider in-doubt`: items that may or may not have been sent.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -17,36 +17,36 @@ use crate::{config::Config, installation::Installation, wire};
 
 #[derive(Subcommand)]
 pub enum InDoubtCommand {
-    /// List what is in doubt, the longest reserved first
+    /// List items in doubt, the longest reserved first
     List {
         #[command(flatten)]
         of: ForTenant,
-        /// At most so many
+        /// List at most this many
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
         limit: i64,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Settle an item with what you found out at the provider
+    /// Resolve an item with the outcome that you found at the provider
     ///
-    /// That it was sent counts at once. That it was not sent counts only after the quiet time, when nothing can arrive any
-    /// more. An item is never reopened: sending again is a new run.
+    /// `--as sent` is accepted at once. `--as failed` is accepted only after the quiet time, when the message cannot arrive any
+    /// more. An item is never reopened: a new run sends again.
     Resolve {
         #[command(flatten)]
         of: ForTenant,
         /// The item, as `in-doubt list` shows it
         item: OutboxId,
-        /// What became of it
+        /// Resolve the item with this outcome
         #[arg(long = "as", value_enum)]
         resolved_as: ResolvedAs,
-        /// How you know; it is kept in the log
+        /// Explain how you know; the note is kept in the audit log
         #[arg(long)]
         note: String,
-        /// The provider's own id of the message, when it was sent
+        /// Record the provider's id of the message, if it was sent
         #[arg(long, value_name = "ID")]
         message_id: Option<String>,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -54,16 +54,19 @@ pub enum InDoubtCommand {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ResolvedAs {
-    /// The provider has it
+    /// The provider accepted the message
     Sent,
-    /// The provider never got it
+    /// The provider never received the message
     Failed,
 }
 
 pub async fn run(command: InDoubtCommand, config: &Config) -> anyhow::Result<ExitCode> {
-    // What is wrong with the input is said before anything is started.
+    // The input is checked before the database is opened.
     if let InDoubtCommand::Resolve { resolved_as, note, message_id, .. } = &command {
-        anyhow::ensure!(!note.trim().is_empty(), "--note is empty; say how you know what became of the item");
+        anyhow::ensure!(
+            !note.trim().is_empty(),
+            "--note is empty; explain how you know the outcome of the item"
+        );
         anyhow::ensure!(
             *resolved_as == ResolvedAs::Sent || message_id.is_none(),
             "--message-id belongs to an item that was sent; leave it out, or resolve --as sent"
@@ -94,7 +97,7 @@ async fn act(
             };
             let status = doubts::resolve(&mut transaction, item, resolution, &note, &actor()).await?;
             pool::commit(transaction).await?;
-            // Its job may have waited for nothing else.
+            // The job of the item may have waited only for this item.
             let mut hinting = pool::begin(&pool).await?;
             jobs::hint(&mut hinting).await?;
             pool::commit(hinting).await?;
@@ -129,16 +132,16 @@ fn show(doubts: &Doubts, adapters: &Adapters) -> anyhow::Result<()> {
     output::table(
         ["item", "campaign", "phase", "recipient", "provider", "for", "quiet", "settled by", "reason"],
         rows,
-        "nothing is in doubt",
+        "no item is in doubt",
     )?;
     let shown = i64::try_from(doubts.items.len()).unwrap_or(i64::MAX);
     if shown < doubts.total {
-        message!("{shown} of {} are shown; --limit shows more", doubts.total);
+        message!("{shown} of {} items are shown; --limit shows more", doubts.total);
     }
     if shown > 0 {
         message!(
-            "where a person settles it: look at the provider, then `postrider in-doubt resolve ITEM --as sent|failed --note …`; \
-             as failed only once it is quiet"
+            "for items that a person settles: check at the provider, then `postrider in-doubt resolve ITEM --as sent|failed --note …`; \
+             --as failed only after the quiet time"
         );
     }
     Ok(())

@@ -12,19 +12,19 @@ use crate::{config::Config, installation::Installation};
 
 #[derive(Subcommand)]
 pub enum KeysCommand {
-    /// Make a key; prints its secret, which is shown this once
+    /// Create a key; prints its secret, which is shown only once
     Create {
         #[command(flatten)]
         of: ForTenant,
-        /// What the key is for
+        /// The key's name, such as its purpose
         name: String,
-        /// What it may do: viewer, operator or admin
+        /// Give the key this role: viewer, operator or admin
         #[arg(long, default_value_t = Role::Viewer)]
         role: Role,
-        /// Let it expire after so many days
+        /// Expire the key after this many days
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
         expires_in_days: Option<u32>,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -32,7 +32,7 @@ pub enum KeysCommand {
     List {
         #[command(flatten)]
         of: ForTenant,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -42,7 +42,7 @@ pub enum KeysCommand {
         of: ForTenant,
         /// The key's id, as `keys list` shows it
         id: ApiKeyId,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -69,7 +69,7 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
             }
             output::line(format_args!("id   {}", id.0))?;
             output::line(format_args!("key  {}", secret.expose()))?;
-            message!("keep the key: it is not shown again");
+            message!("keep the key: it is shown only once");
         }
         KeysCommand::List { of, json } => {
             let tenant = of.find(&mut transaction, installation).await?;
@@ -93,7 +93,7 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
             output::table(
                 ["id", "name", "role", "key", "state", "last used"],
                 rows,
-                "this tenant has no keys; `postrider keys create NAME` makes one",
+                "this tenant has no keys; `postrider keys create NAME` creates one",
             )?;
         }
         KeysCommand::Revoke { of, id, json } => {

@@ -1,4 +1,4 @@
-//! `postrider master-key`: makes master keys, and changes from one to the next. A key never stands on the command line.
+//! `postrider master-key`: generates, rotates and replaces master keys. A key is never an argument of a command.
 
 use std::{io::Write, os::unix::fs::OpenOptionsExt, path::PathBuf, process::ExitCode};
 
@@ -19,12 +19,12 @@ use crate::{
 
 #[derive(Subcommand)]
 pub enum MasterKeyCommand {
-    /// Make a new key and print it
+    /// Generate a new key and print it
     Generate(GenerateArgs),
-    /// Seal every secret under `master_key`; `master_key_previous` is the key they are sealed under now
+    /// Seal every secret under `master_key`; `master_key_previous` is the key that they are sealed under now
     ///
-    /// First restart every process with both keys set, then run this, then take `master_key_previous` away. In embedded mode a new key is
-    /// made and kept in the data directory; no other process may use it meanwhile.
+    /// First restart every process with both keys set, then run this, then remove `master_key_previous`. In embedded mode a new key is
+    /// generated and kept in the data directory; no other process may use the directory meanwhile.
     Rotate(RotateArgs),
     /// Register `master_key` although the key that the secrets are sealed under is lost
     ///
@@ -42,17 +42,17 @@ pub struct GenerateArgs {
 
 #[derive(Args)]
 pub struct RotateArgs {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 pub struct ReplaceArgs {
-    /// Confirm that the old key is lost, without being asked
+    /// Confirm that the old key is lost, without a question
     #[arg(long)]
     yes: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -72,7 +72,7 @@ pub async fn run(command: MasterKeyCommand, config: &Config) -> anyhow::Result<E
             );
             if config.master_key_previous.is_some() || config.master_key_previous_file.is_some() {
                 message!(
-                    "take master_key_previous away and restart; then the old key is not needed any more, except for old backups"
+                    "remove master_key_previous and restart every process; then the old key is needed only for old backups"
                 );
             }
         }
@@ -114,7 +114,7 @@ async fn rotate(installation: &Installation, config: &Config) -> anyhow::Result<
     }
     let alone = installation
         .alone()?
-        .context("another process uses this data directory, and would not know the new key; stop it first")?;
+        .context("another process uses this data directory and would not get the new key; stop it first")?;
     let pool = installation.admin_pool().await?;
     let mut transaction = pool::begin(&pool).await?;
     let current = installation.checked_master_key(config, &mut transaction).await?;

@@ -13,7 +13,7 @@ pub struct MigrateArgs {
     /// Print the schema of an empty database as one SQL script instead of migrating
     #[arg(long)]
     dump: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "dump")]
     json: bool,
 }
@@ -23,7 +23,7 @@ pub async fn run(args: &MigrateArgs, config: &Config) -> anyhow::Result<ExitCode
         output::text(&migrate::script())?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Opening a private installation migrates it, too.
+    // Opening a private installation also migrates it.
     let installation = open(config).await?;
     let applied = installation.migrate().await;
     installation.close().await?;

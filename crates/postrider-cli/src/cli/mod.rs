@@ -1,4 +1,4 @@
-//! Every command, in one list. Data goes to stdout, words to stderr, and an error ends with what to try next.
+//! The list of commands. Data goes to stdout, messages go to stderr, and an error ends with advice.
 
 mod accounts;
 mod adopt;
@@ -51,30 +51,29 @@ pub struct Cli {
     command: Option<Command>,
 }
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Args)]
 struct Global {
-    /// Configuration file [default: postrider.toml, if there is one]
+    /// Read this configuration file [default: postrider.toml, if it exists]
     #[arg(long, global = true, value_name = "FILE", env = "POSTRIDER_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
-    /// Where the private cluster lives when no database URL is given
+    /// Keep the private cluster in this directory when no database URL is given
     #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// A database that runs already; with it nothing is ever started
+    /// Use this running database; Postrider then starts no private cluster
     #[arg(long, global = true, value_name = "URL")]
     database_url: Option<String>,
-    /// How log lines look
+    /// Write log lines in this format
     #[arg(long, global = true, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
-    /// What to log, such as `info` or `warn,postrider_engine=debug`
+    /// Log what this filter selects, such as `info` or `warn,postrider_engine=debug`
     #[arg(long, global = true, value_name = "FILTER")]
     log: Option<String>,
-    /// Print the configuration as it is understood, without secrets, and exit
+    /// Print the effective configuration, without secrets, and exit
     #[arg(long, global = true)]
     print_config: bool,
 }
 
-/// How log lines look.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum LogFormat {
     Text,
@@ -83,15 +82,15 @@ enum LogFormat {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the whole thing at work on this machine, in less than a minute
+    /// Demonstrate a campaign and a crash on this machine, in less than a minute
     Demo(demo::DemoArgs),
-    /// Run the server: HTTP and the loops
+    /// Run the server: the HTTP API and the workers
     Serve(serve::ServeArgs),
-    /// Bring the schema of the database forward
+    /// Migrate the schema of the database to this version
     Migrate(migrate::MigrateArgs),
-    /// Say what is right and wrong with the database, and what to do about it
+    /// Check the database, and print how to fix each problem
     Doctor(doctor::DoctorArgs),
-    /// Let a restored copy of the database send, with everything in doubt that the original may have sent
+    /// Allow a restored copy of the database to send, and put in doubt everything that the original may have sent
     Adopt(adopt::AdoptArgs),
     /// Create and list tenants
     #[command(subcommand)]
@@ -99,7 +98,7 @@ enum Command {
     /// Create, list and revoke API keys
     #[command(subcommand)]
     Keys(keys::KeysCommand),
-    /// Make master keys, and change from one to the next
+    /// Generate, rotate and replace master keys
     #[command(subcommand)]
     MasterKey(master_key::MasterKeyCommand),
     /// Manage the accounts of tenants at providers
@@ -108,16 +107,16 @@ enum Command {
     /// Import leads, create, deploy and follow campaigns
     #[command(subcommand)]
     Campaign(campaign::CampaignCommand),
-    /// List and resolve items of which nobody knows whether they were sent
+    /// List and resolve items that may or may not have been sent
     #[command(subcommand)]
     InDoubt(in_doubt::InDoubtCommand),
-    /// Say who writes and what executes, list messages and replies, and queue dead replies again
+    /// Link senders, set executors, list messages and replies, and requeue dead replies
     #[command(subcommand)]
     Channels(channels::ChannelsCommand),
-    /// Run functions, now or by a schedule, and look after what failed
+    /// Run functions, now or by a schedule, and handle failed runs
     #[command(subcommand)]
     Jobs(jobs::JobsCommand),
-    /// Show the whole story of a campaign, a run, a job or an item
+    /// Show the complete history of a campaign, a run, a job or an item
     Trace(trace::TraceArgs),
     /// Publish, list, retry and close domain events
     #[command(subcommand)]
@@ -125,27 +124,27 @@ enum Command {
     /// Show and replace the sinks that every relay delivers to
     #[command(subcommand)]
     Relay(relay::RelayCommand),
-    /// Measure speed beside the raw SQL limit, on a cluster made for it
+    /// Measure speed beside the raw SQL limit, on a temporary cluster
     Bench(bench::BenchArgs),
-    /// Play the outside world on loopback, with faults and receipts
+    /// Run simulated providers on loopback, with faults and receipts
     Sim(sim::SimArgs),
     /// Print a script that completes commands in a shell
     ///
     /// For bash: `postrider completions bash > /etc/bash_completion.d/postrider`. For zsh, put it as `_postrider` into a directory of
     /// $fpath. For fish: `postrider completions fish > ~/.config/fish/completions/postrider.fish`.
     Completions(completions::CompletionsArgs),
-    /// Print the man page, or write those of all commands into a directory
+    /// Print the man page, or write the man pages of all commands into a directory
     Man(completions::ManArgs),
 }
 
-/// The command line, and which command it names, such as `campaign status`.
+/// The command line, and the path of its command, such as `campaign status`.
 pub struct Invocation {
     cli: Cli,
     path: String,
 }
 
 impl Invocation {
-    /// Reads the command line. Ends the process where it is wrong, or asks for help.
+    /// Reads the command line. Exits when the command line is wrong or asks for help.
     pub fn parse() -> Self {
         let mut matches = Cli::command().get_matches();
         let path = path_of(&matches);
@@ -167,7 +166,7 @@ fn path_of(matches: &ArgMatches) -> String {
 /// Runs one command.
 pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
     let Invocation { cli: Cli { global, command }, path } = invocation;
-    // They need no configuration, and a wrong one is no reason to fail.
+    // These commands need no configuration, so a wrong one does not make them fail.
     match &command {
         Some(Command::Completions(args)) => return completions::print(args),
         Some(Command::Man(args)) => return completions::man(args),
@@ -216,23 +215,23 @@ pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
     .map_err(advised)
 }
 
-/// Refuses to ignore where somebody wants the data: some commands use no database, or one that they make and remove.
+/// Refuses the database flags for commands that use no database, or a temporary one, instead of ignoring the flags.
 fn refuse_database(command: &Command, global: &Global) -> anyhow::Result<()> {
     let why = match command {
-        Command::Demo(_) => "the demo makes its own private cluster and removes it at its end",
-        Command::Bench(_) => "the benchmark makes its own private cluster and removes it at its end",
+        Command::Demo(_) => "the demo creates its own private cluster and removes it at the end",
+        Command::Bench(_) => "the benchmark creates its own private cluster and removes it at the end",
         Command::Sim(_) => "the sim uses no database",
         _ => return Ok(()),
     };
     for (flag, is_given) in
         [("--database-url", global.database_url.is_some()), ("--data-dir", global.data_dir.is_some())]
     {
-        anyhow::ensure!(!is_given, "{flag} does not belong here: {why}; leave the flag out");
+        anyhow::ensure!(!is_given, "{flag} is not allowed with this command: {why}; leave the flag out");
     }
     Ok(())
 }
 
-/// What the database refused, with what it advises.
+/// The error with the hint of the database, if the database refused the statement with one.
 fn advised(error: anyhow::Error) -> anyhow::Error {
     let hint = error.chain().find_map(|cause| match cause.downcast_ref() {
         Some(StoreError::Refused { hint: Some(hint), .. }) => Some(hint.clone()),
@@ -252,7 +251,7 @@ fn overrides(global: &Global, listen: Option<SocketAddr>) -> Overrides {
     });
     Overrides {
         data_dir: global.data_dir.clone(),
-        // The flag is about the whole command: no other URL from a file or the environment may stand beside it.
+        // The flag applies to the whole command: it overrides every URL from the file or the environment.
         database: ["url", "admin_url", "app_url", "listen_url"]
             .into_iter()
             .filter_map(|key| one(key, global.database_url.clone()))
@@ -264,24 +263,24 @@ fn overrides(global: &Global, listen: Option<SocketAddr>) -> Overrides {
     }
 }
 
-/// A server logs what it does; a command that answers a person only warns, unless told otherwise.
+/// The server logs at level `info` by default; other commands log only warnings unless a filter is set.
 fn for_command(command: &Command, log: &crate::config::Log, global: &Global) -> crate::config::Log {
     let quiet = !matches!(command, Command::Serve(_)) && global.log.is_none() && log.filter == "info";
-    // That a statement takes its time is no news to whoever waits for it.
+    // A person who waits for a command sees for themselves that a statement is slow.
     let filter = if quiet { "warn,sqlx::query=error".to_owned() } else { log.filter.clone() };
     crate::config::Log { filter, ..log.clone() }
 }
 
-/// Opens the database, and says where a private cluster was made for it.
+/// Opens the database, and prints the directory of a private cluster that was created for it.
 async fn open(config: &Config) -> anyhow::Result<Installation> {
     let installation = Installation::open(config).await?;
     if let Some(data_dir) = installation.made_in() {
-        message!("no database URL is set: made a private PostgreSQL in {}", data_dir.display());
+        message!("no database URL is set: created a private PostgreSQL in {}", data_dir.display());
     }
     Ok(installation)
 }
 
-/// Opens the database, acts there, and leaves it however that ended.
+/// Opens the database, calls `act` and closes the database, also when `act` failed.
 async fn with_installation<T>(
     config: &Config,
     act: impl AsyncFnOnce(&Installation) -> anyhow::Result<T>,
@@ -294,26 +293,25 @@ async fn with_installation<T>(
     Ok(done)
 }
 
-/// Which tenant a command is about.
+/// The tenant of a command.
 #[derive(Args)]
 struct ForTenant {
-    /// Tenant, by name or id [env: POSTRIDER_TENANT] [default: `default` in a private installation]
+    /// Act for this tenant, by name or id [env: POSTRIDER_TENANT] [default: `default` in a private installation]
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
 }
 
-/// The same, where something is made in one of the tenant's workspaces.
+/// The tenant of a command, and the workspace in which the command creates something.
 #[derive(Args)]
 struct ForWorkspace {
     #[command(flatten)]
     tenant: ForTenant,
-    /// Workspace of the tenant, by id [env: POSTRIDER_WORKSPACE] [default: the tenant's first]
+    /// Use this workspace of the tenant, by id [env: POSTRIDER_WORKSPACE] [default: the tenant's first]
     #[arg(long, value_name = "WORKSPACE")]
     workspace: Option<WorkspaceId>,
 }
 
 impl ForWorkspace {
-    /// The workspace that is meant.
     async fn workspace(&self, connection: &mut PgConnection, tenant: &Tenant) -> anyhow::Result<WorkspaceId> {
         let wanted = match (self.workspace, variable(WORKSPACE)) {
             (None, Some(text)) => {
@@ -332,7 +330,7 @@ impl ForWorkspace {
     }
 }
 
-/// The variables that stand for `--tenant` and `--workspace`.
+/// The variables that set `--tenant` and `--workspace`.
 const TENANT: &str = "POSTRIDER_TENANT";
 const WORKSPACE: &str = "POSTRIDER_WORKSPACE";
 
@@ -351,13 +349,13 @@ impl ForTenant {
             Some(wanted) => wanted,
             None if installation.is_private() => DEFAULT_TENANT.to_owned(),
             None => anyhow::bail!(
-                "say which tenant with --tenant or {TENANT}; `postrider tenants list` shows them"
+                "no tenant is given; name one with --tenant or {TENANT}; `postrider tenants list` shows them"
             ),
         };
         Ok(find(connection, &wanted).await?)
     }
 
-    /// A transaction as this tenant.
+    /// Begins a transaction as this tenant.
     async fn begin(&self, pool: &Pool, installation: &Installation) -> anyhow::Result<(Transaction, Tenant)> {
         let mut transaction = pool::begin(pool).await?;
         let tenant = self.find(&mut transaction, installation).await?;
@@ -365,7 +363,7 @@ impl ForTenant {
         Ok((transaction, tenant))
     }
 
-    /// A command about the same tenant, to be typed next.
+    /// A command for the same tenant, as advice in a message.
     fn command(&self, words: &[&str]) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./@".contains(c);
         let tenant = self.tenant.as_deref().map(|tenant| ["--tenant", tenant]);
@@ -381,7 +379,7 @@ impl ForTenant {
     }
 }
 
-/// Who is at the keyboard, for the audit log.
+/// The user who runs the command, for the audit log.
 fn actor() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| {
         let uid = std::fs::metadata("/proc/self").map(|me| std::os::unix::fs::MetadataExt::uid(&me));

@@ -1,4 +1,4 @@
-//! How commands show data: a table for people, JSON for programs.
+//! Output of commands: a table for people, JSON for programs.
 
 mod table;
 
@@ -11,7 +11,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// Whoever read our output has read enough, as `head` does. That is no failure of the command.
+/// The reader closed our output, as `head` does. That is no failure of the command.
 #[derive(Debug)]
 pub struct OutputClosed;
 
@@ -19,7 +19,7 @@ impl std::error::Error for OutputClosed {}
 
 impl Display for OutputClosed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("nobody reads the output any more")
+        out.write_str("the reader of the output closed it")
     }
 }
 
@@ -28,7 +28,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     text(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
-/// Prints a table to stdout, or words to stderr when there is nothing to show.
+/// Prints a table to stdout, or `nothing` to stderr when there are no rows.
 pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>, nothing: &str) -> anyhow::Result<()> {
     if rows.is_empty() {
         message!("{nothing}");
@@ -38,7 +38,7 @@ pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>, nothing:
     text(&table::arrange(&header.map(str::to_uppercase), &rows, terminal_width()))
 }
 
-/// The columns of the terminal that stdout is. `None` where nothing is to be wrapped: stdout is no terminal, or one that does not
+/// The width of the terminal in columns. `None`, which disables wrapping, when stdout is no terminal or the terminal does not
 /// know its size.
 fn terminal_width() -> Option<usize> {
     let stdout = std::io::stdout();
@@ -51,7 +51,7 @@ pub fn line(line: impl Display) -> anyhow::Result<()> {
     text(&format!("{}\n", printable(&line.to_string())))
 }
 
-/// Prints text as it is to stdout, at once: somebody may wait for it.
+/// Prints text unchanged to stdout, and flushes it: a reader may wait for it.
 pub fn text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -60,7 +60,7 @@ pub fn text(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Text from outside must not steer the terminal, nor turn around the order in which it is read.
+/// Replaces characters of foreign text that would control the terminal or change the reading direction.
 pub fn printable(text: &str) -> String {
     let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
@@ -80,7 +80,7 @@ pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// The same, or a dash.
+/// The time as [`time`] shows it, or a dash.
 pub fn time_or_dash(at: Option<Timestamp>) -> String {
     at.map_or_else(|| "-".to_owned(), time)
 }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_from_outside_steers_nothing() {
+    fn control_characters_of_foreign_text_are_replaced() {
         assert_eq!(printable("a\u{1b}[2J\nb\u{202e}c\u{9b}"), "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}");
         assert_eq!(printable("Grüße 👋 שלום"), "Grüße 👋 שלום");
     }

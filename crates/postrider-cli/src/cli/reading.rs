@@ -1,6 +1,6 @@
-//! Commands that only read. They never make a private cluster, and need no `--json` to be scripted safely.
+//! Commands that only read. They never create a private cluster, and scripts can use them without `--json`.
 
-/// By their path. A command that is not here and not in the list of the test below must have `--json`: it changes something.
+/// Paths of the commands. A command that is neither here nor in the list of the test below changes something and must have `--json`.
 pub const COMMANDS: &[&str] = &[
     "accounts check",
     "accounts list",

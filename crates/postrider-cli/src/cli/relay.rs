@@ -93,7 +93,7 @@ async fn set(ours: &SinkSet, json: bool, installation: &Installation) -> anyhow:
     anyhow::ensure!(
         !ours.sinks().is_empty(),
         "this configuration has no sinks, and nothing was changed; name the configuration of the relays with --config, or stop \
-         the relays if events shall wait"
+         the relays to make events wait"
     );
     let pool = installation.admin_pool().await?;
     let mut transaction = pool::begin(&pool).await?;
@@ -117,7 +117,7 @@ async fn set(ours: &SinkSet, json: bool, installation: &Installation) -> anyhow:
         message!("{change}");
     }
     message!(
-        "registered as generation {}; relays with other sinks complete nothing more: restart them with these",
+        "registered as generation {}; relays with other sinks complete no event any more; restart them with these sinks",
         registered.generation
     );
     Ok(())

@@ -1,4 +1,4 @@
-//! `postrider serve`: HTTP and the loops, until a signal.
+//! `postrider serve`: runs the HTTP API and the workers until a signal.
 
 use std::{net::SocketAddr, process::ExitCode};
 
@@ -9,10 +9,10 @@ use crate::shutdown;
 
 #[derive(Args)]
 pub struct ServeArgs {
-    /// What this process does [default: everything]
+    /// Run only these roles [default: all roles]
     #[arg(long, value_enum, value_delimiter = ',')]
     roles: Vec<ServeRole>,
-    /// Where to serve HTTP; port 0 picks a free one
+    /// Serve HTTP at this address; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
 }
@@ -23,13 +23,13 @@ pub enum ServeRole {
     Api,
     /// Campaigns: jobs, reservations, provider calls
     Campaigns,
-    /// Items in doubt: settles what can be settled without a person
+    /// Items in doubt: settles them without a person if the provider can be queried
     Resolver,
-    /// Replies in chats: sends them, and takes up what dead processes left
+    /// Chat replies: sends them, and recovers those of dead processes
     Dispatcher,
-    /// Domain events to their sinks
+    /// Domain events: delivers them to their sinks
     Relay,
-    /// Scheduled jobs: fires schedules, and runs functions
+    /// Jobs: fires schedules, and runs functions
     Scheduler,
 }
 
@@ -46,9 +46,9 @@ impl From<ServeRole> for Role {
     }
 }
 
-/// The roles of a process that was asked for these; all of them where it was asked for none.
-pub fn roles(asked: &[ServeRole]) -> Vec<Role> {
-    if asked.is_empty() { Role::ALL.to_vec() } else { asked.iter().copied().map(Role::from).collect() }
+/// The selected roles; all roles if none is selected.
+pub fn roles(selected: &[ServeRole]) -> Vec<Role> {
+    if selected.is_empty() { Role::ALL.to_vec() } else { selected.iter().copied().map(Role::from).collect() }
 }
 
 pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {

@@ -11,11 +11,11 @@ use crate::{config::Config, installation::Installation};
 
 #[derive(Subcommand)]
 pub enum TenantsCommand {
-    /// Make a tenant; prints its id and its first admin key, which is shown this once
+    /// Create a tenant; prints its id and its first admin key, which is shown only once
     Create {
-        /// Unique in the installation
+        /// The tenant's name, unique in the installation
         name: String,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -23,23 +23,23 @@ pub enum TenantsCommand {
     ///
     /// The signature is valid until the key that signs tenants was rotated twice. Treat it like a password.
     Context {
-        /// Tenant, by name or id
+        /// The tenant, by name or id
         name: String,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// Replace the key that signs tenants
     ///
-    /// Signatures under the key before stay valid until the next rotation. Restart the API processes between two rotations.
+    /// Signatures under the previous key stay valid until the next rotation. Restart the API processes between two rotations.
     RotateContextKey {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// List all tenants
     List {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -67,7 +67,7 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
                 output::line(format_args!("tenant_id     {}", tenant.0))?;
                 output::line(format_args!("workspace_id  {}", workspace.0))?;
                 output::line(format_args!("admin_key     {}", secret.expose()))?;
-                message!("keep the key: it is not shown again");
+                message!("keep the key: it is shown only once");
             }
         }
         TenantsCommand::Context { name, json } => {
@@ -79,7 +79,7 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
             output::line(format_args!("set app.current_tenant_id = '{}';", tenant.0))?;
             output::line(format_args!("set app.tenant_signature = '{signature}';"))?;
             message!(
-                "keep it secret: it lets every login of postrider_read and postrider_app act for this tenant"
+                "keep the signature secret: it lets every login of postrider_read and postrider_app act for this tenant"
             );
         }
         TenantsCommand::RotateContextKey { json } => {
@@ -89,7 +89,8 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
                 return output::json(&serde_json::json!({ "rotated": true }));
             }
             message!(
-                "rotated; signatures under the key before are valid until the next rotation: restart the API processes before that"
+                "the key is rotated; signatures under the previous key are valid until the next rotation; restart the API \
+                 processes before that"
             );
         }
         TenantsCommand::List { json } => {
@@ -106,7 +107,7 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
             output::table(
                 ["name", "tenant id", "workspace id", "created"],
                 rows,
-                "no tenants yet; `postrider tenants create NAME` makes one",
+                "there are no tenants; `postrider tenants create NAME` creates one",
             )?;
         }
     }

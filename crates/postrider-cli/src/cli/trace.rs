@@ -1,4 +1,4 @@
-//! `postrider trace`: the whole story of a campaign, a run, a job or an item, as a tree.
+//! `postrider trace`: the complete history of a campaign, a run, a job or an item, as a tree.
 
 use std::process::ExitCode;
 
@@ -15,10 +15,10 @@ pub struct TraceArgs {
     of: ForTenant,
     /// The id of a campaign, run, job or item; an idempotency key; a correlation id; or the name of a campaign
     id: String,
-    /// Most jobs, items and log lines to show, each; problems come first
+    /// Show at most this many jobs, items and log lines each; problems come first
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(i64).range(1..=100_000))]
     limit: i64,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -47,11 +47,11 @@ pub async fn run(args: TraceArgs, config: &Config) -> anyhow::Result<ExitCode> {
 
 fn show(trace: &Trace) -> anyhow::Result<()> {
     for run in &trace.runs {
-        // A key is long, and of interest when somebody looks for one item at the provider.
+        // A key is long, and needed only to find one item at the provider.
         show_run(run, matches!(trace.subject, Subject::Item(_)))?;
     }
     if trace.runs.is_empty() {
-        message!("nothing of it was deployed");
+        message!("no phase of the campaign was deployed");
     }
     if trace.audit_left_out > 0 {
         message!("{} older lines of the log are left out; --limit shows more", trace.audit_left_out);
@@ -104,8 +104,8 @@ fn times(traced: &TracedRun) -> String {
         ("began", run.started_at),
         ("ended", run.finished_at),
     ];
-    let told = parts.into_iter().filter_map(|(word, at)| Some(format!("{word} {}", output::time(at?))));
-    told.collect::<Vec<_>>().join(", ")
+    let times = parts.into_iter().filter_map(|(word, at)| Some(format!("{word} {}", output::time(at?))));
+    times.collect::<Vec<_>>().join(", ")
 }
 
 fn about_job(job: &TracedJob) -> String {
@@ -145,18 +145,18 @@ fn about_item(item: &TracedItem) -> String {
 }
 
 fn about_line(line: &AuditLine) -> String {
-    // The narrowest thing that the line is about.
+    // The most specific subject of the line.
     let about = line
         .outbox_id
         .map(|id| id.to_string())
         .or_else(|| line.job_id.map(|id| id.to_string()))
         .or_else(|| line.run_id.map(|id| id.to_string()));
-    let told = [
+    let fields = [
         Some(output::time(line.at)),
         Some(line.actor.clone()),
         Some(line.action.clone()),
         about,
         line.note.clone(),
     ];
-    told.into_iter().flatten().collect::<Vec<_>>().join("  ")
+    fields.into_iter().flatten().collect::<Vec<_>>().join("  ")
 }

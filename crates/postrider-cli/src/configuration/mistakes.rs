@@ -1,8 +1,8 @@
-//! What is wrong with a configuration, in words.
+//! Error messages about a wrong configuration.
 
 use figment::error::{Actual, Kind};
 
-/// One clause per mistake: where, what, and what would be right. Values are not repeated, because they may be secrets.
+/// One clause per mistake: its place, the problem and the fix. Values are not repeated, because they may be secrets.
 pub(super) fn explain(error: figment::Error) -> anyhow::Error {
     let mistakes: Vec<String> = error
         .into_iter()
@@ -28,7 +28,7 @@ pub(super) fn explain(error: figment::Error) -> anyhow::Error {
 fn describe(kind: &Kind) -> String {
     match kind {
         Kind::UnknownField(found, known) => {
-            format!("there is no such key as `{found}`; here stand {}", known.join(", "))
+            format!("there is no such key as `{found}`; known keys are {}", known.join(", "))
         }
         Kind::UnknownVariant(found, known) => {
             format!("unknown value `{found}`; choose `{}`", known.join("` or `"))
@@ -55,7 +55,7 @@ fn describe(kind: &Kind) -> String {
             };
             format!("this must be {expected}, not {}", kind_of(found))
         }
-        // The parser shows the line that it could not read, and with it perhaps a secret.
+        // The parser quotes the line that it could not read, which may contain a secret.
         Kind::Message(text) if text.starts_with("TOML parse error") => {
             let is_quotation = |line: &&str| {
                 line.trim_start_matches([' ', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'])
@@ -79,7 +79,7 @@ fn kind_of(found: &Actual) -> &'static str {
     }
 }
 
-/// What people get wrong about environment variables.
+/// Advice about common mistakes in environment variables.
 fn advice_on_variables(kind: &Kind) -> String {
     match kind {
         Kind::UnknownField(found, _) => {
@@ -99,11 +99,11 @@ fn advice_on_variables(kind: &Kind) -> String {
                 .find_map(|section| Some((section, found.strip_prefix(section)?.strip_prefix('_')?)));
             meant.map_or_else(String::new, |(section, key)| {
                 let right = format!("POSTRIDER_{}__{key}", section.replace('_', "__")).to_uppercase();
-                format!("; two underscores lead into a section: {right}")
+                format!("; separate a section from its key by two underscores: {right}")
             })
         }
         Kind::InvalidType(_, expected) if expected == "a string" => {
-            r#"; what looks like a number needs quotes of its own: '"…"'"#.to_owned()
+            r#"; put a value that looks like a number into quotes of its own: '"…"'"#.to_owned()
         }
         _ => String::new(),
     }

@@ -30,7 +30,7 @@ fn unknown_keys_are_refused_at_every_depth() {
 }
 
 #[test]
-fn an_unknown_sink_kind_and_a_bad_pattern_say_what_would_be_right() {
+fn the_errors_for_an_unknown_sink_kind_and_a_bad_pattern_name_valid_values() {
     let message = refusal("[relay.sinks.a]\nkind = 'kafka'\nurl = 'https://e.example'");
     assert!(message.contains("kafka") && message.contains("`http` or `nats`"), "{message}");
     let message = refusal(
@@ -68,7 +68,7 @@ fn the_printed_configuration_holds_no_secret() {
         printed.contains("postgres://u:(hidden)@h/d") && printed.contains("secrets = [\"(hidden)\"]"),
         "{printed}"
     );
-    assert!(!format!("{config:?}").contains("canary"), "nor does its debug form");
+    assert!(!format!("{config:?}").contains("canary"), "the debug form holds a secret");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_mistake_in_the_configuration_never_repeats_a_value() {
 }
 
 #[test]
-fn what_may_be_secret_in_the_url_of_a_sink_is_not_shown() {
+fn the_path_and_the_credentials_of_a_sink_url_are_not_shown() {
     let url = "https://u:canary@e.example/hooks/canary?token=canary";
     let config = load(&format!("[relay.sinks.a]\nkind = 'http'\nurl = '{url}'\nsecrets = []")).unwrap();
     for shown in [config.print().unwrap(), format!("{config:?}")] {

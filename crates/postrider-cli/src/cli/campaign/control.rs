@@ -1,4 +1,4 @@
-//! `postrider campaign start|pause|resume|retry|rerun|complete|fail`: what may be done about a phase.
+//! `postrider campaign start|pause|resume|retry|rerun|complete|fail`: controls of a phase.
 
 use std::process::ExitCode;
 
@@ -30,16 +30,16 @@ pub struct ControlArgs {
     of: ForTenant,
     /// The campaign, by name or id
     campaign: String,
-    /// Which phase [default: the one for which it makes sense, if there is only one]
+    /// Control this phase [default: the only phase that allows the command]
     #[arg(long, value_name = "PHASE")]
     phase: Option<String>,
-    /// Only if the phase is in this state, or where the command leads
+    /// Refuse unless the phase is in this state, or already in the state that the command sets
     #[arg(long, value_name = "STATE", value_parser = |text: &str| text.parse::<PhaseStatus>())]
     expected_state: Option<PhaseStatus>,
-    /// Why, for the history
+    /// Record this reason in the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -53,7 +53,7 @@ pub struct RerunArgs {
     yes: bool,
 }
 
-/// How to deal with people who would get the message a second time.
+/// Whether a command may send second messages without a question.
 #[derive(Clone, Copy)]
 enum SecondMessages {
     Ask,
@@ -102,7 +102,7 @@ async fn control(
             }
         };
         if changed {
-            // After the commit, so that whoever wakes up finds the jobs.
+            // After the commit, so that the workers find the jobs when they wake up.
             let mut hinting = pool::begin(&pool).await?;
             jobs::hint(&mut hinting).await?;
             pool::commit(hinting).await?;
@@ -113,7 +113,7 @@ async fn control(
     .await
 }
 
-/// Counts the second messages in a transaction that is rolled back, asks, and then does it: unless there would be more of them by now.
+/// Counts the second messages in a transaction that is rolled back, asks, and applies the control unless the count has grown.
 async fn control_if_confirmed(
     pool: &Pool,
     tenant: TenantId,
@@ -126,7 +126,7 @@ async fn control_if_confirmed(
     };
     let mut trial = pool::begin_as(pool, tenant).await?;
     let second = count(&phases::apply(&mut trial, control).await?);
-    // Locks are not held while a person thinks.
+    // No lock is held while the command waits for the answer.
     pool::rollback(trial).await?;
     if second > 0 {
         let people = if second == 1 { "1 person gets".to_owned() } else { format!("{second} people get") };
@@ -158,7 +158,7 @@ async fn find(
     Ok((tenant, campaign, phase))
 }
 
-/// The only phase that can do this; or the only one that is where it leads, so that saying it twice is no mistake.
+/// The only phase that allows the trigger; or the only one already in its target state, so that a repeated command is no error.
 fn the_one(trigger: PhaseTrigger, phases: &[PhaseState]) -> anyhow::Result<String> {
     let can: Vec<&PhaseState> = phases
         .iter()
@@ -166,7 +166,7 @@ fn the_one(trigger: PhaseTrigger, phases: &[PhaseState]) -> anyhow::Result<Strin
         .collect();
     let there: Vec<&PhaseState> =
         phases.iter().filter(|phase| phase.status == trigger.goal() && trigger.is_for(phase.kind)).collect();
-    // Phases begin in their order.
+    // Phases start in their order.
     let first = (trigger == PhaseTrigger::Start && there.is_empty()).then(|| can.first()).flatten();
     let one = match (can.as_slice(), there.as_slice()) {
         _ if first.is_some() => first,
@@ -175,14 +175,14 @@ fn the_one(trigger: PhaseTrigger, phases: &[PhaseState]) -> anyhow::Result<Strin
     };
     one.map(|phase| phase.phase.clone()).with_context(|| {
         let stand = phases.iter().map(|phase| format!("{} is {}", phase.phase, phase.status));
-        format!("say which phase with --phase: {}", stand.collect::<Vec<_>>().join(", "))
+        format!("cannot choose the phase; name one with --phase: {}", stand.collect::<Vec<_>>().join(", "))
     })
 }
 
 fn may_be(standing: &Standing) -> String {
     let allowed: Vec<&str> = standing.status.allowed(standing.kind).map(PhaseTrigger::as_str).collect();
     match allowed.as_slice() {
-        [] => "nothing can be done about it by hand now".to_owned(),
+        [] => "no command can change the phase now".to_owned(),
         allowed => format!("it can: {}", allowed.join(", ")),
     }
 }
@@ -223,10 +223,10 @@ fn print(
         );
     }
     match standing.in_flight {
-        Some(0) => message!("no call is under way, and nothing new is reserved"),
-        Some(1) => message!("1 call that was under way finishes and is recorded; nothing new is reserved"),
+        Some(0) => message!("no call is in progress, and no item is reserved any more"),
+        Some(1) => message!("1 call in progress finishes and is recorded; no item is reserved any more"),
         Some(count) => {
-            message!("{count} calls that were under way finish and are recorded; nothing new is reserved");
+            message!("{count} calls in progress finish and are recorded; no item is reserved any more");
         }
         None => {}
     }

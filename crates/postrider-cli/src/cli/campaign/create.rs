@@ -1,4 +1,4 @@
-//! `postrider campaign create`: a campaign from a file, all of it or nothing.
+//! `postrider campaign create`: creates a campaign from a file in one transaction.
 
 use std::process::ExitCode;
 
@@ -31,13 +31,13 @@ pub struct CreateArgs {
     of: ForWorkspace,
     /// The campaign, as TOML or JSON; `-` reads stdin
     file: String,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    // What is wrong with the file is said before anything is started.
+    // The file is checked before the database is opened.
     let file = file::read(&args.file)?;
     file.check()?;
     let adapters = wire::adapters(config)?;
@@ -46,11 +46,11 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
         let pool = installation.admin_pool().await?;
         let (mut transaction, mut tenant) = args.of.tenant.begin(&pool, installation).await?;
         tenant.workspace_id = args.of.workspace(&mut transaction, &tenant).await?;
-        // All of it is one transaction: what is wrong undoes the assets that were made for it.
+        // One transaction: an error also rolls back the assets that were created for the campaign.
         let campaign = complete(&mut transaction, &tenant, &file).await?;
         drafts::check(&mut transaction, tenant.id, tenant.workspace_id, &campaign, &adapters).await?;
         let mut warnings = short_quiet_times(&file, config);
-        // Without the key that secrets are sealed under nothing can be said, and the server will find out.
+        // Without the master key the accounts cannot be checked here; the server checks them.
         if let Ok(key) = installation.master_key(config) {
             warnings.extend(unfit_accounts(&mut transaction, &tenant, &file, &adapters, &key).await?);
         }
@@ -77,7 +77,7 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks up the assets that the file names, and makes assets of what it says itself.
+/// Looks up the assets that the file names, and creates assets from its content.
 async fn complete(
     connection: &mut PgConnection,
     tenant: &Tenant,
@@ -110,7 +110,7 @@ async fn complete(
     Ok(NewCampaign { name: file.name.clone(), auto_advance: file.auto_advance, phases })
 }
 
-/// The asset that a phase names, or nothing when it says itself what to send.
+/// The asset that a phase names; `None` when the phase has content.
 async fn find_asset(
     connection: &mut PgConnection,
     tenant: &Tenant,
@@ -130,8 +130,8 @@ async fn find_asset(
     Ok(Some(asset.id))
 }
 
-/// An account that cannot work as it is set up makes every job wait. It is no more than a warning, because the server may be
-/// configured otherwise than this command.
+/// Warnings about accounts that cannot work with their settings, which would make every job wait. They are no errors, because the
+/// configuration of the server may differ from this command's.
 async fn unfit_accounts(
     connection: &mut PgConnection,
     tenant: &Tenant,
@@ -164,7 +164,7 @@ async fn unfit_accounts(
     Ok(unfit)
 }
 
-/// A worker may still make a call when its time is nearly up, and somebody could already say that it never was.
+/// Warnings about quiet times that are shorter than a call: an operator could resolve an item as failed during its call.
 fn short_quiet_times(file: &CampaignFile, config: &Config) -> Vec<String> {
     let call = config.campaigns.call_within_seconds + config.campaigns.call_timeout_seconds;
     let is_short = |phase: &&PhaseFile| phase.quiet_time_seconds.is_some_and(|quiet| u64::from(quiet) < call);

@@ -1,4 +1,4 @@
-//! `postrider campaign deploy`: starts a phase.
+//! `postrider campaign deploy`: deploys a phase.
 
 use std::process::ExitCode;
 
@@ -23,16 +23,16 @@ pub struct DeployArgs {
     of: ForTenant,
     /// The campaign, by name or id
     campaign: String,
-    /// Which phase [default: the one under way, or else the next]
+    /// Deploy this phase [default: the phase in progress, or else the next]
     #[arg(long, value_name = "PHASE")]
     phase: Option<String>,
-    /// Most items per job
+    /// Put at most this many items into a job
     #[arg(long, value_name = "N", default_value_t = JOB_SIZE, value_parser = clap::value_parser!(i32).range(1..=i64::from(JOB_SIZE_MAX)))]
     job_size: i32,
-    /// Stay and show the progress until the run ends
+    /// Show the progress until the run ends
     #[arg(long)]
     watch: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "watch")]
     json: bool,
 }
@@ -62,7 +62,7 @@ async fn deploy(
         campaigns::deploy(&mut transaction, campaign.id, args.phase.as_deref(), args.job_size, &actor())
             .await?;
     pool::commit(transaction).await?;
-    // After the commit, so that whoever wakes up finds the jobs.
+    // After the commit, so that the workers find the jobs when they wake up.
     let mut hinting = pool::begin(pool).await?;
     jobs::hint(&mut hinting).await?;
     pool::commit(hinting).await?;
@@ -73,7 +73,7 @@ async fn read_state(pool: &Pool, tenant: &Tenant, deployed: Deployed) -> anyhow:
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
     let mut states = campaigns::run_states(&mut transaction, tenant.id, &[deployed.run_id]).await?;
     states.remove(&deployed.run_id).ok_or_else(|| {
-        anyhow::anyhow!("run {} was deployed and is not there; run `postrider doctor`", deployed.run_id)
+        anyhow::anyhow!("run {} was deployed and cannot be found; run `postrider doctor`", deployed.run_id)
     })
 }
 
@@ -90,7 +90,7 @@ fn print(args: &DeployArgs, campaign: &Campaign, deployed: Deployed, state: &Run
         message!("deployed phase `{}` of `{}`: {items} in {jobs}", run.phase, campaign.name);
     } else {
         message!(
-            "phase `{}` of `{}` was deployed before, and this is its run; nothing was changed",
+            "phase `{}` of `{}` was deployed before as this run; nothing was changed",
             run.phase,
             campaign.name
         );
@@ -102,7 +102,7 @@ fn print(args: &DeployArgs, campaign: &Campaign, deployed: Deployed, state: &Run
         );
     }
     if let Some(at) = run.scheduled_for {
-        message!("it begins at {}", output::time(at));
+        message!("the phase begins at {}", output::time(at));
     }
     if !args.watch {
         message!("`{}` shows its progress", args.of.command(&["campaign", "watch", &campaign.name]));

@@ -1,4 +1,4 @@
-//! A campaign as people write it down.
+//! The file format of a campaign.
 //!
 //! ```toml
 //! name = "spring"
@@ -8,7 +8,7 @@
 //! channel = "email"
 //! list = "customers"
 //! provider_account = "mailer"
-//! failover_account = "other mailer" # optional: for what the first provably did not send
+//! failover_account = "other mailer" # optional: for items that the first account provably did not send
 //! content.subject = "Hello {{ first_name }}"
 //! content.text = "…"
 //! ```
@@ -21,9 +21,9 @@ use postrider_engine::render;
 use postrider_model::{Channel, campaign::PhaseKind};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-/// Longer files are not campaigns.
+/// Maximum size of a campaign file.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Longest name of an asset, in bytes.
+/// Maximum length of an asset name, in bytes.
 const ASSET_NAME_MAX: usize = 255;
 
 #[derive(Debug, Deserialize)]
@@ -105,14 +105,14 @@ pub fn read(path: &str) -> anyhow::Result<CampaignFile> {
         _ => text.trim_start().starts_with('{'),
     };
     let parsed = if is_json { parse_json(&text) } else { parse_toml(&text) };
-    parsed.with_context(|| format!("cannot understand {name}"))
+    parsed.with_context(|| format!("cannot parse {name}"))
 }
 
 fn read_text(from: impl std::io::Read) -> anyhow::Result<String> {
     let mut text = String::new();
-    // One byte more than allowed, so that too much is noticed and not cut.
+    // One byte more than allowed, so that a longer file is refused and not cut.
     std::io::Read::read_to_string(&mut from.take(BYTES_MAX + 1), &mut text)?;
-    anyhow::ensure!(text.len() as u64 <= BYTES_MAX, "it is longer than {BYTES_MAX} bytes");
+    anyhow::ensure!(text.len() as u64 <= BYTES_MAX, "the file is longer than {BYTES_MAX} bytes");
     Ok(text)
 }
 
@@ -138,7 +138,7 @@ fn in_one_line(message: &str) -> String {
 }
 
 impl CampaignFile {
-    /// What can be said without asking the database: what belongs together, and templates.
+    /// Checks that need no database: contradictory fields, missing fields and templates.
     pub fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             !self.phases.is_empty(),
@@ -152,7 +152,7 @@ impl CampaignFile {
         Ok(())
     }
 
-    /// What content that stands in the file is called as an asset.
+    /// The name of the asset that is created from the content of a phase.
     pub fn asset_name(&self, phase: &PhaseFile) -> String {
         format!("{}/{}", self.name, phase.phase)
     }
@@ -163,13 +163,16 @@ impl PhaseFile {
         match (self.kind, &self.asset, &self.content) {
             (PhaseKind::External, None, None) => return Ok(()),
             (PhaseKind::External, _, _) => anyhow::bail!(
-                "another service does an external phase, so neither `asset` nor `content` belongs here"
+                "another service performs an external phase; leave `asset` and `content` out"
             ),
             (PhaseKind::Delivery, Some(_), Some(_)) => {
-                anyhow::bail!("`asset` and `content` both say what to send; give one of them")
+                anyhow::bail!("`asset` and `content` are both set; give one of them")
             }
             (PhaseKind::Delivery, None, None) => {
-                anyhow::bail!("nothing says what to send; name an `asset`, or write it under `content`")
+                anyhow::bail!(
+                    "`asset` and `content` are both missing; name an `asset`, or write what to send under \
+                     `content`"
+                )
             }
             (PhaseKind::Delivery, _, _) => {}
         }
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn toml_and_json_say_the_same() {
+    fn toml_and_json_files_are_read_alike() {
         let toml = parse_toml(
             "name = 'spring'\nauto_advance = false\n[[phase]]\nphase = 'mail'\nchannel = 'email'\nfailure_tolerance = 0\n\
              content.subject = 's'",
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_line() {
+    fn errors_name_their_line() {
         let cases = [
             ("name = 'a'\ncolour = 'red'", "line 2: unknown field `colour`"),
             ("name = 'a'\n[[phase]]\nphase = 'b'\nchanel = 'email'", "line 4: unknown field `chanel`"),

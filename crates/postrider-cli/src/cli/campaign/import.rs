@@ -1,6 +1,6 @@
 //! `postrider campaign import`.
 //!
-//! A thread reads and checks lines while the chunk before is stored.
+//! A thread reads and checks lines while the previous chunk is stored.
 
 mod report;
 
@@ -38,22 +38,22 @@ use crate::{
 pub struct ImportArgs {
     #[command(flatten)]
     of: ForWorkspace,
-    /// The list to put them on; it is made when there is none of this name
+    /// Put the leads on this list, and create the list if it does not exist
     #[arg(long, value_name = "NAME")]
     list: String,
-    /// How the file is written [default: as its beginning shows]
+    /// Read the file in this format [default: detected from its beginning]
     #[arg(long, value_enum)]
     format: Option<FormatArg>,
-    /// What separates the cells of CSV: one character, or `tab` [default: as the header shows]
+    /// Split CSV cells at this character, or `tab` [default: detected from the header]
     #[arg(long, value_name = "CHARACTER")]
     delimiter: Option<Delimiter>,
-    /// Where phone numbers without a country code are dialled, such as DE
+    /// Use this country for phone numbers without a country code, such as DE
     #[arg(long, value_name = "COUNTRY")]
     country: Option<Country>,
     /// Write every bad line to this file, as NDJSON
     #[arg(long, value_name = "FILE")]
     bad: Option<PathBuf>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// The file; `-` reads stdin
@@ -69,7 +69,7 @@ enum FormatArg {
 }
 
 pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    // What is wrong with the input is said before anything is started.
+    // The input is checked before the database is opened.
     let list = audience::list_name(&args.list).map_err(|problem| anyhow::anyhow!("--list: {problem}"))?;
     let source = Source::open(&args.file)?;
     let options = audience::Options {
@@ -94,7 +94,7 @@ pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> 
         let workspace = args.of.workspace(&mut transaction, &tenant).await?;
         drop(transaction);
         let to = Destination { tenant: tenant.id, workspace, list: &list };
-        let chunks = store::read_ahead(leads).context("cannot start the thread that reads")?;
+        let chunks = store::read_ahead(leads).context("cannot start the reader thread")?;
         store_all(&pool, to, chunks, &mut report, &stop).await
     })
     .await;
@@ -105,7 +105,8 @@ pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> 
             return Err(match report.last_line() {
                 0 => error,
                 line => error.context(format!(
-                    "the import stopped after line {line}; what came before is kept, and importing the file again repeats nothing"
+                    "the import stopped after line {line}; the lines before it are imported; import the file again to \
+                     continue, no lead is added twice"
                 )),
             });
         }
@@ -118,9 +119,9 @@ pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> 
     report.print(args.json)?;
     if ended == Ended::Interrupted {
         match report.last_line() {
-            0 => message!("stopped before anything was imported"),
+            0 => message!("the import was interrupted before the first line was imported"),
             line => message!(
-                "stopped after line {line}; what came before is imported, and importing the file again takes the rest"
+                "the import was interrupted after line {line}; import the file again to import the rest"
             ),
         }
         return Ok(ExitCode::from(130));
@@ -135,7 +136,7 @@ enum Ended {
     Interrupted,
 }
 
-/// Stores one chunk after the other, each in a transaction of its own.
+/// Stores the chunks, each in its own transaction.
 async fn store_all(
     pool: &Pool,
     to: Destination<'_>,
@@ -150,13 +151,13 @@ async fn store_all(
             chunk = chunks.recv() => chunk,
         };
         let Some(chunk) = chunk else { return Ok(Ended::AtTheEnd) };
-        let chunk = chunk.context("cannot read the file to its end")?;
+        let chunk = chunk.context("cannot read the file to the end")?;
         let imported = store::import(pool, to, &chunk.rows).await?;
         report.add(chunk, imported)?;
     }
 }
 
-/// A file or stdin, and how much of it was taken.
+/// A file or stdin, and the number of bytes that were read.
 struct Source {
     name: String,
     bytes: Option<u64>,
@@ -203,7 +204,7 @@ impl Read for Source {
     }
 }
 
-/// Makes a file anew, but never the one that is being read.
+/// Creates or truncates a file, but never the one that is being read.
 fn create_beside(path: &Path, other: Option<(u64, u64)>) -> anyhow::Result<File> {
     let same = std::fs::metadata(path).is_ok_and(|there| Some((there.dev(), there.ino())) == other);
     anyhow::ensure!(!same, "--bad names the file that is imported; name another one");

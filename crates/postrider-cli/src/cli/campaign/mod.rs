@@ -24,28 +24,28 @@ pub enum CampaignCommand {
     Import(import::ImportArgs),
     /// Create a campaign from a TOML or JSON file; prints its id
     Create(create::CreateArgs),
-    /// Start a phase; prints the id of its run
+    /// Deploy a phase; prints the id of its run
     Deploy(deploy::DeployArgs),
-    /// Start a phase, also one that another service does
+    /// Start a phase, including one that another service performs
     Start(control::ControlArgs),
-    /// Stop a phase from beginning anything new, at once
+    /// Pause a phase: no new call begins
     Pause(control::ControlArgs),
-    /// Let a phase go on that was paused
+    /// Resume a paused phase
     Resume(control::ControlArgs),
-    /// Send what failed in a phase again, and nothing else
+    /// Send only the failed items of a phase again
     Retry(control::ControlArgs),
-    /// Send a phase to everybody again; asks first when people get the message a second time
+    /// Send a phase to its whole list again; asks first if people get the message a second time
     Rerun(control::RerunArgs),
-    /// Say that a phase is done that another service does
+    /// Mark a phase that another service performs as completed
     Complete(control::ControlArgs),
-    /// Say that a phase has failed that another service does
+    /// Mark a phase that another service performs as failed
     Fail(control::ControlArgs),
-    /// List campaigns, or show how one stands
+    /// List campaigns, or show the state of one
     Status(status::StatusArgs),
-    /// Show the phases live until they end, and what they wait for
+    /// Show the phases and what they wait for, live, until they end
     #[command(after_help = verdict::EXIT_CODES)]
     Watch(watch::WatchArgs),
-    /// Count what became of every item, and show the launch certificate
+    /// Count the outcomes of all items, and show the launch certificate
     #[command(after_help = verdict::EXIT_CODES)]
     Verify(verify::VerifyArgs),
 }

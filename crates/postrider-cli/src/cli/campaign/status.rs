@@ -1,4 +1,4 @@
-//! `postrider campaign status`: all campaigns, or how one stands.
+//! `postrider campaign status`: all campaigns, or the state of one.
 
 use std::process::ExitCode;
 
@@ -22,10 +22,10 @@ pub struct StatusArgs {
     of: ForTenant,
     /// The campaign, by name or id [default: list them all]
     campaign: Option<String>,
-    /// List at most so many
+    /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=10_000))]
     limit: i64,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -39,7 +39,7 @@ pub async fn run(args: StatusArgs, config: &Config) -> anyhow::Result<ExitCode> 
                 let campaign = target::campaign(&mut transaction, tenant.id, campaign).await?;
                 drop(transaction);
                 let snapshot = campaigns::snapshot(&pool, tenant.id, campaign.id).await?;
-                show_one(&snapshot.context("the campaign is not there any more")?, args.json)
+                show_one(&snapshot.context("the campaign does not exist any more")?, args.json)
             }
             None => show_all(&campaigns::list(&mut transaction, tenant.id, args.limit).await?, args.json),
         }
@@ -66,7 +66,7 @@ fn show_all(listed: &[Listed], json: bool) -> anyhow::Result<()> {
     output::table(
         ["name", "id", "phases", "created"],
         rows,
-        "this tenant has no campaigns; `postrider campaign create FILE` makes one",
+        "this tenant has no campaigns; `postrider campaign create FILE` creates one",
     )
 }
 
@@ -102,7 +102,7 @@ fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
         let in_doubt = state.progress.in_doubt;
         if let Some(waits) = watch::waits::of_run(state) {
             let account = match state.waiting {
-                Some(_) => "; `postrider accounts list` shows how the account stands",
+                Some(_) => "; `postrider accounts list` shows the state of the account",
                 None => "",
             };
             message!("{}: {waits}{account}", state.run.phase);
@@ -116,10 +116,10 @@ fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
         }
     }
     for phase in phases.iter().filter(|phase| phase.status == PhaseStatus::Paused) {
-        message!("{}: nothing is begun until `postrider campaign resume`", phase.phase);
+        message!("{}: no call begins until `postrider campaign resume`", phase.phase);
     }
     if let Some(why) = &snapshot.not_advanced {
-        message!("{why}: it was not started by itself; `postrider campaign start` tries again");
+        message!("{why}: the phase was not started automatically; `postrider campaign start` tries again");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a command is about: a campaign, by name or id, or a run.
+//! The target of a command: a campaign, by name or id, or a run.
 
 use anyhow::Context;
 use postrider_model::ids::{CampaignId, RunId, TenantId};

@@ -1,4 +1,4 @@
-//! What became of the items of a phase, and the exit code that says it.
+//! Outcomes of the items of a phase, and the exit code for them.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use postrider_store::{
 };
 use serde::Serialize;
 
-/// For the help of the commands that end with a verdict.
+/// Help text of the commands that end with a verdict.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  launched, and no item failed
@@ -27,16 +27,16 @@ Exit codes:
 pub enum Verdict {
     /// The certificate's conditions hold, and no item failed.
     Launched,
-    /// They hold, and some items failed.
+    /// The certificate's conditions hold, and some items failed.
     SomeFailed,
-    /// They hold, and no item succeeded.
+    /// The certificate's conditions hold, and no item succeeded.
     AllFailed,
-    /// They do not hold.
+    /// The certificate's conditions do not hold.
     NotLaunched,
 }
 
 impl Verdict {
-    /// As [`EXIT_CODES`] says it. 2 is for a wrong command line.
+    /// As [`EXIT_CODES`] describes. 2 means a wrong command line.
     pub fn exit_code(self) -> ExitCode {
         ExitCode::from(match self {
             Self::Launched => 0,
@@ -46,7 +46,7 @@ impl Verdict {
         })
     }
 
-    /// By these numbers, if the certificate's conditions hold.
+    /// The verdict for these counts, if the certificate's conditions hold.
     pub fn of_launched(succeeded: i64, failed: i64) -> Self {
         match (succeeded, failed) {
             (_, ..=0) => Self::Launched,
@@ -56,13 +56,13 @@ impl Verdict {
     }
 }
 
-/// The items of a phase: of one run, or of the run of the whole list and its retries together.
+/// Counts of the items of a phase: of one run, or of the run of the whole list together with its retries.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     pub phase: String,
     pub intended: i64,
     pub succeeded: i64,
-    /// Without those that a retry took up again.
+    /// Without the items that a retry sent again.
     pub failed: i64,
     pub skipped: i64,
     pub in_doubt: i64,
@@ -70,7 +70,7 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// The newest run.
     pub run_id: RunId,
-    /// How a success of the channel is called.
+    /// The status of a successful item of the channel.
     #[serde(skip)]
     success: ItemStatus,
     #[serde(skip)]
@@ -78,7 +78,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of runs of one phase, oldest first, with their certificates. Nothing without a run.
+    /// From the runs of one phase, oldest first, with their certificates. `None` without a run.
     pub fn of(runs: &[(Run, Certificate)]) -> Option<Self> {
         let ((first, whole), (newest, _)) = (runs.first()?, runs.last()?);
         let sum =
@@ -109,7 +109,7 @@ impl Outcome {
         })
     }
 
-    /// One sentence, with the command that says more.
+    /// One sentence, with the command that shows details.
     pub fn sentence(&self) -> String {
         let Self { phase, intended, succeeded, failed, in_doubt, run_id, success, .. } = self;
         match self.verdict {
@@ -140,13 +140,13 @@ impl Outcome {
     }
 }
 
-/// The runs of a phase since it was last sent to everybody, with their certificates, oldest first.
+/// The newest run of a phase's whole list and its retries, with their certificates, oldest first.
 pub async fn certify_phase(
     connection: &mut PgConnection,
     tenant: TenantId,
     phase: PhaseId,
 ) -> anyhow::Result<Vec<(Run, Certificate)>> {
-    // A retry alone says nothing about those who were not in it.
+    // The certificate of a retry covers only the items of the retry.
     let runs = runs::since_all(connection, tenant, phase).await?;
     certify(connection, runs).await
 }

@@ -30,15 +30,15 @@ pub struct VerifyArgs {
     /// A campaign, by name or id, or a run
     #[arg(value_name = "CAMPAIGN|RUN")]
     what: String,
-    /// Only this phase of the campaign
+    /// Verify only this phase of the campaign
     #[arg(long, value_name = "PHASE")]
     phase: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The answer: of a campaign, about the newest run of everybody in each phase that we deliver, and its retries.
+/// The answer. For a campaign it covers each delivery phase: the newest run of the whole list, and its retries.
 #[derive(Serialize)]
 struct Answer {
     launched: bool,
@@ -54,7 +54,7 @@ struct Certified {
     phase: String,
     #[serde(flatten)]
     certificate: Certificate,
-    /// How a success of the channel is called.
+    /// The status of a successful item of the channel.
     #[serde(skip)]
     success: ItemStatus,
 }
@@ -93,7 +93,7 @@ pub async fn run(args: VerifyArgs, config: &Config) -> anyhow::Result<ExitCode> 
             message!("{}", outcome.sentence());
         }
         for phase in &answer.not_deployed {
-            message!("phase `{phase}` was not deployed; --phase verifies another one alone");
+            message!("phase `{phase}` was not deployed; --phase verifies one phase alone");
         }
     }
     Ok(answer.verdict.exit_code())
@@ -111,7 +111,7 @@ async fn wanted_runs(
     let campaign = match target::find(connection, tenant, what).await? {
         Target::Campaign(campaign) => campaign,
         Target::Run(run) => {
-            anyhow::ensure!(phase.is_none(), "`{what}` is a run, and has one phase; leave --phase out");
+            anyhow::ensure!(phase.is_none(), "`{what}` is a run of one phase; leave --phase out");
             return Ok((vec![verdict::certify(connection, vec![*run]).await?], Vec::new()));
         }
     };
@@ -124,7 +124,7 @@ async fn wanted_runs(
         })?;
         anyhow::ensure!(
             found.kind == PhaseKind::Delivery,
-            "phase `{wanted}` is done by another service, and there is nothing to verify"
+            "another service performs phase `{wanted}`, so there is no certificate to verify"
         );
     }
     let (mut runs, mut not_deployed) = (Vec::new(), Vec::new());
@@ -169,7 +169,7 @@ fn show(certified: &Certified) -> anyhow::Result<()> {
     output::line(format_args!("  based on: {}", based_on(evidence)))
 }
 
-/// What the third condition is based on.
+/// The evidence for the third condition.
 fn based_on(evidence: &Evidence) -> String {
     let database = format!("database {} of cluster {}", evidence.database_name, evidence.system_identifier);
     if let Some(why) = &evidence.restored_copy {

@@ -20,17 +20,17 @@ use crate::{config::Config, installation::Installation, wire};
 
 #[derive(Subcommand)]
 pub enum ExecutorCommand {
-    /// Say what executes the messages of an account, in place of what did; prints its id
+    /// Set the executor for the messages of an account, and replace the previous one; prints its id
     ///
     /// An agent gets signed requests; the secret, `whsec_…`, is read from stdin or from a file.
     Set(SetArgs),
-    /// Take an executor away: messages that nothing else executes are refused, and providers deliver them again
+    /// Remove an executor; messages without another executor are refused, and providers deliver them again
     Remove {
         #[command(flatten)]
         of: ForTenant,
         /// The executor, as `channels executors` shows it
         id: ExecutorId,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -40,7 +40,7 @@ pub enum ExecutorCommand {
 pub struct SetArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// Whose messages, by name or id [default: those of every account that has none of its own]
+    /// Execute the messages of this account, by name or id [default: of every account without an executor of its own]
     #[arg(long, value_name = "ACCOUNT")]
     account: Option<String>,
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub struct SetArgs {
     /// Read the secret from this file instead of stdin
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// How long it may take
+    /// Fail an execution after this many seconds
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=60))]
     timeout_seconds: u32,
     /// Deny senders below this role: viewer, operator or admin
@@ -57,13 +57,13 @@ pub struct SetArgs {
     /// Deny messages with this word or phrase; may be given several times
     #[arg(long = "blocked-word", value_name = "WORD")]
     blocked_words: Vec<String>,
-    /// Deny what a sender writes beyond so many messages in a minute
+    /// Deny messages of a sender above this rate
     #[arg(long, value_name = "N")]
     messages_per_minute: Option<u32>,
-    /// Who is asked last whether a message may be executed
+    /// Ask the sentinel at this URL, after all other checks, whether a message may be executed
     #[arg(long, value_name = "URL")]
     sentinel_url: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -71,10 +71,10 @@ pub struct SetArgs {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 struct TargetArgs {
-    /// Say back what was said, for trying things out
+    /// Reply with the text of the message, to try out an account
     #[arg(long)]
     echo: bool,
-    /// Where the agent is
+    /// Send messages to the agent at this URL
     #[arg(long, value_name = "URL")]
     url: Option<String>,
 }
@@ -124,12 +124,12 @@ fn check(args: &SetArgs, config: &Config) -> anyhow::Result<CheckedInput> {
     let signs = kind != Kind::Echo || sentinel.url.is_some();
     anyhow::ensure!(
         signs || args.secret_file.is_none(),
-        "nothing would be signed with a secret; leave --secret-file out, or give --url or --sentinel-url"
+        "only requests to --url or --sentinel-url are signed with a secret; leave --secret-file out, or give one of these"
     );
     let secret = if signs {
         let secret = read_secret(args.secret_file.as_deref())?;
         let secret = secret.with_context(|| {
-            format!("requests are signed, so pipe a secret in or name a file with --secret-file; {make_one}")
+            format!("no secret is given to sign requests with; pipe one in, or name a file with --secret-file; {make_one}")
         })?;
         check_secret(&secret).map_err(|problem| anyhow::anyhow!("the secret {problem}; {make_one}"))?;
         Some(secret)
@@ -203,7 +203,7 @@ pub async fn list(of: &ForTenant, json: bool, installation: &Installation) -> an
     output::table(
         ["executor", "account", "executes", "timeout", "needs", "sentinel", "since"],
         rows,
-        "nothing executes messages; `postrider channels executor set --echo` tries things out",
+        "there are no executors, so messages are refused; `postrider channels executor set --echo` sets one to try out an account",
     )
 }
 

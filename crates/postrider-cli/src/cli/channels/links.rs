@@ -50,7 +50,7 @@ async fn find(
     tenant: TenantId,
     id: LinkId,
 ) -> anyhow::Result<Option<links::Link>> {
-    // A page begins below an id.
+    // A page contains ids below its start.
     let above = LinkId(Uuid::from_u128(id.0.as_u128().saturating_add(1)));
     let found = links::page(connection, tenant, None, None, Some(above), 1).await?;
     Ok(found.into_iter().find(|link| link.id == id))
@@ -111,6 +111,6 @@ pub async fn unlink(
     if json {
         return output::json(&removed);
     }
-    message!("forgot {id}; further messages of this sender are denied");
+    message!("removed {id}; further messages of this sender are denied");
     Ok(())
 }

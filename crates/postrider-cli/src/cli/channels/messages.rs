@@ -1,4 +1,4 @@
-//! What people wrote, and the whole story of it.
+//! Incoming messages, and the complete history of each.
 
 use std::str::FromStr;
 
@@ -24,9 +24,9 @@ use super::{
 };
 use crate::installation::Installation;
 
-/// How much of a text stands in a table.
+/// Maximum length of a text in a table.
 const TEXT_SHOWN: usize = 40;
-/// Most lines of the log in a story.
+/// Maximum number of log lines in a history.
 const LOG_LINES: i64 = 200;
 
 pub struct MessageSelection {
@@ -191,7 +191,7 @@ fn print(
     }
     quote("│  ", &message.text)?;
     if let Some(kept) = message.reply.as_ref().and_then(|kept| kept["text"].as_str()) {
-        output::line("└─ a reply that could not be put into the outbox yet")?;
+        output::line("└─ a reply that could not be queued in the outbox yet")?;
         quote("   ", kept)?;
     }
     if let Some(reply) = reply {
@@ -221,7 +221,7 @@ fn print_reply(reply: &ReplyState) -> anyhow::Result<()> {
     });
     let doubt = reply
         .in_doubt_since
-        .map(|since| format!("it may have arrived; nobody knows since {}", output::time(since)));
+        .map(|since| format!("in doubt since {}: it may have arrived", output::time(since)));
     let next = (reply.status == postrider_model::chat::ReplyStatus::Pending)
         .then(|| format!("next attempt {}", output::time(reply.next_attempt_at)));
     let error = reply.last_error.as_ref().map(|error| format!("last error: {error}"));
@@ -231,7 +231,7 @@ fn print_reply(reply: &ReplyState) -> anyhow::Result<()> {
     quote("   ", reply.payload["text"].as_str().unwrap_or_default())
 }
 
-/// What somebody said, line by line.
+/// Prints a text as a quotation, line by line.
 fn quote(margin: &str, text: &str) -> anyhow::Result<()> {
     text.lines().try_for_each(|line| output::line(format_args!("{margin}> {line}")))
 }
@@ -250,7 +250,7 @@ fn times(count: i32) -> String {
     }
 }
 
-/// Has a message that failed taken up again.
+/// Retries a message whose execution failed.
 pub async fn retry(
     of: &ForTenant,
     id: ChannelMessageId,
@@ -268,7 +268,7 @@ pub async fn retry(
                 id.0
             ),
             Some(message) => anyhow::bail!(
-                "message {} is {}, or is being executed at this moment; only what failed is taken up again",
+                "message {} is {} or is being executed now; only a failed message can be retried",
                 id.0,
                 message.status
             ),
@@ -279,6 +279,6 @@ pub async fn retry(
     if json {
         return output::json(&retried);
     }
-    message!("a process with the role `dispatcher` takes it up in a moment");
+    message!("a process with the role `dispatcher` executes the message again in a moment");
     Ok(())
 }

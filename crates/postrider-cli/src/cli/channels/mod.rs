@@ -1,4 +1,4 @@
-//! `postrider channels`: who writes, what executes, what came in, and the replies on their way.
+//! `postrider channels`: senders, executors, messages and replies.
 
 mod executors;
 mod links;
@@ -22,7 +22,7 @@ use crate::{config::Config, installation::Installation};
 
 #[derive(Subcommand)]
 pub enum ChannelsCommand {
-    /// List replies that were given up, newest first
+    /// List dead replies, newest first
     Dead {
         #[command(flatten)]
         of: ForTenant,
@@ -31,13 +31,13 @@ pub enum ChannelsCommand {
         #[command(flatten)]
         listing: Listing,
     },
-    /// Queue dead replies again, with all their attempts: one, those that match, or all
+    /// Requeue dead replies with all their attempts: one, those that match, or all
     Requeue(RequeueArgs),
     /// List replies, newest first
     Outbox {
         #[command(flatten)]
         of: ForTenant,
-        /// Only those that stand so: pending, sending, sent or dead
+        /// List only replies with this status: pending, sending, sent or dead
         #[arg(long)]
         status: Option<ReplyStatus>,
         #[command(flatten)]
@@ -45,43 +45,43 @@ pub enum ChannelsCommand {
         #[command(flatten)]
         listing: Listing,
     },
-    /// List messages that came in, newest first
+    /// List incoming messages, newest first
     Messages {
         #[command(flatten)]
         of: ForTenant,
-        /// Only those that stand so, such as `denied_unlinked` or `dispatch_failed`
+        /// List only messages with this status, such as `denied_unlinked` or `dispatch_failed`
         #[arg(long)]
         status: Option<MessageStatus>,
-        /// Only at this account, by name or id
+        /// List only those of this account, by name or id
         #[arg(long, value_name = "ACCOUNT")]
         account: Option<String>,
-        /// Only of this sender
+        /// List only those of this sender
         #[arg(long, value_name = "SENDER")]
         sender: Option<String>,
         #[command(flatten)]
         listing: Listing,
     },
-    /// Show the whole story of a message or a reply
+    /// Show the complete history of a message or a reply
     Show {
         #[command(flatten)]
         of: ForTenant,
         /// The id of a message or a reply
         id: MessageOrReply,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Have a message that could not be executed taken up again
+    /// Retry a message whose execution failed
     Retry {
         #[command(flatten)]
         of: ForTenant,
         /// The message, as `channels messages --status dispatch_failed` shows it
         id: ChannelMessageId,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Say who a sender is; prints the link's id
+    /// Link a sender to a user; prints the link's id
     Link {
         #[command(flatten)]
         of: ForTenant,
@@ -89,70 +89,68 @@ pub enum ChannelsCommand {
         account: String,
         /// The provider's name for the sender, as `channels messages` shows it
         sender: String,
-        /// The product's name for the user
+        /// Link the sender to this user of the product
         #[arg(long, value_name = "USER")]
         user: String,
-        /// What the user may do: viewer, operator or admin
+        /// Give the user this role: viewer, operator or admin
         #[arg(long)]
         role: Role,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// List who the senders are, newest first
+    /// List links between senders and users, newest first
     Links {
         #[command(flatten)]
         of: ForTenant,
-        /// Only at this account, by name or id
+        /// List only those of this account, by name or id
         #[arg(long, value_name = "ACCOUNT")]
         account: Option<String>,
-        /// Only of this sender
+        /// List only those of this sender
         #[arg(long, value_name = "SENDER")]
         sender: Option<String>,
         #[command(flatten)]
         listing: Listing,
     },
-    /// Forget who a sender is: further messages are denied
+    /// Remove a link; further messages of its sender are denied
     Unlink {
         #[command(flatten)]
         of: ForTenant,
         /// The link, as `channels links` shows it
         id: LinkId,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Say what executes messages
+    /// Set and remove executors of messages
     #[command(subcommand)]
     Executor(ExecutorCommand),
-    /// List what executes messages, without secrets
+    /// List executors of messages, without secrets
     Executors {
         #[command(flatten)]
         of: ForTenant,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
 }
 
-/// Which replies.
 #[derive(Args)]
 pub struct ReplyScope {
-    /// Only through this account, by name or id
+    /// List only replies through this account, by name or id
     #[arg(long, value_name = "ACCOUNT")]
     account: Option<String>,
-    /// Only through this provider, such as `slack`
+    /// List only replies through this provider, such as `slack`
     #[arg(long, value_name = "PROVIDER")]
     provider: Option<String>,
 }
 
-/// How a list is shown.
 #[derive(Args)]
 pub struct Listing {
-    /// At most so many
+    /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
     limit: i64,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -189,12 +187,12 @@ async fn act(command: ChannelsCommand, installation: &Installation) -> anyhow::R
         }
         ChannelsCommand::Unlink { of, id, json } => links::unlink(&of, id, json, installation).await,
         ChannelsCommand::Executors { of, json } => executors::list(&of, json, installation).await,
-        // Done before anything was opened.
+        // Handled in `run`.
         ChannelsCommand::Executor(_) => Ok(()),
     }
 }
 
-/// The account that is meant, by name or id.
+/// The account with this name or id.
 async fn account(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -209,7 +207,7 @@ async fn account(
     found.with_context(|| format!("there is no account `{wanted}`; `postrider accounts list` shows them"))
 }
 
-/// The same where one may be meant.
+/// The account with this name or id, if one is named.
 async fn maybe_account(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -221,7 +219,7 @@ async fn maybe_account(
     }
 }
 
-/// What accounts are called; one that was removed goes by its id.
+/// Names of accounts. A removed account is shown by its id.
 struct Names(HashMap<ProviderAccountId, String>);
 
 impl Names {

@@ -1,4 +1,4 @@
-//! Replies on their way, and those that were given up.
+//! Replies in the outbox, and dead replies.
 
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::installation::Installation;
 
-/// A reply, as people see it.
+/// The id of a reply, shown with its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyId(pub OutboxId);
 
@@ -48,44 +48,44 @@ pub struct RequeueArgs {
     of: ForTenant,
     #[command(flatten)]
     selection: ReplySelection,
-    /// At most so many, the longest dead first
+    /// Requeue at most this many, the longest dead first
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(i32).range(1..=10_000))]
     limit: i32,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Everything that is given must hold; nothing at all is refused, so that nobody requeues everything by mistake.
+/// Filters that a reply must all match. At least one is required, so that all replies are not requeued by mistake.
 #[derive(Args)]
 #[group(required = true, multiple = true)]
 struct ReplySelection {
     /// The reply, as `channels dead` shows it
     #[arg(conflicts_with_all = ["all", "account", "provider", "error_contains", "since", "before"])]
     id: Option<ReplyId>,
-    /// Every one that is dead
+    /// Requeue every dead reply
     #[arg(long, conflicts_with_all = ["account", "provider", "error_contains", "since", "before"])]
     all: bool,
-    /// Those through this account, by name or id
+    /// Requeue replies through this account, by name or id
     #[arg(long, value_name = "ACCOUNT")]
     account: Option<String>,
-    /// Those through this provider, such as `slack`
+    /// Requeue replies through this provider, such as `slack`
     #[arg(long, value_name = "PROVIDER")]
     provider: Option<String>,
-    /// Those whose last error says this, in any case
+    /// Requeue replies whose last error contains this text, in any case
     #[arg(long, value_name = "TEXT")]
     error_contains: Option<String>,
-    /// Those that died then or later, such as 2026-02-03T04:05:06Z
+    /// Requeue replies that died at this time or later, such as 2026-02-03T04:05:06Z
     #[arg(long, value_name = "TIME", value_parser = time)]
     since: Option<Timestamp>,
-    /// Those that died before
+    /// Requeue replies that died before this time
     #[arg(long, value_name = "TIME", value_parser = time)]
     before: Option<Timestamp>,
 }
 
 fn time(given: &str) -> Result<Timestamp, String> {
     let at: Option<Timestamp> = given.parse().ok();
-    // The database knows no time long before that.
+    // The database cannot store times long before the epoch.
     at.filter(|at| *at >= Timestamp::UNIX_EPOCH)
         .ok_or_else(|| format!("`{given}` is not a time; write it like 2026-02-03T04:05:06Z"))
 }
@@ -93,7 +93,7 @@ fn time(given: &str) -> Result<Timestamp, String> {
 pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow::Result<()> {
     let selection = &args.selection;
     let part = selection.error_contains.as_deref();
-    anyhow::ensure!(part != Some(""), "--error-contains is empty; --all means every reply that is dead");
+    anyhow::ensure!(part != Some(""), "--error-contains is empty; use --all to requeue every dead reply");
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
     let requeue = Requeue {
@@ -110,12 +110,12 @@ pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow:
         let reply = replies::page(&mut transaction, tenant.id, only, None, 1).await?.pop();
         let reply = reply.with_context(|| {
             format!(
-                "tenant `{}` has no reply {}; `postrider channels dead` lists what can be queued again",
+                "tenant `{}` has no reply {}; `postrider channels dead` lists the replies that can be requeued",
                 tenant.name, id.0.0
             )
         })?;
         anyhow::bail!(
-            "{id} is {}, and only what is dead is queued again; `postrider channels show {id}` tells its story",
+            "{id} is {}, and only a dead reply can be requeued; `postrider channels show {id}` shows its history",
             reply.status
         );
     }
@@ -125,12 +125,12 @@ pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow:
         return output::json(&serde_json::json!({ "requeued": requeued }));
     }
     match requeued {
-        0 => message!("nothing that is dead matches; `postrider channels dead` shows what is dead"),
-        1 => message!("1 reply is on its way again"),
-        count => message!("{count} replies are on their way again"),
+        0 => message!("no dead reply matches; `postrider channels dead` lists the dead replies"),
+        1 => message!("1 reply is requeued"),
+        count => message!("{count} replies are requeued"),
     }
     if usize::try_from(args.limit).is_ok_and(|limit| requeued == limit) && selection.id.is_none() {
-        message!("there may be more: run it again");
+        message!("there may be more dead replies: run the command again");
     }
     Ok(())
 }
@@ -161,9 +161,9 @@ pub async fn dead(
         .collect();
     let is_empty = rows.is_empty();
     let header = ["reply", "account", "provider", "to", "attempts", "died", "last error"];
-    output::table(header, rows, "nothing is dead")?;
+    output::table(header, rows, "there are no dead replies")?;
     if !is_empty {
-        message!("`postrider channels requeue ID` sends one again, --all or a filter sends many");
+        message!("`postrider channels requeue ID` requeues one; --all or a filter requeues many");
     }
     Ok(())
 }

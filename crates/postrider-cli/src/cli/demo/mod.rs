@@ -1,8 +1,8 @@
-//! `postrider demo`: the whole thing at work, in a minute, on a cluster and a provider of its own.
+//! `postrider demo`: demonstrates a campaign in a minute, on its own private cluster and simulated providers.
 //!
-//! A campaign of three phases goes out through simulated providers, which are a separate process and keep their own receipts.
-//! In the middle a worker is killed, and now and then a provider acts and hangs up. What that leaves in doubt the resolver settles,
-//! and at the end the launch certificate of each phase is compared with the receipts.
+//! Two workers send a campaign of three phases through simulated providers, which are a separate process and keep their own receipts.
+//! The demo kills a worker during its calls, and some providers act and close the connection without a response. The resolver settles
+//! the items that this leaves in doubt. At the end the launch certificate of each phase is compared with the receipts.
 
 mod processes;
 mod receipts;
@@ -28,27 +28,27 @@ use crate::{config::Config, shutdown};
 
 #[derive(Args)]
 pub struct DemoArgs {
-    /// How many people to address
+    /// Send to this many people
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     people: u32,
 }
 
 const PHASES: [&str; 3] = ["mail", "call", "post"];
-/// Short, so that nobody has to wait ten minutes for the end of the demo.
+/// Short, so that the demo does not take ten minutes longer.
 const QUIET_TIME_SECONDS: u32 = 5;
-/// From so many people on, a phase is paused and resumed on the way.
+/// With at least this many people, the demo pauses and resumes a phase.
 const PAUSED_FROM: u32 = 1000;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub async fn run(args: DemoArgs, config: &Config) -> anyhow::Result<ExitCode> {
     let interrupted = shutdown::on_signal()?;
     if config.database.url.is_some() || config.database.admin_url.is_some() || config.data_dir.is_some() {
-        message!("note       the demo makes its own private cluster; the configured database is not used");
+        message!("note       the demo creates its own private cluster; the configured database is not used");
     }
     let home = Home::new()?;
     let mut sim = Sim::start(&home).await?;
     message!(
-        "providers  a separate process at {}; it refuses, delays, hangs up, and keeps receipts",
+        "providers  a separate process at {}; it refuses, delays and drops requests, and keeps receipts",
         sim.http_url
     );
     let mut server = Server::start(&home).await?;
@@ -62,13 +62,13 @@ pub async fn run(args: DemoArgs, config: &Config) -> anyhow::Result<ExitCode> {
         print_next_steps(&home, &server);
         interrupted.cancelled().await;
     }
-    // Whatever happened, the server stops its cluster before its directory goes away.
+    // In every case the server stops its cluster before its directory is removed.
     server.stop().await?;
     sim.stop().await?;
     Ok(if outcome? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The story. True when nothing was sent twice and nothing is missing.
+/// Runs the phases. Returns whether nothing was sent twice and nothing is missing.
 async fn run_phases(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::Result<bool> {
     prepare(home, sim, server, people).await?;
     let pool = pool::connect(&server.database_url, pool::Settings::default()).await?;
@@ -86,18 +86,16 @@ async fn run_phases(home: &Home, sim: &Sim, server: &Server, people: u32) -> any
         if phase == "mail" {
             watched.until(|progress| progress.done() * 3 > progress.intended).await?;
             let killed = workers[0].kill().await?;
-            message!(
-                "killed     {killed} with SIGKILL, in the middle of its calls; another one takes its place"
-            );
+            message!("killed     {killed} with SIGKILL, during its calls; another worker replaces it");
             workers[0] = Worker::start(home, 3).await?;
             let mut transaction = pool::begin(&pool).await?;
             jobs::age_locks(&mut transaction, &killed, Duration::from_secs(6 * 60)).await?;
             pool::commit(transaction).await?;
             message!(
-                "           (its jobs would be taken over after five minutes of silence; the demo turns their clocks on)"
+                "           (other workers would recover its jobs after five minutes without a heartbeat; the demo ages the locks)"
             );
         }
-        // With fewer it would be over before the command has begun.
+        // With fewer people the phase would end before the command begins.
         if phase == "call" && people >= PAUSED_FROM {
             watched.until(|progress| progress.done() * 5 > progress.intended).await?;
             home.postrider(&["campaign", "pause", "spring", "--phase", phase]).await?;
@@ -110,7 +108,7 @@ async fn run_phases(home: &Home, sim: &Sim, server: &Server, people: u32) -> any
             .await?;
         if tried.in_doubt > 0 {
             message!(
-                "in doubt   {} were called, perhaps; the resolver finds out from the provider, under the same keys",
+                "in doubt   {} items may have been called; the resolver queries the provider under the same idempotency keys",
                 tried.in_doubt
             );
             watched.until(|progress| progress.in_doubt == 0).await?;
@@ -147,7 +145,7 @@ async fn run_phases(home: &Home, sim: &Sim, server: &Server, people: u32) -> any
     Ok(all_good)
 }
 
-/// What an operator does: accounts, an audience, a campaign.
+/// Creates the accounts, the audience and the campaign with the commands of an operator.
 async fn prepare(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow::Result<()> {
     let url = |face: &str| format!("{}/{face}", sim.http_url);
     let sid = "AC0123456789abcdef0123456789abcdef";
@@ -175,7 +173,7 @@ async fn prepare(home: &Home, sim: &Sim, server: &Server, people: u32) -> anyhow
             "--secret-file",
             &secret,
         ];
-        // What the real ones allow would make it a long demo.
+        // With the limits of the real providers the demo would take long.
         home.postrider(&[&args[..], &["--limits", r#"{"rate_per_second": 500}"#]].concat()).await?;
     }
 
@@ -207,7 +205,7 @@ fn campaign_file() -> String {
                 content.html = \"<p>Hello <b>{{ first_name }}</b>, everything is in bloom.</p>\"";
     let call = "content.script = \"Hello {{ first_name }}. Spring has come.\"";
     let post = "content.text = \"Spring has come.\"";
-    // Each phase is deployed when the one before was told about.
+    // The demo deploys each phase after the previous one has ended.
     ["name = \"spring\"\nauto_advance = false\n".to_owned()]
         .into_iter()
         .chain([
@@ -235,7 +233,7 @@ async fn newest_run(
     Ok(run.context("the phase was not deployed")?.run.id)
 }
 
-/// A run that is being shown.
+/// A run whose progress is shown.
 struct Watched<'a> {
     pool: &'a Pool,
     tenant: TenantId,
@@ -244,7 +242,7 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// Shows progress until something is true.
+    /// Shows progress until the condition is true.
     async fn until(&self, enough: impl Fn(&Progress) -> bool) -> anyhow::Result<Progress> {
         let terminal = std::io::stderr().is_terminal();
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -256,7 +254,7 @@ impl Watched<'_> {
             let progress = self.progress().await?;
             bar.set_length(progress.intended.unsigned_abs());
             bar.set_position(progress.done().unsigned_abs());
-            bar.set_message(format!("{} under way, {} in doubt", progress.in_flight, progress.in_doubt));
+            bar.set_message(format!("{} in progress, {} in doubt", progress.in_flight, progress.in_doubt));
             if enough(&progress) {
                 bar.finish_and_clear();
                 message!(
@@ -268,12 +266,12 @@ impl Watched<'_> {
                 );
                 return Ok(progress);
             }
-            // Its jobs may have ended before what is in doubt: the resolver goes on without them.
+            // The jobs may end before the items in doubt are settled: the resolver works without the jobs.
             let has_ended = progress.jobs.completed + progress.jobs.dead == progress.jobs.total()
                 && progress.in_doubt == 0;
             anyhow::ensure!(
                 !has_ended && tokio::time::Instant::now() < deadline,
-                "phase {} came to a halt: {progress:?}",
+                "phase {} made no progress: {progress:?}",
                 self.phase
             );
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -318,14 +316,14 @@ async fn certify(
         acted.len(),
         if certificate.launched { "yes" } else { "no" }
     )?;
-    // The provider and the database must tell the same story.
+    // The provider and the database must agree.
     Ok(certificate.launched && twice == 0 && i64::try_from(acted.len())? == succeeded)
 }
 
 fn print_next_steps(home: &Home, server: &Server) {
     let data = home.data_dir();
     message!("");
-    message!("The server stays up until you press Ctrl-C. Try in another terminal:");
+    message!("The server runs until you press Ctrl-C. Try in another terminal:");
     message!("  postrider --data-dir {} campaign status spring", data.display());
     message!("  postrider --data-dir {} campaign verify spring --phase mail", data.display());
     message!(

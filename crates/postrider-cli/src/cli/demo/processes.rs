@@ -15,11 +15,11 @@ use tokio::{
 };
 use uuid::Uuid;
 
-/// How long anything may take.
+/// Timeout of every command and every wait of the demo.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A directory that is gone when the demo is. Short and in /tmp, so that the user Postgres runs as can reach it.
+/// A directory that is removed at the end of the demo. Its path is short and in /tmp, so that the user of Postgres can access it.
 pub struct Home {
     pub path: PathBuf,
     _temporary: tempfile::TempDir,
@@ -28,7 +28,7 @@ pub struct Home {
 impl Home {
     pub fn new() -> anyhow::Result<Self> {
         let temporary = tempfile::Builder::new().prefix("postrider-demo-").tempdir()?;
-        // Postgres may run as another user; what is private inside has modes of its own.
+        // Postgres may run as another user; private files inside have modes of their own.
         std::fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
         let config = "[outbound]\nallow_private = true\n[log]\nformat = \"json\"\n\
                       [campaigns]\nheartbeat_interval_seconds = 1\nretry_pause_seconds = 1\njobs_max = 2\n\
@@ -42,7 +42,7 @@ impl Home {
         self.path.join("data")
     }
 
-    /// Runs a command as an operator would, shows it, and what it answers in words.
+    /// Runs a command as an operator would, and prints it with its messages.
     pub async fn postrider(&self, args: &[&str]) -> anyhow::Result<()> {
         let shown: Vec<String> = args
             .iter()
@@ -51,8 +51,9 @@ impl Home {
             .collect();
         message!("$ postrider {}", shown.join(" "));
         let child = self.own_program()?.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let output =
-            tokio::time::timeout(TIMEOUT, child.wait_with_output()).await.context("it did not end")??;
+        let output = tokio::time::timeout(TIMEOUT, child.wait_with_output())
+            .await
+            .context("the command did not end in time")??;
         let stderr = String::from_utf8_lossy(&output.stderr);
         anyhow::ensure!(output.status.success(), "`postrider {}` failed: {}", shown.join(" "), stderr.trim());
         for line in stderr.lines().chain(String::from_utf8_lossy(&output.stdout).lines()).take(6) {
@@ -74,7 +75,7 @@ fn own_program() -> anyhow::Result<Command> {
     {
         command.env_remove(name);
     }
-    // A process group of its own: Ctrl-C is for us, and we stop the others in order.
+    // A process group of its own: Ctrl-C stops only the demo, which then stops the others in order.
     command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
     Ok(command)
 }
@@ -121,7 +122,7 @@ impl Sim {
     }
 }
 
-/// `postrider serve` in embedded mode: it owns the private cluster and answers HTTP.
+/// `postrider serve` in embedded mode, which owns the private cluster and serves HTTP.
 pub struct Server {
     child: Child,
     pub http_url: String,
@@ -157,7 +158,7 @@ impl Server {
 /// `postrider serve --roles campaigns,resolver`.
 pub struct Worker {
     child: Child,
-    /// As it stands in the jobs that it holds.
+    /// The name in the locks of its jobs.
     pub name: String,
 }
 
@@ -174,7 +175,7 @@ impl Worker {
         Ok(Self { child, name })
     }
 
-    /// Kills it without a warning, and says who that was.
+    /// Kills the worker with SIGKILL, and returns its name.
     pub async fn kill(&mut self) -> anyhow::Result<String> {
         self.child.kill().await?;
         Ok(self.name.clone())
@@ -201,7 +202,7 @@ async fn stop(child: &mut Child) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for what a process does once it is up.
+/// Waits until a process has started, as `up` detects it.
 async fn wait_for<T>(child: &mut Child, log: &Path, mut up: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
@@ -217,7 +218,7 @@ async fn wait_for<T>(child: &mut Child, log: &Path, mut up: impl FnMut() -> Opti
         }
         anyhow::ensure!(
             tokio::time::Instant::now() < deadline,
-            "a server did not come up within {}",
+            "a server did not start within {}",
             Span(TIMEOUT)
         );
         tokio::time::sleep(POLL_INTERVAL).await;

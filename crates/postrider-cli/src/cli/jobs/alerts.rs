@@ -1,4 +1,4 @@
-//! Alerts, and the cards on which people decide about them.
+//! Alerts, and decision cards about them.
 
 use clap::Args;
 use postrider_model::{ids::DecisionCardId, job::CardStatus};
@@ -17,7 +17,7 @@ use crate::config::Config;
 pub struct AlertsArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// Those that do not hold any more, too
+    /// Include alerts that ended
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub struct AlertsArgs {
 pub struct CardsArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// Those that were resolved or dismissed, too
+    /// Include resolved and dismissed cards
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -41,18 +41,18 @@ pub struct DecideArgs {
     of: ForTenant,
     /// The card, as `jobs cards` shows it
     id: DecisionCardId,
-    /// What becomes of it: OPEN, IN_PROGRESS, RESOLVED or DISMISSED
+    /// The new status: OPEN, IN_PROGRESS, RESOLVED or DISMISSED
     #[arg(value_parser = status)]
     status: CardStatus,
-    /// What there is to say about it
+    /// Keep this note with the decision
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Written as people type it, `in-progress` included.
+/// Reads a status in any case, also with hyphens, such as `in-progress`.
 fn status(given: &str) -> Result<CardStatus, String> {
     given.to_ascii_uppercase().replace('-', "_").parse().map_err(|_| {
         format!("`{given}` is not a card status; choose OPEN, IN_PROGRESS, RESOLVED or DISMISSED")
@@ -89,7 +89,7 @@ pub async fn list(args: &AlertsArgs, config: &Config) -> anyhow::Result<()> {
     output::table(
         ["alert", "rule", "severity", "status", "since", "over", "what", "told"],
         rows,
-        if *all { "there was no alert" } else { "no alert holds" },
+        if *all { "there were no alerts" } else { "there are no active alerts" },
     )
 }
 
@@ -108,7 +108,7 @@ fn notification_counts(alert: &Alert) -> String {
         .filter(|(_, so_many)| *so_many > 0)
         .map(|(word, so_many)| count(so_many, word, word))
         .collect();
-    if words.is_empty() { "nobody".to_owned() } else { words.join(", ") }
+    if words.is_empty() { "no recipient".to_owned() } else { words.join(", ") }
 }
 
 pub async fn cards(args: &CardsArgs, config: &Config) -> anyhow::Result<()> {
@@ -151,7 +151,7 @@ pub async fn cards(args: &CardsArgs, config: &Config) -> anyhow::Result<()> {
     output::table(
         ["card", "status", "day", "what", "what to do", "decided"],
         rows,
-        if *all { "there was no card" } else { "nothing waits for a decision" },
+        if *all { "there were no cards" } else { "no card waits for a decision" },
     )
 }
 
@@ -163,7 +163,7 @@ pub async fn decide(args: &DecideArgs, config: &Config) -> anyhow::Result<()> {
         match alerts::decide_card(&mut transaction, *id, *status, note.as_deref(), &actor()).await? {
             Some(Ok(())) => {}
             Some(Err(before)) => anyhow::bail!(
-                "{id} is {before}, and stays so; what happens again is a new alert with a new card"
+                "{id} is {before}, and its status cannot change any more; a new alert gets a new card"
             ),
             None => anyhow::bail!(
                 "tenant `{}` has no card {}; `{}` lists them",

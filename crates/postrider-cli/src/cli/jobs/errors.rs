@@ -17,7 +17,7 @@ use crate::config::Config;
 pub struct ErrorsArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// Those that were resolved, too
+    /// Include resolved errors
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -30,10 +30,10 @@ pub struct ResolveArgs {
     of: ForTenant,
     /// The error, as `jobs errors` shows it
     id: SyncErrorId,
-    /// How it was resolved; it is kept
+    /// Describe how the error was resolved; the note is kept
     #[arg(long, value_name = "TEXT")]
     note: String,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -55,11 +55,11 @@ pub async fn list(args: &ErrorsArgs, config: &Config) -> anyhow::Result<()> {
     output::table(
         ["error", "function", "code", "retries", "since", "message", "resolved"],
         rows,
-        if *all { "nothing has failed for good" } else { "nothing waits for a person" },
+        if *all { "no run has failed for good" } else { "no error is open" },
     )?;
     if is_any_open {
         message!(
-            "`postrider jobs retry ERROR` runs one again, `postrider jobs resolve ERROR --note …` closes it without that"
+            "`postrider jobs retry ERROR` runs its function again, `postrider jobs resolve ERROR --note …` closes it without a retry"
         );
     }
     Ok(())
@@ -89,7 +89,7 @@ fn row(error: &SyncError) -> [String; 7] {
 
 pub async fn resolve(args: &ResolveArgs, config: &Config) -> anyhow::Result<()> {
     let ResolveArgs { of, id, note, json } = args;
-    anyhow::ensure!(!note.trim().is_empty(), "--note is empty; say how it was resolved");
+    anyhow::ensure!(!note.trim().is_empty(), "--note is empty; describe how the error was resolved");
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
@@ -106,7 +106,7 @@ pub async fn resolve(args: &ResolveArgs, config: &Config) -> anyhow::Result<()> 
         if *json {
             return output::json(&resolved);
         }
-        message!("{id} is resolved; its run stays failed");
+        message!("{id} is resolved; its run keeps the status failed");
         Ok(())
     })
     .await

@@ -1,4 +1,4 @@
-//! When a schedule would fire.
+//! Computes and shows the next firings of a schedule.
 
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 
 use super::super::output;
 
-/// How far ahead to look for firings that share a grain: every change of the clocks is in it.
+/// The period that is searched for firings that share a grain. It contains every change of the clocks.
 const HORIZON: SignedDuration = SignedDuration::from_hours(366 * 24);
 
 #[derive(Args)]
 pub struct TimingArgs {
-    /// When, as minute, hour, day, month and weekday, such as '0 2 * * *'
+    /// Fire at these times: minute, hour, day, month and weekday, such as '0 2 * * *'
     #[arg(long)]
     cron: Cron,
-    /// On the clocks of which zone, by its IANA name
+    /// Read the cron expression in this time zone, by its IANA name
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     timezone: Zone,
 }
@@ -33,21 +33,21 @@ impl TimingArgs {
 pub struct PreviewArgs {
     #[command(flatten)]
     timing: TimingArgs,
-    /// Say whether firings would share this grain: day, hour or 5min
+    /// Warn if two firings share this grain: day, hour or 5min
     #[arg(long)]
     grain: Option<Grain>,
-    /// So many firings
+    /// Show this many firings
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     count: u32,
-    /// After this moment, such as 2026-03-28T00:00:00Z [default: now]
+    /// Show firings after this time, such as 2026-03-28T00:00:00Z [default: now]
     #[arg(long, value_name = "TIME")]
     after: Option<Timestamp>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Shows the next firings. Nothing is opened, and nothing is written.
+/// Shows the next firings, without a database.
 pub fn preview(args: &PreviewArgs) -> anyhow::Result<()> {
     let (timing, after) = (args.timing.timing(), args.after.unwrap_or_else(Timestamp::now));
     let firings = next(&timing, after, usize::try_from(args.count)?);
@@ -61,30 +61,29 @@ pub fn preview(args: &PreviewArgs) -> anyhow::Result<()> {
         }));
     }
     let rows = firings.iter().map(|at| [local(&timing, *at), output::time(*at)]).collect();
-    output::table([timing.zone.as_str(), "utc"], rows, "it never fires again")?;
+    output::table([timing.zone.as_str(), "utc"], rows, "the schedule never fires again")?;
     if let Some(warning) = warning {
         message!("{warning}");
     }
     Ok(())
 }
 
-/// The next firings.
 pub fn next(timing: &Timing, after: Timestamp, count: usize) -> Vec<Timestamp> {
     timing.firings_after(after).take(count).collect()
 }
 
-/// What a clock on the wall shows then.
+/// The local time in the schedule's time zone.
 pub fn local(timing: &Timing, at: Timestamp) -> String {
     at.to_zoned(timing.zone.time_zone().clone()).strftime("%a %Y-%m-%d %H:%M %:z").to_string()
 }
 
-/// Firings for programs.
+/// Firings as JSON.
 pub fn as_json(timing: &Timing, firings: &[Timestamp]) -> Vec<Value> {
     let zone = timing.zone.time_zone();
     firings.iter().map(|at| json!({ "utc": at, "local": at.to_zoned(zone.clone()) })).collect()
 }
 
-/// What to know about firings of which only the first would run.
+/// A warning when two firings share a grain, so that only the first of them would run.
 pub fn warning(timing: &Timing, grain: Grain, after: Timestamp) -> Option<String> {
     let (first, second) = shared_grains(timing, grain, after, HORIZON)?;
     // A smaller grain helps only if no two firings share it.

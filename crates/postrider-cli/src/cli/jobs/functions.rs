@@ -1,4 +1,4 @@
-//! What can be run.
+//! `postrider jobs function`: functions and their settings.
 
 use std::path::PathBuf;
 
@@ -21,25 +21,25 @@ use crate::{config::Config, installation::Installation, wire};
 
 #[derive(Subcommand)]
 pub enum FunctionCommand {
-    /// List what can be run, without secrets
+    /// List functions, without secrets
     List {
         #[command(flatten)]
         of: ForTenant,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Say what a function is, in place of what it was
+    /// Create a function, or replace its settings
     ///
-    /// Requests to a URL are signed. The secret is read from a file or a variable, or made, and then printed this once.
+    /// Requests to a URL are signed. The secret is read from a file or a variable; otherwise a new one is generated and printed this once.
     Put(PutArgs),
-    /// Take a function away: runs of it that wait fail
+    /// Remove a function; its waiting runs fail
     Remove {
         #[command(flatten)]
         of: ForTenant,
         /// The function's name
         name: String,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -49,7 +49,7 @@ pub enum FunctionCommand {
 pub struct PutArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// What it is called: a part of lock keys
+    /// The function's name, which is a part of lock keys
     #[arg(value_parser = name)]
     name: String,
     #[command(flatten)]
@@ -60,15 +60,15 @@ pub struct PutArgs {
     /// Read the secret from this variable of the environment
     #[arg(long, value_name = "VARIABLE")]
     secret_env: Option<String>,
-    /// Within what time it runs once: day, hour or 5min [default: day, or its own for what comes with Postrider]
+    /// Run at most once per day, hour or 5min [default: day, or the own grain of a function of Postrider]
     #[arg(long)]
     grain: Option<Grain>,
-    /// How long it may take
+    /// Fail an attempt after this time
     #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_SECONDS_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=900))]
     timeout: u32,
     #[command(flatten)]
     retry: RetryPolicyArgs,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -76,29 +76,29 @@ pub struct PutArgs {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 struct TargetArgs {
-    /// An endpoint
+    /// Call the endpoint at this URL
     #[arg(long, value_name = "URL")]
     http: Option<String>,
-    /// A function in the database, which takes and returns jsonb
+    /// Call this function in the database, which takes and returns jsonb
     #[arg(long, value_name = "SCHEMA.FUNCTION")]
     sql: Option<SqlName>,
-    /// A Rust function that comes with Postrider, or that a running process of your application provides
+    /// Run this Rust function of Postrider or of a running process of your application
     #[arg(long, value_name = "NAME")]
     builtin: Option<String>,
 }
 
 #[derive(Args)]
 struct RetryPolicyArgs {
-    /// How often it is tried again when it fails
+    /// Retry a failed run this many times
     #[arg(long, value_name = "N", default_value_t = RetryPolicy::default().max_retries, value_parser = clap::value_parser!(u32).range(0..=100))]
     max_retries: u32,
-    /// The pause before the first retry
+    /// Wait this many milliseconds before the first retry
     #[arg(long, value_name = "N", default_value_t = RetryPolicy::default().initial_delay_ms)]
     initial_delay_ms: u32,
-    /// How much longer each pause is than the one before
+    /// Multiply the backoff by this factor after each retry
     #[arg(long, value_name = "FACTOR", default_value_t = RetryPolicy::default().backoff_multiplier)]
     backoff_multiplier: f64,
-    /// The longest pause
+    /// Limit the backoff to this many milliseconds
     #[arg(long, value_name = "N", default_value_t = RetryPolicy::default().max_delay_ms)]
     max_delay_ms: u32,
 }
@@ -107,7 +107,7 @@ fn name(given: &str) -> Result<String, String> {
     check_function_name(given).map(|()| given.to_owned())
 }
 
-/// What was given, and makes sense.
+/// Arguments of `put` that passed all checks that need no database.
 struct CheckedInput {
     target: Target,
     grain: Grain,
@@ -121,7 +121,7 @@ pub async fn run(command: FunctionCommand, config: &Config) -> anyhow::Result<()
             with_installation(config, async |installation| list(&of, json, installation).await).await
         }
         FunctionCommand::Put(args) => {
-            // What is wrong with the input is said before anything is started.
+            // The input is checked before the database is opened.
             let input = check(&args, config)?;
             with_installation(config, async |installation| put(&args, &input, installation, config).await)
                 .await
@@ -156,28 +156,31 @@ fn check(args: &PutArgs, config: &Config) -> anyhow::Result<CheckedInput> {
     Ok(CheckedInput { target, grain, retry, secret: secret(args)? })
 }
 
-/// The secret that was given, if one was.
+/// The secret from the file or the variable, if one is named.
 fn secret(args: &PutArgs) -> anyhow::Result<Option<SecretString>> {
-    const MAKE_ONE: &str = "leave it out, and one is made";
+    const OR_GENERATE: &str = "leave the option out to generate a secret";
     let secret: Option<SecretString> = match (&args.secret_file, &args.secret_env) {
         (Some(file), _) => Some(read_secret(Some(file))?)
             .map(|secret| {
-                secret.with_context(|| format!("the secret in {} is empty; {MAKE_ONE}", file.display()))
+                secret.with_context(|| format!("the secret in {} is empty; {OR_GENERATE}", file.display()))
             })
             .transpose()?,
         (None, Some(variable)) => {
             let secret = std::env::var(variable).unwrap_or_default();
-            anyhow::ensure!(!secret.is_empty(), "the variable {variable} is not set, or empty; {MAKE_ONE}");
+            anyhow::ensure!(
+                !secret.is_empty(),
+                "the variable {variable} is not set, or empty; {OR_GENERATE}"
+            );
             Some(secret.into())
         }
         (None, None) => None,
     };
     anyhow::ensure!(
         secret.is_none() || args.target.http.is_some(),
-        "nothing would be signed with a secret; leave it out, or give --http"
+        "only requests to a URL are signed with a secret; leave the secret out, or give --http"
     );
     if let Some(secret) = &secret {
-        check_secret(secret).map_err(|problem| anyhow::anyhow!("the secret {problem}; {MAKE_ONE}"))?;
+        check_secret(secret).map_err(|problem| anyhow::anyhow!("the secret {problem}; {OR_GENERATE}"))?;
     }
     Ok(secret)
 }
@@ -190,7 +193,7 @@ async fn put(
 ) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
-    // Only what is behind a URL has a secret to be sealed.
+    // Only a function behind a URL has a secret, which is sealed.
     let key = match input.target {
         Target::Http(_) => Some(installation.checked_master_key(config, &mut transaction).await?),
         Target::Sql(_) | Target::Builtin(_) => None,
@@ -225,7 +228,7 @@ async fn put(
     message!("`{}` is {how}; `{}` runs it", args.name, args.of.command(&["jobs", "invoke", &args.name]));
     if let Some(secret) = secret {
         output::line(secret)?;
-        message!("keep the secret, which signs the requests: it is not shown again");
+        message!("keep the secret, which signs the requests: it is shown only once");
     }
     Ok(())
 }
@@ -237,7 +240,7 @@ async fn list(of: &ForTenant, json: bool, installation: &Installation) -> anyhow
     if json {
         return output::json(&functions);
     }
-    // What comes with Postrider is there whether it was used or not.
+    // The functions of Postrider are listed before their first use, too.
     let unused = BUILTINS.iter().filter(|(name, _)| functions.iter().all(|known| known.name != *name));
     let unused = unused.map(|(name, grain)| {
         let ready = || "comes with Postrider".to_owned();
@@ -291,6 +294,6 @@ async fn remove(of: &ForTenant, name: &str, json: bool, installation: &Installat
     if json {
         return output::json(&removed);
     }
-    message!("removed `{name}`; what it ran stays in `{}`", of.command(&["jobs", "list"]));
+    message!("removed `{name}`; its runs stay in `{}`", of.command(&["jobs", "list"]));
     Ok(())
 }

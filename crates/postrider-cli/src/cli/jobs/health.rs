@@ -1,4 +1,4 @@
-//! How jobs are doing, beside what raises alerts.
+//! `postrider jobs health`: statistics of job runs beside the thresholds of alerts.
 
 use clap::Args;
 use postrider_model::job::AlertRules;
@@ -12,12 +12,12 @@ use crate::config::Config;
 pub struct HealthArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A number, and from where on it is an alert.
+/// A number, and the threshold above which it raises an alert.
 #[derive(Serialize)]
 struct Threshold {
     rule: &'static str,
@@ -58,7 +58,7 @@ pub async fn health(args: &HealthArgs, config: &Config) -> anyhow::Result<()> {
     output::table(
         ["function", "status", "count", "avg duration", "max duration", "retried"],
         rows,
-        "nothing has run in the last 24 hours",
+        "no function has run in the last 24 hours",
     )?;
     if !health.is_empty() {
         output::line("")?;

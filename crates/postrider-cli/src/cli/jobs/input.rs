@@ -1,4 +1,4 @@
-//! What a function is given and what it is about, from the command line, a file or stdin.
+//! Reads the input of a function and the entities of its run from the command line, a file or stdin.
 
 use anyhow::Context;
 use clap::Args;
@@ -7,28 +7,28 @@ use serde_json::{Value, value::RawValue};
 
 #[derive(Args)]
 pub struct InputArgs {
-    /// What the function is given, as JSON; `@FILE` reads a file, `-` reads stdin
+    /// Give the function this JSON as input; `@FILE` reads a file, `-` reads stdin
     #[arg(long, value_name = "JSON")]
     input: Option<String>,
-    /// What the run is about, as a JSON object: other entities have a lock key of their own
+    /// Run for these entities, a JSON object; each set of entities has its own lock key
     #[arg(long, value_name = "JSON")]
     entities: Option<String>,
 }
 
-/// What was given, and makes sense.
+/// Input and entities that passed all checks that need no database.
 pub struct Input {
     pub input: Option<Value>,
     pub entities: Option<Entities>,
 }
 
-/// Entities as they were written, and their hash.
+/// Entities as written, and their hash.
 pub struct Entities {
     pub text: Box<RawValue>,
     pub hash: EntityHash,
 }
 
 impl InputArgs {
-    /// To be called before anything is started: what is wrong with the input is said first.
+    /// Reads and checks the input. To be called before the database is opened.
     pub fn read(&self) -> anyhow::Result<Input> {
         let input = self.input.as_deref().map(parse_input).transpose()?;
         let entities = self.entities.as_deref().map(parse_entities).transpose()?;
@@ -60,7 +60,7 @@ fn parse_entities(given: &str) -> anyhow::Result<Entities> {
     Ok(Entities { text: serde_json::from_str(&text).map_err(|error| unfit(&error))?, hash })
 }
 
-/// The text itself, or what a file or stdin holds.
+/// The text itself, or the content of a file or stdin.
 fn text(option: &str, given: &str) -> anyhow::Result<String> {
     let text = match given.strip_prefix('@') {
         Some(file) => {
@@ -72,7 +72,7 @@ fn text(option: &str, given: &str) -> anyhow::Result<String> {
     };
     anyhow::ensure!(
         text.len() <= VALUE_BYTES_MAX,
-        "{option} is larger than {VALUE_BYTES_MAX} bytes; keep it elsewhere, and give the function its name"
+        "{option} is larger than {VALUE_BYTES_MAX} bytes; store the data elsewhere, and give the function a reference to it"
     );
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! Running a function now, and waiting for what it says.
+//! `postrider jobs invoke`: runs a function now, and waits for its result.
 
 use std::{
     process::ExitCode,
@@ -23,10 +23,10 @@ use super::{
 };
 use crate::{config::Config, installation::Installation, shutdown};
 
-/// Between two looks at the run: quick ones at first.
+/// First interval between two reads of the run. It doubles up to the maximum.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const POLL_INTERVAL_MAX: Duration = Duration::from_millis(200);
-/// A runner that is there takes a run up sooner than this.
+/// A working runner claims a run sooner than this.
 const CLAIMED_WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Args)]
@@ -37,13 +37,13 @@ pub struct InvokeArgs {
     name: String,
     #[command(flatten)]
     with: InputArgs,
-    /// Run it although it was completed in this grain; that is logged
+    /// Run the function although it completed in this grain; the audit log records it
     #[arg(long)]
     force: bool,
-    /// How long to wait for its end; 0 prints the run's id at once
+    /// Wait this long for the end of the run; 0 prints the run's id at once
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
-    /// The whole run as JSON, and not only its result
+    /// Print the whole run as JSON instead of only its result
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +70,7 @@ pub async fn invoke(args: &InvokeArgs, config: &Config) -> anyhow::Result<ExitCo
     .await
 }
 
-/// Acquires the lock key and hints.
+/// Acquires the lock key and wakes the runners.
 async fn acquire(
     args: &InvokeArgs,
     input: &Input,
@@ -90,20 +90,20 @@ async fn acquire(
     let id = match job_runs::acquire(&mut transaction, invocation, &actor()).await? {
         Acquired::Run(id) => id,
         Acquired::Running(id) => anyhow::bail!(
-            "`{name}` is running already, as {id}; wait for it, `{}` says how it goes",
+            "`{name}` is running already, as {id}; wait for it, `{}` shows its progress",
             command("show", id)
         ),
         Acquired::RetryPending(id) => anyhow::bail!(
-            "`{name}` failed in this grain ({grain}), as {id}, and waits for its next try; wait for it, or try at once with `{}`",
+            "`{name}` failed in this grain ({grain}), as {id}, and waits for its retry; wait for it, or retry at once with `{}`",
             command("retry", id)
         ),
         Acquired::Completed(id) => anyhow::bail!(
-            "`{name}` was completed in this grain ({grain}), as {id}; `{}` shows its result, --force runs it once more",
+            "`{name}` completed in this grain ({grain}), as {id}; `{}` shows its result, --force runs it once more",
             command("show", id)
         ),
         Acquired::UnknownFunction => {
             anyhow::bail!(
-                "somebody has just removed the function `{name}`; `postrider jobs function put` makes it"
+                "another command has just removed the function `{name}`; `postrider jobs function put` creates it"
             )
         }
     };
@@ -112,7 +112,7 @@ async fn acquire(
     Ok((tenant, id))
 }
 
-/// A run that somebody waits for.
+/// A run that the command waits for.
 struct Waiting<'a> {
     args: &'a InvokeArgs,
     pool: &'a Pool,
@@ -121,7 +121,7 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Waits until the run is over; with an exit code, if it is not.
+    /// Waits until the run has ended. Returns an exit code if it has not ended.
     async fn wait(&self, timeout: Duration) -> anyhow::Result<(RunState, Option<ExitCode>)> {
         let stop = shutdown::on_signal()?;
         let began = Instant::now();
@@ -148,14 +148,14 @@ impl Waiting<'_> {
                 && (began.elapsed() >= CLAIMED_WITHIN || is_late && !timeout.is_zero())
             {
                 is_warned = true;
-                message!("nobody has picked it up yet: is a process with the role scheduler running?");
+                message!("no runner has claimed the run yet: is a process with the role scheduler running?");
             }
             if is_late || stop.is_cancelled() {
                 let again = self.args.of.command(&["jobs", "show", &self.id.to_string()]);
-                message!("{} is not over, and goes on by itself; `{again}` says how it goes", self.id);
+                message!("{} has not ended and continues; `{again}` shows its progress", self.id);
                 let code = match (is_late, timeout.is_zero()) {
                     (false, _) => ExitCode::from(130),
-                    // Nobody wanted to wait.
+                    // `--wait 0` was given.
                     (true, true) => ExitCode::SUCCESS,
                     (true, false) => ExitCode::from(2),
                 };
@@ -175,7 +175,7 @@ impl Waiting<'_> {
         run.ok_or_else(|| runs::unknown(&self.args.of, self.tenant, self.id.0))
     }
 
-    /// Shows what became of it.
+    /// Prints the result, or returns the error of the run.
     async fn print_end(&self, run: &RunState) -> anyhow::Result<ExitCode> {
         if self.args.json {
             output::json(run)?;
@@ -185,15 +185,16 @@ impl Waiting<'_> {
         if run.status == JobRunStatus::Completed {
             return Ok(ExitCode::SUCCESS);
         }
-        let error = output::printable(run.error_message.as_deref().unwrap_or("it does not say why"));
+        let error =
+            output::printable(run.error_message.as_deref().unwrap_or("the run recorded no error message"));
         if run.status == JobRunStatus::Cancelled {
-            anyhow::bail!("{} was cancelled: {error}; invoke it again to have a new one", self.id);
+            anyhow::bail!("{} was cancelled: {error}; invoke the function again for a new run", self.id);
         }
         let mut transaction = pool::begin_as(self.pool, self.tenant.id).await?;
         let letters = sync_errors::of_run(&mut transaction, self.tenant.id, self.id).await?;
         let letter = letters.first().map(|letter| format!(" as {}", letter.id)).unwrap_or_default();
         anyhow::bail!(
-            "{} failed for good{letter}: {error}; mend that, then `{}` runs it again",
+            "{} failed for good{letter}: {error}; fix the cause, then `{}` runs it again",
             self.id,
             self.args.of.command(&["jobs", "retry", &self.id.to_string()])
         )

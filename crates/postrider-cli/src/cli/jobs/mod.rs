@@ -1,4 +1,4 @@
-//! `postrider jobs`: functions, their runs, when they run by themselves, and what people must look at.
+//! `postrider jobs`: functions, their runs, schedules, errors and alerts.
 
 mod alerts;
 mod errors;
@@ -42,44 +42,43 @@ pub enum JobsCommand {
     List(ListArgs),
     /// Show everything about a run
     Show(ShowArgs),
-    /// Run a function, unless it ran in this grain; prints its result as JSON
+    /// Run a function unless it completed in this grain; prints its result as JSON
     ///
-    /// Exits with 0 when it is completed, with 1 when it failed or another run has its lock key, and with 2 when it has not ended
+    /// Exits with 0 when the run completed, with 1 when it failed or another run has its lock key, and with 2 when it has not ended
     /// within the wait; then the run's id is printed instead.
     Invoke(InvokeArgs),
-    /// Run a failed run again, at once
+    /// Retry a failed run at once
     Retry(RetryArgs),
-    /// Give a run up, for ever; who is at it is stopped
+    /// Cancel a run for ever; the runner that holds it stops
     Cancel(CancelArgs),
-    /// Say how the jobs of the last day are doing, beside the thresholds of alerts
+    /// Show statistics of the last day's runs beside the thresholds of alerts
     Health(HealthArgs),
-    /// List runs that failed for good and that nobody has resolved
+    /// List open errors: runs that failed for good
     Errors(ErrorsArgs),
-    /// Close an error without running it again; needs a note, which is kept
+    /// Resolve an error without a retry; needs a note, which is kept
     Resolve(ResolveArgs),
-    /// List alerts that hold
+    /// List active alerts
     Alerts(AlertsArgs),
-    /// List decision cards that wait for somebody
+    /// List decision cards that wait for a decision
     Cards(CardsArgs),
-    /// Decide about a card
+    /// Set the status of a decision card
     Decide(DecideArgs),
-    /// Say what can be run
+    /// Manage functions
     #[command(subcommand)]
     Function(FunctionCommand),
-    /// Say when functions run by themselves
+    /// Manage schedules of functions
     #[command(subcommand)]
     Schedule(ScheduleCommand),
-    /// Watch the jobs every five minutes, and tell people about alerts
+    /// Check job runs every five minutes, and notify people about alerts
     Monitor(MonitorArgs),
 }
 
-/// How a list is shown.
 #[derive(Args)]
 pub struct Listing {
-    /// At most so many
+    /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
     limit: i64,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -104,7 +103,7 @@ pub async fn run(command: JobsCommand, config: &Config) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// A function of the tenant. What comes with Postrider is made when it is first asked for.
+/// A function of the tenant. A function of Postrider is created when it is first used.
 async fn function(
     connection: &mut PgConnection,
     of: &ForTenant,
@@ -121,13 +120,13 @@ async fn function(
         }
     }
     anyhow::bail!(
-        "tenant `{}` has no function `{name}`; `{}` shows them, `postrider jobs function put` makes one",
+        "tenant `{}` has no function `{name}`; `{}` shows them, `postrider jobs function put` creates one",
         tenant.name,
         of.command(&["jobs", "function", "list"])
     )
 }
 
-/// So many of something.
+/// A count with its noun.
 fn count(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }

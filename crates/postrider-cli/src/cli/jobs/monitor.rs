@@ -1,4 +1,4 @@
-//! The chain that watches jobs, set up in one go.
+//! `postrider jobs monitor`: sets up the chain of schedules that monitors job runs.
 
 use anyhow::Context;
 use clap::Args;
@@ -24,9 +24,9 @@ use super::{
 };
 use crate::{config::Config, wire};
 
-/// When the chain runs.
+/// The schedule of the chain.
 const EVERY_FIVE_MINUTES: &str = "*/5 * * * *";
-/// Schedules of one function that are looked at.
+/// Maximum number of schedules that are read per function.
 const SCHEDULES_READ: i64 = 100;
 
 #[derive(Args)]
@@ -35,7 +35,7 @@ pub struct MonitorArgs {
     of: ForTenant,
     #[command(flatten)]
     recipients: Recipients,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -43,15 +43,15 @@ pub struct MonitorArgs {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 struct Recipients {
-    /// Who is told, as ACCOUNT:TO, such as `mailer:ops@example.com`; a webhook needs no TO. May be given several times
+    /// Notify these recipients, each ACCOUNT:TO, such as `mailer:ops@example.com`; a webhook needs no TO. May be given several times
     #[arg(long, value_name = "ACCOUNT[:TO]", num_args = 1..)]
     notify: Vec<String>,
-    /// Raise alerts, but tell nobody
+    /// Raise alerts without notifications
     #[arg(long)]
     tell_nobody: bool,
 }
 
-/// A link of the chain, as it is set.
+/// A schedule of the chain.
 struct Link {
     function: &'static str,
     schedule: ScheduleId,
@@ -89,7 +89,7 @@ pub async fn monitor(args: &MonitorArgs, config: &Config) -> anyhow::Result<()> 
     print(args, &links)
 }
 
-/// Sets the schedule of one link, in place of the oldest that the function has.
+/// Creates the schedule of one link, or replaces the oldest schedule of its function.
 async fn link(
     connection: &mut PgConnection,
     tenant: &Tenant,
@@ -106,7 +106,7 @@ async fn link(
         function,
         timing: &timing,
         grain: None,
-        // Thresholds that somebody has set stay.
+        // Thresholds that an operator has set stay.
         input: input.or_else(|| first.and_then(|first| first.input.as_ref())),
         entities: None,
         depends_on: &depends_on,
@@ -136,14 +136,14 @@ fn print(args: &MonitorArgs, links: &[Link]) -> anyhow::Result<()> {
         message!("`{}` has {others}, left as they were", link.function);
     }
     match args.recipients.notify.as_slice() {
-        [] => message!("nobody is told; `{}` shows what holds", args.of.command(&["jobs", "alerts"])),
-        told => message!("told: {}", told.join(", ")),
+        [] => message!("no recipient is notified; `{}` shows alerts", args.of.command(&["jobs", "alerts"])),
+        recipients => message!("notified: {}", recipients.join(", ")),
     }
-    message!("each waits for the one before it; a process with the role scheduler runs them");
+    message!("each function waits for the one before it; a process with the role scheduler runs them");
     Ok(())
 }
 
-/// Who is told, as the function takes it.
+/// A recipient in the input format of the function.
 fn recipient(given: &str, accounts: &[ProviderAccount], adapters: &Adapters) -> anyhow::Result<Value> {
     let named = |wanted: &str| {
         let id = wanted.parse().ok();
@@ -167,7 +167,7 @@ fn recipient(given: &str, accounts: &[ProviderAccount], adapters: &Adapters) -> 
     let channels = adapter.map(|adapter| adapter.manifest().channels).unwrap_or_default();
     anyhow::ensure!(
         [Channel::Chat, Channel::Email].iter().any(|channel| channels.contains(channel)),
-        "--notify: the account `{name}` can be told nothing: `{}` sends neither e-mails nor messages; name another one",
+        "--notify: the account `{name}` cannot be notified: `{}` sends neither e-mails nor messages; name another account",
         account.provider
     );
     match to {
@@ -177,6 +177,8 @@ fn recipient(given: &str, accounts: &[ProviderAccount], adapters: &Adapters) -> 
         Some(to) => Ok(json!({ "account": name, "to": to })),
         // A webhook is its own address.
         None if account.provider == "webhook" => Ok(json!({ "account": name })),
-        None => anyhow::bail!("--notify: say to whom `{name}` sends, as in --notify {name}:ops@example.com"),
+        None => anyhow::bail!(
+            "--notify: no recipient is given for `{name}`; use ACCOUNT:RECIPIENT, as in --notify {name}:ops@example.com"
+        ),
     }
 }

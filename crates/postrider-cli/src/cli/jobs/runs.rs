@@ -1,4 +1,4 @@
-//! Runs: which there are, and running one again or giving it up.
+//! `postrider jobs list`, `retry` and `cancel`: job runs.
 
 use std::str::FromStr;
 
@@ -22,17 +22,17 @@ use super::{
 };
 use crate::config::Config;
 
-/// How much of a result or an error stands in a table.
+/// Maximum length of a result or an error in a table.
 const TEXT_SHOWN: usize = 60;
 
 #[derive(Args)]
 pub struct ListArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// Only of this function
+    /// List only runs of this function
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// Only those that stand so: running, completed, failed or cancelled
+    /// List only runs with this status: running, completed, failed or cancelled
     #[arg(long)]
     status: Option<JobRunStatus>,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub struct RetryArgs {
     of: ForTenant,
     /// The run, as `jobs list` shows it, or its error, as `jobs errors` does
     id: RunOrError,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -56,15 +56,15 @@ pub struct CancelArgs {
     of: ForTenant,
     /// The run, as `jobs list` shows it
     id: JobRunId,
-    /// Why; it is kept
+    /// Keep this reason with the run
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The id of a run, or of the error that it ended in.
+/// The id of a run, or of its error.
 #[derive(Debug, Clone, Copy)]
 pub enum RunOrError {
     Run(Uuid),
@@ -123,7 +123,7 @@ pub async fn list(args: &ListArgs, config: &Config) -> anyhow::Result<()> {
     )
 }
 
-/// Such as `tries again 2026-02-06 14:05:01Z: no answer`.
+/// The state of a run in words, such as `tries again 2026-02-06 14:05:01Z: no answer`.
 pub fn standing(run: &RunState) -> String {
     let error = run.error_message.as_deref().unwrap_or("-");
     match (run.status, run.retry_at, &run.locked_by) {
@@ -138,7 +138,7 @@ pub fn standing(run: &RunState) -> String {
     }
 }
 
-/// With the unit that matters.
+/// A duration in milliseconds, seconds or minutes.
 pub fn took(milliseconds: i32) -> String {
     match milliseconds {
         ..1000 => format!("{milliseconds} ms"),
@@ -159,14 +159,14 @@ pub async fn retry(args: &RetryArgs, config: &Config) -> anyhow::Result<()> {
             None => return Err(unknown(of, &tenant, id.0)),
             Some(Retried::NotFailed(status)) => {
                 let advice = match status {
-                    JobRunStatus::Completed => "`postrider jobs invoke NAME --force` runs its function once more".to_owned(),
-                    JobRunStatus::Cancelled => "that is for ever; `postrider jobs invoke NAME` makes a new one".to_owned(),
-                    JobRunStatus::Running | JobRunStatus::Failed => format!("`{}` says how it goes", show(id)),
+                    JobRunStatus::Completed => "`postrider jobs invoke NAME --force` runs the function once more".to_owned(),
+                    JobRunStatus::Cancelled => "that is final; `postrider jobs invoke NAME` creates a new run".to_owned(),
+                    JobRunStatus::Running | JobRunStatus::Failed => format!("`{}` shows its progress", show(id)),
                 };
-                anyhow::bail!("{id} is {status}, and only what failed is run again; {advice}");
+                anyhow::bail!("{id} is {status}, and only a failed run can be retried; {advice}");
             }
             Some(Retried::KeyTaken(other)) => anyhow::bail!(
-                "{other} has the lock key of {id} by now, so that would run it twice; look at that one with `{}`",
+                "run {other} holds the lock key of {id} now, so a retry would run the function twice; `{}` shows that run",
                 show(other)
             ),
         }
@@ -176,7 +176,7 @@ pub async fn retry(args: &RetryArgs, config: &Config) -> anyhow::Result<()> {
         if args.json {
             return output::json(&run);
         }
-        message!("{id} runs again; `{}` says how it goes", show(id));
+        message!("{id} runs again; `{}` shows its progress", show(id));
         Ok(())
     })
     .await
@@ -203,7 +203,7 @@ async fn resolve_id(
     error.map(|error| JobRunId(error.source_entity_id)).ok_or_else(|| unknown(of, tenant, id))
 }
 
-/// What to say where a tenant has no such run.
+/// The error for a run that the tenant does not have.
 pub fn unknown(of: &ForTenant, tenant: &Tenant, id: Uuid) -> anyhow::Error {
     anyhow::anyhow!(
         "tenant `{}` has no run {id}; `{}` lists them",
@@ -221,7 +221,7 @@ pub async fn cancel(args: &CancelArgs, config: &Config) -> anyhow::Result<()> {
         match cancelled.ok_or_else(|| unknown(of, &tenant, id.0))? {
             Cancelled::Cancelled => {}
             Cancelled::Completed => anyhow::bail!(
-                "{id} is completed, and what is done cannot be cancelled; `{}` shows its result",
+                "{id} is completed, and a completed run cannot be cancelled; `{}` shows its result",
                 of.command(&["jobs", "show", &id.to_string()])
             ),
         }
@@ -242,13 +242,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_has_the_unit_that_matters() {
+    fn a_duration_is_shown_in_milliseconds_seconds_or_minutes() {
         let spans = [0, 999, 1000, 59_949, 60_000, 3_599_000].map(took);
         assert_eq!(spans, ["0 ms", "999 ms", "1.0 s", "59.9 s", "1 m 0 s", "59 m 59 s"]);
     }
 
     #[test]
-    fn a_run_goes_by_its_own_id_or_that_of_its_error() {
+    fn a_run_is_named_by_its_own_id_or_the_id_of_its_error() {
         let id = Uuid::now_v7();
         assert!(matches!(format!("job_run_{id}").parse(), Ok(RunOrError::Run(read)) if read == id));
         assert!(matches!(format!("sync_error_{id}").parse(), Ok(RunOrError::Error(read)) if read == id));

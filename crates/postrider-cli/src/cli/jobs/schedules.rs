@@ -1,4 +1,4 @@
-//! When functions run by themselves.
+//! `postrider jobs schedule`: schedules of functions.
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{config::Config, installation::Installation};
 
-/// How many firings are told ahead.
+/// Number of future firings that are shown.
 const FIRINGS_SHOWN: usize = 5;
 
 #[derive(Subcommand)]
@@ -32,23 +32,23 @@ pub enum ScheduleCommand {
     List {
         #[command(flatten)]
         of: ForTenant,
-        /// Only of this function
+        /// List only schedules of this function
         #[arg(long, value_name = "NAME")]
         function: Option<String>,
         #[command(flatten)]
         listing: Listing,
     },
-    /// Have a function run by itself; prints the schedule's id, and says when it fires
+    /// Add a schedule of a function; prints its id and its next firings
     Add(Box<AddArgs>),
-    /// Show a schedule and what became of its last firings
+    /// Show a schedule and the outcomes of its last firings
     Show(OneArgs),
-    /// Take a schedule away; its runs stay
+    /// Remove a schedule; its runs stay
     Remove(ChangeArgs),
-    /// Let a schedule fire again; what it would have fired meanwhile is not made up for
+    /// Enable a schedule again; firings that it missed meanwhile are not run
     Enable(ChangeArgs),
-    /// Let a schedule fire no more, until it is enabled
+    /// Disable a schedule until it is enabled
     Disable(ChangeArgs),
-    /// Say when something would fire; writes nothing
+    /// Show when a cron expression fires; writes nothing
     Preview(Box<PreviewArgs>),
 }
 
@@ -60,26 +60,25 @@ pub struct AddArgs {
     function: String,
     #[command(flatten)]
     timing: TimingArgs,
-    /// Within what time it runs once: day, hour or 5min [default: the function's own]
+    /// Run at most once per day, hour or 5min [default: the function's own grain]
     #[arg(long)]
     grain: Option<Grain>,
     #[command(flatten)]
     with: InputArgs,
-    /// Functions that must have completed before in the same grain, with commas between them
+    /// Fire only after these functions completed in the same grain, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     depends_on: Vec<String>,
-    /// Of firings that nobody was there for, run the last `once`, `skip` them, or run `all`
+    /// Handle missed firings: run the last one (`once`), `skip` them, or run `all`
     #[arg(long, value_name = "POLICY", default_value_t = Misfire::Once)]
     misfire: Misfire,
-    /// Let it not fire until it is enabled
+    /// Add the schedule disabled
     #[arg(long)]
     disabled: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// One schedule.
 #[derive(Args)]
 pub struct OfOne {
     #[command(flatten)]
@@ -92,7 +91,7 @@ pub struct OfOne {
 pub struct ChangeArgs {
     #[command(flatten)]
     one: OfOne,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -109,7 +108,7 @@ pub async fn run(command: ScheduleCommand, config: &Config) -> anyhow::Result<()
     match command {
         ScheduleCommand::Preview(args) => firings::preview(&args),
         ScheduleCommand::Add(args) => {
-            // What is wrong with the input is said before anything is started.
+            // The input is checked before the database is opened.
             let input = args.with.read()?;
             with_installation(config, async |installation| add(&args, &input, installation).await).await
         }
@@ -126,7 +125,7 @@ async fn act(command: ScheduleCommand, installation: &Installation) -> anyhow::R
         ScheduleCommand::Remove(args) => remove(&args, installation).await,
         ScheduleCommand::Enable(args) => switch(&args, true, installation).await,
         ScheduleCommand::Disable(args) => switch(&args, false, installation).await,
-        // Done before anything was opened.
+        // Handled in `run`.
         ScheduleCommand::Add(_) | ScheduleCommand::Preview(_) => Ok(()),
     }
 }
@@ -166,8 +165,8 @@ async fn add(args: &AddArgs, input: &Input, installation: &Installation) -> anyh
     }
     output::line(id.0)?;
     match args.disabled {
-        true => message!("it is disabled; once enabled it fires"),
-        false => message!("it fires"),
+        true => message!("the schedule is disabled; once enabled it fires at"),
+        false => message!("the schedule fires at"),
     }
     for at in next {
         message!("  {}  {}", firings::local(&timing, at), output::time(at));
@@ -178,7 +177,7 @@ async fn add(args: &AddArgs, input: &Input, installation: &Installation) -> anyh
     Ok(())
 }
 
-/// Sets a schedule; says what to try where functions would wait for each other.
+/// Sets a schedule. Adds advice to the error about functions that would wait for each other.
 pub async fn put(
     connection: &mut PgConnection,
     id: ScheduleId,
@@ -226,7 +225,7 @@ async fn list(
     output::table(
         ["schedule", "function", "cron", "zone", "grain", "depends on", "next", "last"],
         rows,
-        "nothing runs by itself; `postrider jobs schedule add FUNCTION --cron …` has it do so",
+        "there are no schedules; `postrider jobs schedule add FUNCTION --cron …` adds one",
     )
 }
 
@@ -245,7 +244,7 @@ async fn show(args: &OneArgs, installation: &Installation) -> anyhow::Result<()>
     }
     print(&schedule)?;
     let rows = firings.iter().map(row).collect();
-    output::table(["fired for", "outcome", "run", "reason"], rows, "it has not fired yet")
+    output::table(["fired for", "outcome", "run", "reason"], rows, "the schedule has not fired yet")
 }
 
 fn print(schedule: &ScheduleState) -> anyhow::Result<()> {
@@ -296,7 +295,7 @@ async fn remove(args: &ChangeArgs, installation: &Installation) -> anyhow::Resul
     if args.json {
         return output::json(&schedule);
     }
-    message!("removed {id}; `{}` does not run by it any more", schedule.function_name);
+    message!("removed {id}; it does not run `{}` any more", schedule.function_name);
     Ok(())
 }
 
@@ -316,7 +315,7 @@ async fn switch(args: &ChangeArgs, enabled: bool, installation: &Installation) -
         Some(at) => {
             message!("{id} fires next {}, which is {}", firings::local(&timing, at), output::time(at));
         }
-        None => message!("{id} is disabled; what waits of it is skipped"),
+        None => message!("{id} is disabled; its waiting firings are skipped"),
     }
     Ok(())
 }
@@ -338,7 +337,7 @@ async fn find(
     })
 }
 
-/// When it fires. What was accepted once may be unknown to another version of the zones.
+/// The timing of a schedule. Another version of the time zone database may not know its zone.
 fn timing(schedule: &ScheduleState) -> anyhow::Result<Timing> {
     Ok(Timing { cron: schedule.cron.parse()?, zone: schedule.timezone.parse()? })
 }

@@ -1,4 +1,4 @@
-//! Everything about one run.
+//! `postrider jobs show`: everything about one run.
 
 use clap::Args;
 use jiff::SignedDuration;
@@ -27,12 +27,11 @@ pub struct ShowArgs {
     of: ForTenant,
     /// The run, as `jobs list` shows it
     id: JobRunId,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What there is to tell.
 struct RunDetails {
     run: RunState,
     firing: Option<FiringState>,
@@ -105,7 +104,7 @@ fn print(details: &RunDetails) -> anyhow::Result<()> {
         let became = firing.as_ref().map(|firing| format!(", {}", outcome(firing))).unwrap_or_default();
         facts.push(format!("fired by {schedule} for {}{became}", output::time(at)));
     }
-    facts.extend(run.heartbeat_at.map(|at| format!("its runner was heard of last {}", output::time(at))));
+    facts.extend(run.heartbeat_at.map(|at| format!("last heartbeat of its runner {}", output::time(at))));
     facts.extend(run.input_params.as_ref().map(|input| format!("input {input}")));
     facts.push(match run.result {
         Some(_) => format!("result {}", standing(run)),
@@ -137,7 +136,7 @@ fn print(details: &RunDetails) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What became of a firing, and why.
+/// The outcome of a firing, with its reason.
 fn outcome(firing: &FiringState) -> String {
     match &firing.reason {
         Some(reason) => format!("{}: {reason}", firing.outcome),

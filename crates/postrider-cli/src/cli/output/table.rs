@@ -1,12 +1,12 @@
-//! Tables that fit a terminal without breaking what people copy out of them.
+//! Tables that fit a terminal without breaking ids and other text that people copy.
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
 
 /// Words longer than this are broken, unless they are ids, keys, names or addresses.
 const WORD_KEPT: usize = 24;
 
-/// A table of this width. Sentences are wrapped; ids, keys, names and times are not. Where they do not fit beside each other, every row
-/// becomes a record with a line per column. Without a width nothing is wrapped.
+/// A table of this width. Sentences are wrapped; ids, keys, names and times are not. If the columns do not fit beside each other, every
+/// row becomes a record with a line per column. Without a width nothing is wrapped.
 pub(super) fn arrange<const N: usize>(
     header: &[String; N],
     rows: &[[String; N]],
@@ -46,10 +46,10 @@ pub(super) fn arrange<const N: usize>(
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// A sentence in a narrower column is hard to read.
+/// Minimum width of a column with sentences.
 const SENTENCE_WIDTH_MIN: usize = 16;
 
-/// A blank on either side of every column.
+/// Blanks of a column: one on either side.
 const PADDING: usize = 2;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ enum Fit {
     Records,
 }
 
-/// How wide the columns are, without their padding.
+/// Widths of the columns, without their padding.
 fn fit(natural: &[usize], least: &[usize], width: usize) -> Fit {
     let padding = natural.len() * PADDING;
     if natural.iter().sum::<usize>() + padding <= width {
@@ -84,7 +84,7 @@ fn fit(natural: &[usize], least: &[usize], width: usize) -> Fit {
     Fit::Widths(widths)
 }
 
-/// The width below which something in this cell would be broken that must stay whole.
+/// The width below which an id, a name or a time in this cell would be broken.
 fn least_width(cell: &str) -> usize {
     if is_time(cell) {
         return cell.len();
@@ -127,7 +127,7 @@ mod tests {
 
     fn example() -> ([String; 4], Vec<[String; 4]>) {
         let header = ["PHASE", "RUN", "SINCE", "REASON"].map(str::to_owned);
-        let reason = "no answer within 30 s; its worker is not heard of, and nobody knows why that may be so";
+        let reason = "no answer within 30 s; its worker sent no heartbeat, and the provider was not queried";
         let row = ["mail".to_owned(), ID.to_owned(), TIME.to_owned(), reason.to_owned()];
         (header, vec![row.clone(), row])
     }

@@ -38,7 +38,7 @@ async fn bad_arguments_are_refused_in_one_line_and_write_nothing() -> anyhow::Re
         (vec!["tenants", "create", "acme"], "a tenant called `acme` exists already"),
         (vec!["tenants", "create", ""], "a tenant needs a name"),
         (vec!["tenants", "create", &long], "a tenant needs a name of 1 to 255 bytes"),
-        (vec!["keys", "create", "ci"], "say which tenant with --tenant"),
+        (vec!["keys", "create", "ci"], "no tenant is given; name one with --tenant"),
         (vec!["keys", "create", "ci", "--tenant", "nobody"], "there is no tenant `nobody`"),
         (vec!["keys", "create", "", "--tenant", "acme"], "a key needs a name"),
         (
@@ -109,7 +109,7 @@ async fn retrying_and_closing_several_events_is_all_or_nothing() -> anyhow::Resu
     for (args, says) in [
         (&["events", "retry", "1", "99"][..], "there is no event 99; nothing was changed"),
         (&["events", "retry", "1", "2"], "event 2 is processed already; nothing was changed"),
-        (&["events", "retry", "1", "3"], "event 3 is being delivered at this moment; nothing was changed"),
+        (&["events", "retry", "1", "3"], "event 3 is being delivered now; nothing was changed"),
         (&["events", "close", "1", "99", "--note", "x"], "there is no event 99; nothing was changed"),
         (&["events", "close", "1", "2", "--note", "x"], "event 2 is processed already; nothing was changed"),
     ] {
@@ -322,13 +322,13 @@ async fn every_command_on_a_schema_of_another_version_is_refused_with_the_reason
 #[test]
 fn commands_with_a_cluster_of_their_own_refuse_a_database() -> anyhow::Result<()> {
     for (command, says) in [
-        ("demo", "the demo makes its own private cluster and removes it at its end"),
-        ("bench", "the benchmark makes its own private cluster and removes it at its end"),
+        ("demo", "the demo creates its own private cluster and removes it at the end"),
+        ("bench", "the benchmark creates its own private cluster and removes it at the end"),
         ("sim", "the sim uses no database"),
     ] {
         for flag in [["--database-url", "postgres://db.example.com/shop"], ["--data-dir", "/nonexistent"]] {
             let refused = run(postrider().args(flag).arg(command))?;
-            assert_refused(&refused, &format!("{} does not belong here: {says}", flag[0]));
+            assert_refused(&refused, &format!("{} is not allowed with this command: {says}", flag[0]));
         }
     }
     Ok(())

@@ -21,7 +21,7 @@ async fn a_campaign_is_created_deployed_done_and_verified() -> anyhow::Result<()
     let stage = Stage::new(3).await?;
     let nothing = succeeded(stage.run(&["campaign", "status"])?)?;
     assert_eq!(nothing.stdout, "");
-    assert!(nothing.stderr.contains("`postrider campaign create FILE` makes one"), "{}", nothing.stderr);
+    assert!(nothing.stderr.contains("`postrider campaign create FILE` creates one"), "{}", nothing.stderr);
 
     let created = succeeded(stage.create(SPRING)?)?;
     assert_snapshot!(redacted(&created.stdout), @"[id]");
@@ -51,7 +51,7 @@ async fn a_campaign_is_created_deployed_done_and_verified() -> anyhow::Result<()
     let again = succeeded(stage.run(&["campaign", "deploy", "spring", "--phase", "mail"])?)?;
     assert_eq!(again.stdout, deployed.stdout);
     assert!(
-        again.stderr.contains("was deployed before, and this is its run; nothing was changed"),
+        again.stderr.contains("was deployed before as this run; nothing was changed"),
         "{}",
         again.stderr
     );
@@ -360,11 +360,11 @@ async fn watching_says_what_a_phase_waits_for_and_until_when() -> anyhow::Result
     let run_id = stage.stdout(&["campaign", "deploy", "spring"])?;
     for what in ["spring", run_id.trim()] {
         let watching = Process::start(&mut stage.command(&["campaign", "watch", what]))?;
-        watching.wait_for_line("it begins at 2130-03-01 08:00:00Z, as scheduled")?;
+        watching.wait_for_line("the phase begins at 2130-03-01 08:00:00Z, as scheduled")?;
     }
     stage.stdout(&["campaign", "pause", "spring"])?;
     let watching = Process::start(&mut stage.command(&["campaign", "watch", "spring"]))?;
-    watching.wait_for_line("mail: paused, 0 %; `postrider campaign resume` lets it go on")?;
+    watching.wait_for_line("mail: paused, 0 %; `postrider campaign resume` continues it")?;
     Ok(())
 }
 
@@ -418,7 +418,7 @@ async fn content_becomes_a_version_of_an_asset_which_other_campaigns_name() -> a
         &stage.run(&["campaign", "deploy", "again 1", "--phase", "print"])?,
         "phase `print` is done by another service and is not deployed",
     );
-    assert_refused(&stage.run(&["campaign", "verify", "again 1", "--phase", "print"])?, "nothing to verify");
+    assert_refused(&stage.run(&["campaign", "verify", "again 1", "--phase", "print"])?, "no certificate to verify");
     assert_refused(
         &stage.run(&["campaign", "verify", "again 1", "--phase", "fax"])?,
         "`again 1` has no phase `fax`; it has mail, post, print",
@@ -454,7 +454,7 @@ async fn files_are_toml_or_json_by_their_name_or_their_first_character() -> anyh
     .await?;
     assert!(quiet);
     let deployed = succeeded(stage.run(&["campaign", "deploy", "a"])?)?;
-    assert!(deployed.stderr.contains("it begins at 2130-03-01 08:00:00Z"), "{}", deployed.stderr);
+    assert!(deployed.stderr.contains("the phase begins at 2130-03-01 08:00:00Z"), "{}", deployed.stderr);
     assert_refused(
         &stage.run(&["campaign", "create", "/nonexistent.toml"])?,
         "cannot read the campaign from /nonexistent.toml",
@@ -496,10 +496,10 @@ async fn a_bad_file_is_refused_in_one_line_and_writes_nothing() -> anyhow::Resul
             spring("content.text = \"Spring is here.\"", ""),
             "phase `mail`: the content is not fit for email: an e-mail needs `text`, `html` or both",
         ),
-        (with("asset = 'spring/mail'"), "phase `mail`: `asset` and `content` both say what to send"),
+        (with("asset = 'spring/mail'"), "phase `mail`: `asset` and `content` are both set"),
         (
             "name = 'new'\n[[phase]]\nphase = 'mail'\nchannel = 'email'\nlist = 'customers'\nprovider_account = 'mailer'".to_owned(),
-            "phase `mail`: nothing says what to send; name an `asset`, or write it under `content`",
+            "phase `mail`: `asset` and `content` are both missing; name an `asset`, or write what to send under `content`",
         ),
         (
             "name = 'new'\n[[phase]]\nphase = 'mail'\nchannel = 'email'\nlist = 'customers'\nprovider_account = 'mailer'\n\
@@ -523,19 +523,19 @@ async fn a_bad_file_is_refused_in_one_line_and_writes_nothing() -> anyhow::Resul
         (with("failure_tolerance = 1.5"), "phase `mail`: failure_tolerance is a share between 0 and 1"),
         (with("failure_tolerance = nan"), "phase `mail`: failure_tolerance is a share between 0 and 1"),
         (with("quiet_time_seconds = 0"), "phase `mail`: quiet_time_seconds must be at least 1"),
-        (with("quiet_time_seconds = -5"), "cannot understand stdin: line 11: "),
-        (with("scheduled_for = 'tomorrow'"), "cannot understand stdin: line 11: `tomorrow` is not a time; write a time with its offset"),
+        (with("quiet_time_seconds = -5"), "cannot parse stdin: line 11: "),
+        (with("scheduled_for = 'tomorrow'"), "cannot parse stdin: line 11: `tomorrow` is not a time; write a time with its offset"),
         (with("scheduled_for = 2130-03-01T09:00:00"), "is not a time; write a time with its offset"),
         (with("scheduled_for = '2130-02-30T09:00:00Z'"), "`2130-02-30T09:00:00Z` is not a time"),
         (with("scheduled_for = 2020-03-01T09:00:00Z"), "phase `mail`: scheduled_for lies in the past (2020-03-01T09:00:00Z)"),
-        (with("priority = 'high'"), "cannot understand stdin: line 11: unknown field `priority`, expected one of `phase`"),
-        (format!("colour = 'red'\n{SPRING}"), "cannot understand stdin: line 1: unknown field `colour`"),
+        (with("priority = 'high'"), "cannot parse stdin: line 11: unknown field `priority`, expected one of `phase`"),
+        (format!("colour = 'red'\n{SPRING}"), "cannot parse stdin: line 1: unknown field `colour`"),
         (spring("\"email\"", "\"telex\""), "unknown variant `telex`, expected one of `email`, `voice`, `social`"),
         (spring("channel = \"email\"", ""), "phase `mail`: `channel` is missing; known are email, voice, social"),
-        (spring("name = \"spring\"", "name = \"spring"), "cannot understand stdin: line 2: "),
-        (r#"{"name": "new", "phases": [{"phase": "mail"}"#.to_owned(), "cannot understand stdin: EOF while parsing"),
-        (r#"{"name": "new", "phases": [], "colour": "red"}"#.to_owned(), "cannot understand stdin: unknown field `colour`"),
-        (String::new(), "cannot understand stdin: "),
+        (spring("name = \"spring\"", "name = \"spring"), "cannot parse stdin: line 2: "),
+        (r#"{"name": "new", "phases": [{"phase": "mail"}"#.to_owned(), "cannot parse stdin: EOF while parsing"),
+        (r#"{"name": "new", "phases": [], "colour": "red"}"#.to_owned(), "cannot parse stdin: unknown field `colour`"),
+        (String::new(), "cannot parse stdin: "),
         (
             "name = 'new'\n[[phase]]\nphase = 'print'\nkind = 'external'\nlist = 'customers'".to_owned(),
             "phase `print`: another service does an external phase, so `list` does not belong here",
@@ -660,7 +660,7 @@ async fn another_tenant_sees_nothing_of_a_campaign_and_can_do_nothing_to_it() ->
         assert_refused(&as_other(args)?, says);
     }
     assert_eq!(succeeded(as_other(&["campaign", "status"])?)?.stdout, "");
-    assert_eq!(succeeded(as_other(&["in-doubt", "list"])?)?.stderr, "nothing is in doubt\n");
+    assert_eq!(succeeded(as_other(&["in-doubt", "list"])?)?.stderr, "no item is in doubt\n");
     assert_eq!(stage.world.dump().await?, before);
 
     // A campaign's list, account and asset are its tenant's own, too.

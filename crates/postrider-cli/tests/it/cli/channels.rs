@@ -1,4 +1,4 @@
-//! `postrider channels`: who writes, what executes, what came in, and the replies on their way.
+//! `postrider channels`: senders, executors, messages and replies.
 
 use insta::assert_snapshot;
 use postrider_model::{
@@ -148,9 +148,9 @@ async fn an_executor_that_makes_no_sense_is_refused_and_writes_nothing() -> anyh
         (&["--url", url], "", "pipe a secret in or name a file with --secret-file; make one with"),
         (&["--url", url], "hunter2", "the secret does not begin with `whsec_`; make one with"),
         (&["--url", url, "--secret-file", "/nonexistent"], "", "cannot read the secret from /nonexistent"),
-        (&["--echo", "--sentinel-url", url], "", "requests are signed, so pipe a secret in"),
+        (&["--echo", "--sentinel-url", url], "", "no secret is given to sign requests with; pipe one in"),
         (&["--echo", "--sentinel-url", "https://localhost"], SECRET, "--sentinel-url: `localhost` is"),
-        (&["--echo", "--secret-file", "/nonexistent"], "", "nothing would be signed with a secret; leave"),
+        (&["--echo", "--secret-file", "/nonexistent"], "", "only requests to --url or --sentinel-url are signed with a secret; leave"),
         (&["--echo", "--blocked-word", "..."], "", "is no word that could be blocked"),
         (&["--echo", "--messages-per-minute", "0"], "", "messages_per_minute must lie between 1 and 999"),
         (&["--echo", "--account", "nowhere"], "", "there is no account `nowhere`; `postrider accounts list`"),
@@ -223,7 +223,7 @@ async fn messages_and_replies_are_listed_and_each_tells_its_whole_story() -> any
     │ > and �bye
     └─ reply_[id] dead to room-of-U1
     2 of 5 attempts have failed
-    it may have arrived; nobody knows since [date] [time]
+    in doubt since [date] [time]: it may have arrived
     last error: channel_not_found
     > you said: hello�]0;x�
     > and �bye
@@ -239,11 +239,11 @@ async fn messages_and_replies_are_listed_and_each_tells_its_whole_story() -> any
     assert_eq!(told["log"][0]["action"], "reply.dead");
     let kept = stage.json(&["channels", "messages", "--status", "dispatch_failed"])?;
     let kept = stage.stdout(&["channels", "show", kept[0]["id"].as_str().unwrap_or_default()])?;
-    assert!(kept.contains("└─ a reply that could not be put into the outbox yet\n   > kept\n"), "{kept}");
+    assert!(kept.contains("└─ a reply that could not be queued in the outbox yet\n   > kept\n"), "{kept}");
     let failed = stage.json(&["channels", "messages", "--status", "dispatch_failed"])?;
     let failed = failed[0]["id"].as_str().unwrap_or_default().to_owned();
     let taken = succeeded(stage.run(&["channels", "retry", &failed])?)?;
-    assert_eq!(taken.stderr, "a process with the role `dispatcher` takes it up in a moment\n");
+    assert_eq!(taken.stderr, "a process with the role `dispatcher` executes the message again in a moment\n");
     assert!(stage.stdout(&["channels", "show", &failed])?.contains("message.retried"));
     assert_refused(
         &stage.run(&["channels", "retry", &message.to_string()])?,
@@ -269,7 +269,7 @@ async fn dead_replies_are_queued_again_one_by_a_filter_or_all() -> anyhow::Resul
     let store = stage.store().await?;
     let team = stage.conversation("team", "slack").await?;
     let other = stage.conversation("other", "telegram").await?;
-    assert_eq!(succeeded(stage.run(&["channels", "dead"])?)?.stderr, "nothing is dead\n");
+    assert_eq!(succeeded(stage.run(&["channels", "dead"])?)?.stderr, "there are no dead replies\n");
     let one = team.die("m-1", "U1", "channel_not_found").await?;
     team.die("m-2", "U1", "timeout").await?;
     other.die("m-3", "U1", "blocked").await?;
@@ -281,8 +281,8 @@ async fn dead_replies_are_queued_again_one_by_a_filter_or_all() -> anyhow::Resul
             &["--account", "nowhere"][..],
             "there is no account `nowhere`; `postrider accounts list` shows them",
         ),
-        (&["--error-contains", ""], "--error-contains is empty; --all means every reply that is dead"),
-        (&[&Uuid::now_v7().to_string()], "; `postrider channels dead` lists what can be queued again"),
+        (&["--error-contains", ""], "--error-contains is empty; use --all to requeue every dead reply"),
+        (&[&Uuid::now_v7().to_string()], "; `postrider channels dead` lists the replies that can be requeued"),
     ] {
         assert_refused(&stage.run(&[&["channels", "requeue"][..], args].concat())?, says);
     }
@@ -305,7 +305,7 @@ async fn dead_replies_are_queued_again_one_by_a_filter_or_all() -> anyhow::Resul
     let requeue = |args: &[&str]| -> anyhow::Result<String> {
         Ok(succeeded(stage.run(&[&["channels", "requeue"][..], args].concat())?)?.stderr)
     };
-    assert_eq!(requeue(&[&id])?, "1 reply is on its way again\n");
+    assert_eq!(requeue(&[&id])?, "1 reply is requeued\n");
     tokio::time::timeout(crate::world::PATIENCE, listener.recv()).await??;
     assert_eq!(stage.pending().await?, ["channel_not_found"]);
     let audited = stage.audited(&format!("reply:{}", one.0)).await?;
@@ -315,19 +315,19 @@ async fn dead_replies_are_queued_again_one_by_a_filter_or_all() -> anyhow::Resul
         &format!("{id} is pending, and only what is dead is queued again; `postrider channels show {id}`"),
     );
 
-    let nothing = "nothing that is dead matches; `postrider channels dead` shows what is dead\n";
+    let nothing = "no dead reply matches; `postrider channels dead` lists the dead replies\n";
     assert_eq!(requeue(&["--since", "2999-01-01T00:00:00Z"])?, nothing);
     assert_eq!(requeue(&["--before", "2001-01-01T00:00:00Z"])?, nothing);
     assert_eq!(requeue(&["--account", "team", "--error-contains", "blocked"])?, nothing);
     assert_eq!(
         requeue(&["--error-contains", "TIME", "--provider", "slack"])?,
-        "1 reply is on its way again\n"
+        "1 reply is requeued\n"
     );
     assert_eq!(stage.pending().await?, ["channel_not_found", "timeout"]);
     settle_all(&store, &Verdict::Dead { error: "again".to_owned() }).await?;
     assert_eq!(
         requeue(&["--all", "--limit", "2"])?,
-        "2 replies are on their way again\nthere may be more: run it again\n"
+        "2 replies are requeued\nthere may be more dead replies: run the command again\n"
     );
     let all = stage.json(&["channels", "requeue", "--all"])?;
     assert_eq!(all, json!({ "requeued": 1 }));

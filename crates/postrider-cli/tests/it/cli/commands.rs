@@ -15,7 +15,7 @@ async fn a_tenant_is_made_with_its_first_key_and_listed() -> anyhow::Result<()> 
     workspace_id [id]
     admin_key [key]
     ");
-    assert_eq!(made.stderr, "keep the key: it is not shown again\n");
+    assert_eq!(made.stderr, "keep the key: it is shown only once\n");
     assert_snapshot!(stable(&world.stdout(&["tenants", "list"])?), @r"
     NAME TENANT ID WORKSPACE ID CREATED
     acme [id] [id] [date] [time]
@@ -33,7 +33,7 @@ async fn a_tenant_is_made_with_its_first_key_and_listed() -> anyhow::Result<()> 
 async fn lists_without_entries_say_so_on_stderr_and_are_empty_arrays_as_json() -> anyhow::Result<()> {
     let world = World::new().await?;
     for (args, says) in [
-        (&["tenants", "list"][..], "`postrider tenants create NAME` makes one"),
+        (&["tenants", "list"][..], "`postrider tenants create NAME` creates one"),
         (&["events", "list"], "no such events"),
         (&["events", "stuck"], "no event has failed more than 10 times"),
     ] {
@@ -190,7 +190,7 @@ async fn a_stuck_event_is_listed_retried_and_closed_by_a_named_person() -> anyho
         run(postrider().env("USER", "ada").args(["--database-url", &world.admin_url()]).args(args))
     };
     let retried = succeeded(as_ada(&["events", "retry", "1"])?)?;
-    assert_eq!((retried.stdout.as_str(), retried.stderr.as_str()), ("", "ready to be delivered now\n"));
+    assert_eq!((retried.stdout.as_str(), retried.stderr.as_str()), ("", "the events are ready to be delivered now\n"));
     let admin = world.client("postgres").await?;
     let due: bool = sqlx::query_scalar("select process_after <= now() from m10_recovery.outbox")
         .fetch_one(&admin)

@@ -105,13 +105,13 @@ fn a_mistake_in_the_file_is_named_with_its_place_and_what_would_be_right() -> an
     for (toml, says) in [
         (
             "colour = 'canary'".to_owned(),
-            "postrider.toml, `colour`: there is no such key as `colour`; here stand data_dir, master_key,",
+            "postrider.toml, `colour`: there is no such key as `colour`; known keys are data_dir, master_key,",
         ),
         (
             "[relay]\nbatch = 1".to_owned(),
-            "`relay.batch`: there is no such key as `batch`; here stand batch_size,",
+            "`relay.batch`: there is no such key as `batch`; known keys are batch_size,",
         ),
-        (sink("secret = 'whsec_canary'"), "there is no such key as `secret`; here stand"),
+        (sink("secret = 'whsec_canary'"), "there is no such key as `secret`; known keys are"),
         (sink("").replace("http'\n", "kafka'\n"), "unknown value `kafka`; choose `http` or `nats`"),
         (
             sink("events = ['order..placed']"),
@@ -146,17 +146,17 @@ fn a_mistake_in_the_environment_is_named_by_its_variable() -> anyhow::Result<()>
         (
             "POSTRIDER_COLOUR",
             "canary",
-            "POSTRIDER_COLOUR: there is no such key as `colour`; here stand data_dir,",
+            "POSTRIDER_COLOUR: there is no such key as `colour`; known keys are data_dir,",
         ),
         (
             "POSTRIDER_DATABASE_URL",
             "postgres://u:canary@h/d",
-            "two underscores lead into a section: POSTRIDER_DATABASE__URL",
+            "separate a section from its key by two underscores: POSTRIDER_DATABASE__URL",
         ),
         (
             "POSTRIDER_RELAY__BATCH",
             "1",
-            "POSTRIDER_RELAY__BATCH: there is no such key as `batch`; here stand batch_size,",
+            "POSTRIDER_RELAY__BATCH: there is no such key as `batch`; known keys are batch_size,",
         ),
         ("POSTRIDER_RELAY__BATCH_SIZE", "many", "POSTRIDER_RELAY__BATCH_SIZE: this must be"),
         (

@@ -296,7 +296,7 @@ async fn of_many_bad_lines_the_first_are_shown_and_all_are_counted() -> anyhow::
     assert_eq!((&told["bad"], told["bad_lines"].as_array().map(Vec::len)), (&json!(150), Some(100)));
     let lines: Vec<&str> = output.stderr.lines().collect();
     assert_eq!(lines.len(), 22, "{}", output.stderr);
-    assert_eq!(lines[20], "and 130 more bad lines; --bad FILE writes all of them down");
+    assert_eq!(lines[20], "and 130 more bad lines; --bad FILE saves all of them");
     assert!(lines[21].starts_with("error: 150 of 151 lines were left out"), "{}", lines[21]);
     Ok(())
 }
@@ -308,7 +308,7 @@ async fn a_file_without_a_good_line_makes_no_list() -> anyhow::Result<()> {
     for content in ["email\nbad\n", "{\"email\": 1}\nnothing\n"] {
         let output = world.import(content, &["--json"])?;
         assert_eq!((output.code, &summary(&output)?["list_id"]), (1, &Value::Null));
-        assert!(output.stderr.contains("is a lead; nothing was written"), "{}", output.stderr);
+        assert!(output.stderr.contains("is a lead; nothing was imported"), "{}", output.stderr);
         assert_eq!(world.rows().await?, before);
     }
     Ok(())
@@ -585,7 +585,7 @@ async fn an_interrupt_keeps_what_is_committed_and_says_how_far_it_came() -> anyh
     assert_eq!((output.code, &summary(&output)?["added"]), (130, &json!(CHUNK)));
     assert_eq!(
         output.stderr,
-        "stopped after line 5001; what came before is imported, and importing the file again takes the rest\n"
+        "the import was interrupted after line 5001; import the file again to import the rest\n"
     );
     assert_eq!(world.count("leads").await?, CHUNK as i64);
     Ok(())
@@ -603,7 +603,7 @@ async fn a_failure_in_the_middle_keeps_what_is_committed_and_says_how_far_it_cam
     import.stdin = None;
     let output = import.end()?;
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
-    assert!(output.stderr.starts_with("error: the import stopped after line 5001; what came before is kept"));
+    assert!(output.stderr.starts_with("error: the import stopped after line 5001; the lines before it are imported"));
     assert_eq!(world.count("leads").await?, CHUNK as i64);
     Ok(())
 }

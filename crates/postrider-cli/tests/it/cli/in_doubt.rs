@@ -28,7 +28,7 @@ impl Stage {
 async fn what_is_in_doubt_is_listed_with_its_reason_and_the_end_of_its_quiet_time() -> anyhow::Result<()> {
     let stage = Stage::new(3).await?;
     let run_id = stage.deploy_spring(500).await?;
-    assert_eq!(succeeded(stage.run(&["in-doubt", "list"])?)?.stderr, "nothing is in doubt\n");
+    assert_eq!(succeeded(stage.run(&["in-doubt", "list"])?)?.stderr, "no item is in doubt\n");
     let worker = stage.worker("hand").await?;
     let job = worker.claim().await?;
     let items = worker.reserve(&job, 3).await?;
@@ -183,7 +183,7 @@ async fn bad_resolutions_are_refused_and_write_nothing() -> anyhow::Result<()> {
     let resolve = |item: &str, more: &[&str]| stage.run(&[&["in-doubt", "resolve", item][..], more].concat());
     let before = stage.world.dump().await?;
     for (item, more, says) in [
-        (&doubted, &["--as", "sent", "--note", " "][..], "--note is empty; say how you know"),
+        (&doubted, &["--as", "sent", "--note", " "][..], "--note is empty; explain how you know"),
         (
             &doubted,
             &["--as", "failed", "--note", "x", "--message-id", "m"],

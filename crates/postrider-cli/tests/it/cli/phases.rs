@@ -37,10 +37,10 @@ async fn a_delivery_is_started_paused_resumed_and_rerun() -> anyhow::Result<()> 
         (&json!("paused"), &json!(true), &json!(1))
     );
     let paused = succeeded(stage.run(&["campaign", "pause", "spring"])?)?;
-    assert!(paused.stderr.contains("1 call that was under way finishes"), "{}", paused.stderr);
+    assert!(paused.stderr.contains("1 call in progress finishes"), "{}", paused.stderr);
     let status = succeeded(stage.run(&["campaign", "status", "spring"])?)?;
     assert!(
-        status.stderr.contains("nothing is begun until `postrider campaign resume`"),
+        status.stderr.contains("no call begins until `postrider campaign resume`"),
         "{}",
         status.stderr
     );
@@ -124,7 +124,7 @@ async fn which_phase_is_meant_is_clear_or_asked() -> anyhow::Result<()> {
     succeeded(stage.run(&["campaign", "start", "checks", "--phase", "legal"])?)?;
     assert_refused(
         &stage.run(&["campaign", "complete", "checks"])?,
-        "say which phase with --phase: dns is in_progress, legal is in_progress",
+        "cannot choose the phase; name one with --phase: dns is in_progress, legal is in_progress",
     );
     let failed = succeeded(stage.run(&[
         "campaign",

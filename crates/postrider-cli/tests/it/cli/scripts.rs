@@ -101,7 +101,7 @@ async fn variables_stand_for_the_tenant_and_the_workspace() -> anyhow::Result<()
     assert!(!printed.contains("workspace"), "{printed}");
     assert_refused(
         &world.postrider(&["keys", "list"])?,
-        "say which tenant with --tenant or POSTRIDER_TENANT",
+        "no tenant is given; name one with --tenant or POSTRIDER_TENANT",
     );
     Ok(())
 }

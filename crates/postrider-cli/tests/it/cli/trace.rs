@@ -68,7 +68,7 @@ async fn a_campaign_is_traced_by_name_or_id_whether_deployed_or_not() -> anyhow:
     log
     [date] [time] cli:ada campaign.created summer
     ");
-    assert_eq!(undeployed.stderr, "nothing of it was deployed\n");
+    assert_eq!(undeployed.stderr, "no phase of the campaign was deployed\n");
 
     let (run_id, _, _) = tell_a_story(&stage).await?;
     let by_name = stage.json(&["trace", "spring"])?;

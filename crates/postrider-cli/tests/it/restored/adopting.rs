@@ -115,7 +115,7 @@ async fn adopting_asks_first_and_refuses_beside_processes_that_send() -> anyhow:
     // The process of the original was killed, and may have sent since.
     let refused = copy.postrider(&["adopt", "--moved", "--yes"])?;
     assert_eq!(refused.code, 1);
-    assert!(refused.stderr.contains("a process had not stopped in order"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("a process had not shut down cleanly"), "{}", refused.stderr);
     let refused = copy.postrider(&["adopt", "--moved", "--restored"])?;
     assert_eq!(refused.code, 2, "{}", refused.stderr);
     assert_eq!(epochs(&copied).await?, ["enrolled"], "nothing was changed");

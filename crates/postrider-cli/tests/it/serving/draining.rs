@@ -60,11 +60,11 @@ async fn the_second_sigterm_stops_at_once_and_the_event_stays_claimed() -> anyho
     publish(&world)?;
     let _delivery = receiver.receive().await?;
     server.process.signal("TERM")?;
-    server.process.wait_for_line("a second signal stops at once")?;
+    server.process.wait_for_line("a second signal stops the process at once")?;
     assert!(server.process.child.try_wait()?.is_none());
     server.process.signal("TERM")?;
     assert_eq!(server.process.wait()?.code(), Some(130));
-    server.process.wait_for_line("stopped by a second signal")?;
+    server.process.wait_for_line("a second signal stopped the process")?;
 
     let admin = world.client("postgres").await?;
     let event: (bool, bool, i32) = sqlx::query_as(

@@ -80,8 +80,8 @@ async fn what_cannot_be_watched_is_said() -> anyhow::Result<()> {
     let campaign = stage.campaign.to_string();
     let other = stage.api.tenant("globex").await?;
     for (what, url, key, expected) in [
-        ("spring", stage.url(), stage.api.acme.viewer.as_str(), "is not one"),
-        (campaign.as_str(), stage.url(), "", "with which API key"),
+        ("spring", stage.url(), stage.api.acme.viewer.as_str(), "is not an id"),
+        (campaign.as_str(), stage.url(), "", "no API key for"),
         (&campaign, stage.url(), "pr_wrong", "401"),
         (&campaign, stage.url(), &other.viewer, "there is no such campaign"),
         (&campaign, "ftp://x", &stage.api.acme.viewer, "is not where a server is"),

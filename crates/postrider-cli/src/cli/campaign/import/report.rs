@@ -1,4 +1,4 @@
-//! How an import tells what it does: bad lines and progress to stderr as they come, the sum of it to stdout.
+//! Output of an import: bad lines and progress on stderr while it runs, the summary on stdout.
 
 use std::{
     fs::File,
@@ -16,20 +16,20 @@ use postrider_store::leads::{Imported, Summary};
 
 use crate::cli::output;
 
-/// Bad lines that are shown to people.
+/// Maximum number of bad lines on stderr.
 const SHOWN_MAX: u64 = 20;
-/// How often progress is told where there is no terminal, in lines of the file.
+/// Lines of the file between two progress messages when stderr is no terminal.
 const PROGRESS_EVERY: u64 = 100_000;
 
 pub struct Report {
     list: String,
     summary: Summary,
-    /// Bad lines that were shown.
+    /// Number of bad lines that were shown.
     shown: u64,
     last_line: u64,
-    /// Where every bad line goes, if somebody wants that.
+    /// The file for all bad lines, if one was named.
     bad_file: Option<BufWriter<File>>,
-    /// How many bytes were read.
+    /// Number of bytes that were read.
     taken: Arc<AtomicU64>,
     bar: ProgressBar,
 }
@@ -53,17 +53,17 @@ impl Report {
         Ok(Self { list, summary, shown: 0, last_line: 0, bad_file: bad_file.map(BufWriter::new), taken, bar })
     }
 
-    /// How many lines were dealt with.
+    /// Number of lines that were processed.
     pub fn lines(&self) -> u64 {
         self.summary.lines
     }
 
-    /// Where the last line begins that was dealt with.
+    /// Number of the last line that was processed.
     pub fn last_line(&self) -> u64 {
         self.last_line
     }
 
-    /// A chunk was read, and this became of it.
+    /// Adds a chunk and the result of its import.
     pub fn add(&mut self, chunk: Chunk, imported: Imported) -> anyhow::Result<()> {
         let before = self.summary.lines;
         self.last_line = chunk.last_line;
@@ -94,12 +94,12 @@ impl Report {
         Ok(())
     }
 
-    /// Nothing follows.
+    /// Ends the progress display and flushes the file of bad lines.
     pub fn close(&mut self) -> anyhow::Result<()> {
         self.bar.finish_and_clear();
         let unseen = self.summary.bad.saturating_sub(SHOWN_MAX);
         if unseen > 0 {
-            message!("and {unseen} more bad lines; --bad FILE writes all of them down");
+            message!("and {unseen} more bad lines; --bad FILE saves all of them");
         }
         match self.bad_file.take() {
             Some(mut file) => file.flush().context("cannot write the bad lines"),
@@ -107,7 +107,7 @@ impl Report {
         }
     }
 
-    /// The summary, to stdout.
+    /// Prints the summary to stdout.
     pub fn print(&self, json: bool) -> anyhow::Result<()> {
         let summary = &self.summary;
         if json {
@@ -120,10 +120,13 @@ impl Report {
         ))
     }
 
-    /// An error when a line was bad.
+    /// Returns an error when a line was bad.
     pub fn verdict(&self) -> anyhow::Result<()> {
         let Summary { lines, bad, .. } = self.summary;
-        anyhow::ensure!(bad < lines, "none of the {lines} lines is a lead; nothing was written");
+        anyhow::ensure!(
+            bad < lines,
+            "none of the {lines} lines is a lead; nothing was imported; correct the file and import it again"
+        );
         anyhow::ensure!(
             bad == 0,
             "{bad} of {lines} lines were left out; the others are on the list `{}`: correct those and import them again",

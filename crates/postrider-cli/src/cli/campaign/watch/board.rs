@@ -1,4 +1,4 @@
-//! How the phases stand: a snapshot, and the events after it.
+//! The state of the phases: a snapshot, and the events after it.
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -10,11 +10,11 @@ use serde::Deserialize;
 
 use super::{one_run, waits};
 
-/// All phases at one moment of the history.
+/// The state of all phases at one position of the history.
 #[derive(Debug, Clone)]
 pub struct Board {
     pub campaign: CampaignId,
-    /// The last event that it includes.
+    /// Sequence of the last event that is included.
     pub sequence: i64,
     auto_advance: bool,
     /// A next phase is about to be started.
@@ -30,12 +30,12 @@ pub struct Phase {
     /// In percent.
     pub progress: f64,
     pub run: Option<RunCounts>,
-    /// What its run waits for, and until when.
+    /// The reason why the run waits, and the end of the wait.
     waits: Option<String>,
 }
 
 impl Phase {
-    /// Its state, how far it is, and what it waits for.
+    /// The state, the progress and the reason for waiting.
     pub fn details(&self) -> String {
         let waits = waits::of_phase(self.status, self.waits.clone());
         let waits = waits.map(|waits| format!("; {waits}")).unwrap_or_default();
@@ -54,7 +54,7 @@ pub struct RunCounts {
     pub in_doubt: i64,
 }
 
-/// An event, as far as it is shown.
+/// The fields of an event that are shown.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Event {
     pub r#type: EventType,
@@ -64,7 +64,7 @@ pub struct Event {
     pub payload: serde_json::Value,
 }
 
-/// `GET …/status`, as far as it is shown.
+/// The fields of `GET …/status` that are shown.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -136,7 +136,7 @@ impl Board {
         }
     }
 
-    /// Whether nothing more happens unless somebody does something.
+    /// Whether no state changes any more without a command.
     pub fn is_over(&self) -> bool {
         let is_open = |status| matches!(status, PhaseStatus::InProgress | PhaseStatus::Paused);
         !self.phases.iter().any(|phase| is_open(phase.status)) && !self.goes_on_by_itself()
@@ -147,7 +147,7 @@ impl Board {
         self.advancing && self.phases.windows(2).any(follows)
     }
 
-    /// What is not part of the history, and good to know.
+    /// Takes the hints, which are not part of the history.
     pub fn hints(&mut self) -> Vec<String> {
         std::mem::take(&mut self.hints)
     }
@@ -236,7 +236,7 @@ mod tests {
     fn events_change_states_and_progress_does_not() {
         let mut board = board(false, &[PhaseStatus::NotStarted]);
         board.apply(&event(5, "phase_failed", &json!({})));
-        assert_eq!(board.phases[0].status, PhaseStatus::NotStarted, "it was included already");
+        assert_eq!(board.phases[0].status, PhaseStatus::NotStarted, "the event was included already");
         board.apply(&event(6, "phase_started", &json!({})));
         board.apply(&event(
             7,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_says_what_a_run_waits_for_is_believed() {
+    fn the_reason_for_waiting_of_the_server_is_shown() {
         let details = |scheduled_for: &str, waiting: serde_json::Value| {
             let run = json!({ "status": "queued", "intended": 3, "succeeded": 0, "failed": 0, "inDoubt": 0, "waiting": waiting });
             let status = json!({
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_when_nothing_goes_on_by_itself() {
+    fn the_board_is_over_when_no_phase_continues_automatically() {
         use PhaseStatus::{Completed, Failed, InProgress, NotStarted, Paused};
         for (auto_advance, statuses, is_over) in [
             (false, &[Completed, NotStarted][..], true),
@@ -295,7 +295,7 @@ mod tests {
         ] {
             assert_eq!(board(auto_advance, statuses).is_over(), is_over, "{auto_advance} {statuses:?}");
         }
-        // What had completed before anybody looked, and leads nowhere, is not waited for; what completes now is.
+        // A phase that had completed before the snapshot is not waited for; a phase that completes after it is.
         let mut old = Board { advancing: false, ..board(true, &[Completed, NotStarted]) };
         assert!(old.is_over());
         old.apply(&event(6, "phase_started", &json!({})));

@@ -1,4 +1,4 @@
-//! Bars on a terminal, lines when something changed elsewhere, events as they are for programs.
+//! Shows progress: bars on a terminal, a line per change without one, the unchanged events for programs.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -34,7 +34,7 @@ impl Display {
         Self { shape, printed: HashSet::new() }
     }
 
-    /// How everything stands.
+    /// Shows the state of all phases.
     pub fn show(&mut self, board: &Board) -> anyhow::Result<()> {
         match &mut self.shape {
             Shape::Bars(all, bars) => {
@@ -43,7 +43,7 @@ impl Display {
                     match bars.get(&phase.name) {
                         Some(bar) => update_bar(bar, phase),
                         None => {
-                            // Filled in before it is shown, so that nobody sees it empty.
+                            // Filled in before it is shown, so that it is never shown empty.
                             let bar = ProgressBar::hidden().with_style(style(widest)?);
                             update_bar(&bar, phase);
                             bars.insert(phase.name.clone(), all.add(bar));
@@ -68,7 +68,7 @@ impl Display {
         Ok(())
     }
 
-    /// An event, as it came.
+    /// Prints the unchanged event for programs.
     pub fn event(&self, text: &str) -> anyhow::Result<()> {
         if matches!(self.shape, Shape::Json) {
             output::text(&format!("{text}\n"))?;
@@ -76,7 +76,7 @@ impl Display {
         Ok(())
     }
 
-    /// A sentence beside the bars.
+    /// Prints a sentence above the bars.
     pub fn print(&self, words: &str) {
         match &self.shape {
             Shape::Bars(all, _) => all.suspend(|| message!("{words}")),
@@ -84,7 +84,7 @@ impl Display {
         }
     }
 
-    /// A sentence that is printed only once.
+    /// Prints a sentence unless it was printed before.
     pub fn print_once(&mut self, words: String) {
         if !self.printed.contains(&words) {
             self.print(&words);

@@ -1,4 +1,4 @@
-//! `postrider campaign watch`: the phases of a campaign until they end, from its history.
+//! `postrider campaign watch`: shows the phases of a campaign from its history until they end.
 
 mod board;
 mod display;
@@ -43,16 +43,16 @@ pub struct WatchArgs {
     /// A campaign, by name or id, or a run
     #[arg(value_name = "CAMPAIGN|RUN")]
     what: String,
-    /// Each event as a line of JSON; of a run, each change
+    /// Print each event as a line of JSON; for a run, each change
     #[arg(long)]
     json: bool,
-    /// Begin after this event; 0 for everything that is kept [default: what happens from now on]
+    /// Begin after this event; 0 prints all stored events [default: only new events]
     #[arg(long, value_name = "SEQUENCE", requires = "json", value_parser = clap::value_parser!(i64).range(0..))]
     after: Option<i64>,
-    /// Ask the server there, instead of a database here
+    /// Read from this server instead of from the database
     #[arg(long, value_name = "URL", conflicts_with = "tenant")]
     url: Option<Url>,
-    /// API key for `--url` [env: POSTRIDER_API_KEY]
+    /// Use this API key for `--url` [env: POSTRIDER_API_KEY]
     // Not clap's `env`, because the variable would then require `--url` as the flag does.
     #[arg(long, value_name = "KEY", requires = "url")]
     key: Option<String>,
@@ -89,11 +89,11 @@ pub async fn run(args: WatchArgs, config: &Config) -> anyhow::Result<ExitCode> {
 
 async fn watch_server(args: &WatchArgs, url: &Url) -> anyhow::Result<ExitCode> {
     let Some(key) = args.key.clone().or_else(|| std::env::var("POSTRIDER_API_KEY").ok()) else {
-        anyhow::bail!("say with which API key to ask {url}: --key, or POSTRIDER_API_KEY");
+        anyhow::bail!("no API key for {url} is given; set --key or POSTRIDER_API_KEY");
     };
     let Ok(campaign) = args.what.parse::<CampaignId>() else {
         anyhow::bail!(
-            "a server is asked by the campaign's id, and `{}` is not one; `GET /api/v2/campaigns` lists them",
+            "--url needs the id of the campaign, and `{}` is not an id; `GET /api/v2/campaigns` lists the campaigns",
             args.what
         );
     };
@@ -104,7 +104,7 @@ async fn watch_server(args: &WatchArgs, url: &Url) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Shows what happens until nothing is left to happen by itself. Nothing when somebody stopped it before.
+/// Shows events until no phase continues automatically. `None` when a signal stopped the command before.
 async fn follow(mut source: Source, args: &WatchArgs, advice: &str) -> anyhow::Result<Option<Board>> {
     let stop = shutdown::on_signal()?;
     let mut board = source.snapshot().await?;
@@ -124,7 +124,7 @@ async fn follow(mut source: Source, args: &WatchArgs, advice: &str) -> anyhow::R
         let refresh = tokio::time::sleep(SNAPSHOT_INTERVAL.saturating_sub(refreshed_at.elapsed()));
         tokio::select! {
             () = stop.cancelled() => {
-                display.print("stopped watching; the campaign goes on without you");
+                display.print("stopped watching; the campaign continues");
                 return Ok(None);
             }
             update = source.next(&mut display) => match update? {
@@ -149,7 +149,7 @@ async fn follow(mut source: Source, args: &WatchArgs, advice: &str) -> anyhow::R
     }
 }
 
-/// How it ended, from the certificates.
+/// The exit code, from the certificates in the database.
 async fn verdict_of_database(pool: &Pool, tenant: &Tenant, board: &Board) -> anyhow::Result<ExitCode> {
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
     let mut certified = Vec::new();
@@ -161,7 +161,7 @@ async fn verdict_of_database(pool: &Pool, tenant: &Tenant, board: &Board) -> any
     Ok(one_run::print_verdicts(certified).max(print_external_phases(board)).exit_code())
 }
 
-/// How it ended, from what the server told.
+/// The exit code, from the counts of the server.
 fn verdict_of_server(board: &Board) -> ExitCode {
     let mut worst = print_external_phases(board);
     for (phase, run) in board.phases.iter().filter_map(|phase| Some((phase, phase.run.as_ref()?))) {
@@ -181,7 +181,7 @@ fn verdict_of_server(board: &Board) -> ExitCode {
     worst.exit_code()
 }
 
-/// Phases that other services did.
+/// Prints the outcomes of phases that other services performed.
 fn print_external_phases(board: &Board) -> Verdict {
     let mut worst = Verdict::Launched;
     for phase in board.phases.iter().filter(|phase| phase.run.is_none()) {

@@ -1,4 +1,4 @@
-//! One run, by its items, until it ends.
+//! Watches one run by the counts of its items until it ends.
 
 use std::{
     collections::HashMap,
@@ -24,12 +24,12 @@ use super::{
 };
 use crate::{cli::output, shutdown};
 
-/// How often to look.
+/// Interval between two reads of the state.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// After so long without a worker, say what may be wrong.
+/// After this time without a worker, the command prints a hint.
 const WORKER_EXPECTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Shows progress until every run has ended. Success when all of it is launched.
+/// Shows progress until every run has ended. The exit code is the verdict.
 pub async fn follow(pool: &Pool, tenant: &Tenant, run: RunId, json: bool) -> anyhow::Result<ExitCode> {
     let stop = shutdown::on_signal()?;
     let mut display = Display::new(json);
@@ -54,7 +54,7 @@ pub async fn follow(pool: &Pool, tenant: &Tenant, run: RunId, json: bool) -> any
         }
         tokio::select! {
             () = stop.cancelled() => {
-                display.print("stopped watching; the campaign goes on without you");
+                display.print("stopped watching; the campaign continues");
                 return Ok(ExitCode::from(130));
             }
             () = tokio::time::sleep(POLL_INTERVAL) => {}
@@ -71,28 +71,29 @@ async fn read_states(pool: &Pool, tenant: &Tenant, run: RunId) -> anyhow::Result
     Ok(campaigns::run_states(&mut transaction, tenant.id, &[run]).await?.into_values().collect())
 }
 
-/// It could begin, and nobody holds any of it.
+/// Whether the run could begin and no worker has claimed a job of it.
 pub fn waits_for_a_worker(state: &RunState) -> bool {
     state.run.status.is_terminal()
         || state.run.status == RunStatus::Queued
             && state.run.scheduled_for.is_none_or(|at| at <= Timestamp::now())
 }
 
-/// Why a run has jobs that come again, and where to look.
+/// The reason why jobs of a run are retried, and the command that shows details.
 pub fn why_it_waits(state: &RunState) -> Option<String> {
     let progress = &state.progress;
     match (progress.jobs.retrying, progress.in_doubt) {
         (0, _) => None,
-        (_, 0) => {
-            Some(format!("a job was put off and comes again; `postrider trace {}` says why", state.run.id))
-        }
+        (_, 0) => Some(format!(
+            "a job was postponed and is retried; `postrider trace {}` shows the reason",
+            state.run.id
+        )),
         (_, in_doubt) => Some(format!(
             "{in_doubt} in doubt, and the run waits for them; `postrider in-doubt list` shows them"
         )),
     }
 }
 
-/// Says of every phase how it ended. The worst of the verdicts.
+/// Prints the verdict of every phase, and returns the worst.
 pub fn print_verdicts(phases: impl IntoIterator<Item = Vec<(Run, Certificate)>>) -> Verdict {
     let outcomes = phases.into_iter().filter_map(|runs| Outcome::of(&runs));
     let verdicts = outcomes.map(|outcome| {
@@ -102,7 +103,7 @@ pub fn print_verdicts(phases: impl IntoIterator<Item = Vec<(Run, Certificate)>>)
     verdicts.max().unwrap_or(Verdict::Launched)
 }
 
-/// Bars on a terminal, lines when something changed elsewhere, JSON for programs.
+/// Bars on a terminal, a line per change without one, JSON for programs.
 enum Display {
     Bars(MultiProgress, HashMap<RunId, ProgressBar>),
     Lines(HashMap<RunId, String>),
@@ -128,7 +129,7 @@ impl Display {
                     match bars.get(&state.run.id) {
                         Some(bar) => update_bar(bar, state),
                         None => {
-                            // Filled in before it is shown, so that nobody sees it empty.
+                            // Filled in before it is shown, so that it is never shown empty.
                             let bar = ProgressBar::hidden().with_style(style(widest)?);
                             update_bar(&bar, state);
                             bars.insert(state.run.id, all.add(bar));
@@ -169,7 +170,7 @@ impl Display {
         Ok(())
     }
 
-    /// A sentence beside the bars.
+    /// Prints a sentence above the bars.
     fn print(&self, words: &str) {
         match self {
             Self::Bars(all, _) => all.suspend(|| message!("{words}")),

@@ -1,4 +1,4 @@
-//! Where the history comes from: the stream of a server, or the rows themselves.
+//! Reads the history from the stream of a server, or from the database.
 
 use std::{
     collections::VecDeque,
@@ -19,21 +19,21 @@ use super::{
     display::Display,
 };
 
-/// How often to look at the rows.
+/// Interval between two queries for new rows.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How long to wait before a server is asked again, unless it says otherwise.
+/// Pause before a request is repeated, unless the server sends another one.
 const RETRY: Duration = Duration::from_secs(2);
-/// Events per look at the rows.
+/// Maximum number of events per query.
 const PAGE: i64 = 256;
 
-/// A history and a position in it. Giving up on what it awaits loses nothing.
+/// A history and a position in it. Its futures are cancel safe.
 pub struct Source {
     campaign: CampaignId,
     server: Option<Server>,
     rows: Option<(Pool, TenantId)>,
-    /// The last event that was given out.
+    /// Sequence of the last event that was returned.
     at: i64,
-    /// Rows that were read and not given out.
+    /// Rows that were read and not returned yet.
     page: VecDeque<CampaignEvent>,
 }
 
@@ -44,39 +44,39 @@ struct Server {
     request_at: Instant,
 }
 
-/// What comes next.
+/// The next update of the history.
 pub enum Update {
     /// An event, and its text.
     Event(Event, String),
-    /// The history does not go on from here.
+    /// Events after the position are missing.
     SnapshotRequired,
 }
 
 impl Source {
-    /// From the server of this installation while there is one, and from its rows otherwise.
+    /// Reads from the server of this installation while it runs, and from the database otherwise.
     pub fn local(campaign: CampaignId, pool: Pool, tenant: TenantId, server: Option<Remote>) -> Self {
         let server = server.map(Server::new);
         Self { campaign, server, rows: Some((pool, tenant)), at: 0, page: VecDeque::new() }
     }
 
-    /// From a server.
+    /// Reads from a server.
     pub fn remote(campaign: CampaignId, remote: Remote) -> Self {
         Self { campaign, server: Some(Server::new(remote)), rows: None, at: 0, page: VecDeque::new() }
     }
 
-    /// How everything stands.
+    /// Reads the state of all phases.
     pub async fn snapshot(&self) -> anyhow::Result<Board> {
         if let Some((pool, tenant)) = &self.rows {
             let snapshot = campaigns::snapshot(pool, *tenant, self.campaign).await?;
             return Ok(snapshot.context("the campaign is gone")?.into());
         }
-        let server = self.server.as_ref().context("there is nobody to ask")?;
+        let server = self.server.as_ref().context("there is no server to read from")?;
         let status = server.remote.get(&format!("/api/v2/campaigns/{}/status", self.campaign.0)).await?;
-        let status: Status = serde_json::from_value(status).context("the server's answer is not a status")?;
+        let status: Status = serde_json::from_value(status).context("the server's response is not a status")?;
         Ok(status.into())
     }
 
-    /// The same, however long it takes the server to come back.
+    /// Reads a snapshot, and repeats the request until the server is reachable.
     pub async fn snapshot_with_retry(&self, display: &mut Display) -> anyhow::Result<Board> {
         loop {
             match self.snapshot().await {
@@ -113,7 +113,7 @@ impl Source {
                 Ok(Some(Received::SnapshotRequired)) => return Ok(Update::SnapshotRequired),
                 Ok(None) => {}
                 Err(error) if self.rows.is_some() => {
-                    display.print_once(format!("reading from the database from here on: {error}"));
+                    display.print_once(format!("reading from the database from now on: {error}"));
                     self.server = None;
                 }
                 Err(error @ RemoteError::Away { .. }) => {
@@ -147,7 +147,7 @@ impl Source {
     }
 }
 
-/// What a server gave.
+/// A message of a server's stream.
 enum Received {
     Event(Event, String),
     SnapshotRequired,
@@ -158,13 +158,13 @@ impl Server {
         Self { remote, stream: None, retry: RETRY, request_at: Instant::now() }
     }
 
-    /// Asks again, after a while.
+    /// Closes the stream, and schedules the next request.
     fn reconnect_later(&mut self) {
         self.stream = None;
         self.request_at = Instant::now() + self.retry;
     }
 
-    /// The next thing that matters; nothing when the stream has ended and is to be asked for again.
+    /// The next event or snapshot request; `None` when the stream has ended and must be requested again.
     async fn next(&mut self, campaign: CampaignId, at: i64) -> Result<Option<Received>, RemoteError> {
         tokio::time::sleep_until(self.request_at.into()).await;
         let stream = match &mut self.stream {
@@ -188,7 +188,7 @@ impl Server {
                     self.reconnect_later();
                     return Ok(Some(Received::SnapshotRequired));
                 }
-                // It closes, and what it hints is how soon to come back.
+                // The server closes the stream; `retry` holds the pause before the next request.
                 Some(_) => {}
                 None if message.data.is_empty() => {}
                 None => {

@@ -1,4 +1,4 @@
-//! What a phase that makes no progress waits for, and until when.
+//! Reasons why a phase makes no progress, and until when.
 
 use jiff::Timestamp;
 use postrider_model::campaign::PhaseStatus;
@@ -6,7 +6,7 @@ use postrider_store::campaigns::RunState;
 
 use crate::cli::output;
 
-/// A clause, such as `3 jobs wait until 2026-03-01 08:00:00Z: it is outside the sending hours`. Nothing where the phase is at work.
+/// A clause, such as `3 jobs wait until 2026-03-01 08:00:00Z: it is outside the sending hours`. `None` when the run does not wait.
 pub fn of_run(state: &RunState) -> Option<String> {
     if state.run.status.is_terminal() {
         return None;
@@ -17,22 +17,22 @@ pub fn of_run(state: &RunState) -> Option<String> {
     }
 }
 
-/// Jobs that a limit of their account holds up.
+/// The clause for jobs that wait for a limit of their account.
 pub fn for_account(jobs: i64, why: &str, until: Timestamp) -> String {
     let jobs = if jobs == 1 { "1 job waits".to_owned() } else { format!("{jobs} jobs wait") };
     format!("{jobs} until {}: {why}", output::time(until))
 }
 
-/// A time that has not come.
+/// The clause for a scheduled time in the future.
 pub fn for_schedule(scheduled_for: Option<Timestamp>) -> Option<String> {
     let at = scheduled_for.filter(|at| *at > Timestamp::now())?;
-    Some(format!("it begins at {}, as scheduled", output::time(at)))
+    Some(format!("the phase begins at {}, as scheduled", output::time(at)))
 }
 
-/// The same of a phase: a paused one waits for a person, whatever its run would wait for.
+/// The clause for a phase: a paused phase waits for a person, also when its run waits for something else.
 pub fn of_phase(status: PhaseStatus, of_run: Option<String>) -> Option<String> {
     match status {
-        PhaseStatus::Paused => Some("`postrider campaign resume` lets it go on".to_owned()),
+        PhaseStatus::Paused => Some("`postrider campaign resume` continues it".to_owned()),
         PhaseStatus::InProgress => of_run,
         _ => None,
     }

@@ -50,7 +50,7 @@ async fn a_server_that_is_told_to_stop_ends_what_it_executes_and_begins_nothing(
     let first = stage.delivering(&bot, &webhook);
     stage.agent.wait_for("/agent", 1)?;
     stage.server.process.signal("TERM")?;
-    stage.server.process.wait_for_line("a second signal stops at once")?;
+    stage.server.process.wait_for_line("a second signal stops the process at once")?;
     let refused = stage.deliver(&bot, &bot.vendor.message(2, "hello"))?.problem(503)?;
     assert!(refused["detail"].as_str().unwrap_or_default().contains("shutting down"), "{refused}");
     // It is alive as long as it has something to end.

@@ -26,8 +26,8 @@ async fn the_chain_that_watches_is_set_up_once_however_often_it_is_asked_for() -
     detect-alerts */5 * * * * schedule_[id] new
     generate-decision-cards */5 * * * * schedule_[id] new
     process-alert-notifications */5 * * * * schedule_[id] new
-    told: ops
-    each waits for the one before it; a process with the role scheduler runs them
+    notified: ops
+    each function waits for the one before it; a process with the role scheduler runs them
     ");
     let before = stage.jobs_json(&["schedule", "list"])?;
     assert_snapshot!(stage.told(&["monitor", "--notify", "ops", "mailer:ops@example.com"])?, @r"
@@ -35,8 +35,8 @@ async fn the_chain_that_watches_is_set_up_once_however_often_it_is_asked_for() -
     detect-alerts */5 * * * * schedule_[id] set again
     generate-decision-cards */5 * * * * schedule_[id] set again
     process-alert-notifications */5 * * * * schedule_[id] set again
-    told: ops, mailer:ops@example.com
-    each waits for the one before it; a process with the role scheduler runs them
+    notified: ops, mailer:ops@example.com
+    each function waits for the one before it; a process with the role scheduler runs them
     ");
     let after = stage.jobs_json(&["schedule", "list"])?;
     let ids =
@@ -50,9 +50,9 @@ async fn the_chain_that_watches_is_set_up_once_however_often_it_is_asked_for() -
 
     for (args, says) in [
         (&["--notify", "nobody:x"][..], "--notify: there is no account `nobody`; `postrider accounts list`"),
-        (&["--notify", "mailer"], "--notify: say to whom `mailer` sends, as in --notify mailer:ops@"),
+        (&["--notify", "mailer"], "--notify: no recipient is given for `mailer`; use ACCOUNT:RECIPIENT, as in --notify mailer:ops@"),
         (&["--notify", "mailer:"], "no recipient after the colon in `mailer:`; use ACCOUNT:RECIPIENT"),
-        (&["--notify", "ops", "calls:+491"], "the account `calls` can be told nothing"),
+        (&["--notify", "ops", "calls:+491"], "the account `calls` cannot be notified"),
     ] {
         assert_refused(&monitor(args)?, says);
     }
@@ -65,8 +65,8 @@ async fn the_chain_that_watches_is_set_up_once_however_often_it_is_asked_for() -
 #[tokio::test]
 async fn alerts_and_cards_are_listed_and_decided() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
-    assert_eq!(stage.told(&["alerts"])?, "no alert holds");
-    assert_eq!(stage.told(&["cards"])?, "nothing waits for a decision");
+    assert_eq!(stage.told(&["alerts"])?, "there are no active alerts");
+    assert_eq!(stage.told(&["cards"])?, "no card waits for a decision");
     stage
         .as_acme(
             "select jobs.raise_alert('failed-jobs', null, '6 jobs failed', 'critical');
@@ -79,8 +79,8 @@ async fn alerts_and_cards_are_listed_and_decided() -> anyhow::Result<()> {
         .await?;
     assert_snapshot!(in_order(&stage.told(&["alerts", "--all"])?), @r"
     ALERT RULE SEVERITY STATUS SINCE OVER WHAT TOLD
-    alert_[id] failed-jobs critical active [date] [time] - 6 jobs failed nobody
-    alert_[id] stock warning resolved [date] [time] [date] [time] SKU001 runs out nobody
+    alert_[id] failed-jobs critical active [date] [time] - 6 jobs failed no recipient
+    alert_[id] stock warning resolved [date] [time] [date] [time] SKU001 runs out no recipient
     ");
     assert_eq!(stage.jobs_json(&["alerts"])?.as_array().map(Vec::len), Some(1));
     assert_snapshot!(in_order(&stage.told(&["cards", "--all"])?), @r"
@@ -96,7 +96,7 @@ async fn alerts_and_cards_are_listed_and_decided() -> anyhow::Result<()> {
     succeeded(stage.jobs(&["decide", &format!("card_{card}"), "RESOLVED", "--note", "mended"])?)?;
     assert_refused(
         &stage.jobs(&["decide", &card, "dismissed"])?,
-        "is RESOLVED, and stays so; what happens again is a new alert",
+        "is RESOLVED, and its status cannot change any more; a new alert",
     );
     assert_refused(&stage.jobs(&["decide", &Uuid::now_v7().to_string(), "OPEN"])?, "has no card");
     assert_misused(

@@ -20,7 +20,7 @@ async fn functions_are_set_listed_and_removed_and_a_secret_is_shown_once() -> an
     assert!(secret.starts_with("whsec_") && secret.len() > 40, "{secret}");
     assert_snapshot!(made.stderr, @r"
     `sync` is new; `postrider jobs invoke sync --tenant acme` runs it
-    keep the secret, which signs the requests: it is not shown again
+    keep the secret, which signs the requests: it is shown only once
     ");
     // Set again, it keeps its secret; a file and a variable replace it.
     assert_eq!(succeeded(put(&["--max-retries", "0"])?)?.stdout, "");
@@ -70,7 +70,7 @@ async fn functions_are_set_listed_and_removed_and_a_secret_is_shown_once() -> an
         &stage.jobs(&["function", "remove", "quiet"])?,
         "a schedule of the function rebuild needs it; remove or change that",
     );
-    assert_snapshot!(stage.told(&["function", "remove", "sync"])?, @"removed `sync`; what it ran stays in `postrider jobs list --tenant acme`");
+    assert_snapshot!(stage.told(&["function", "remove", "sync"])?, @"removed `sync`; its runs stay in `postrider jobs list --tenant acme`");
     assert_refused(
         &stage.jobs(&["function", "remove", "sync"])?,
         "has no function `sync`; `postrider jobs function list",

@@ -25,7 +25,7 @@ async fn what_makes_no_sense_is_refused_and_writes_nothing() -> anyhow::Result<(
         (&["retry", &nowhere], "; `postrider jobs list --tenant acme` lists them"),
         (&["cancel", &nowhere], "; `postrider jobs list --tenant acme` lists them"),
         (&["resolve", &nowhere, "--note", "x"], "; `postrider jobs errors --all --tenant acme` lists them"),
-        (&["resolve", &nowhere, "--note", " "], "--note is empty; say how it was resolved"),
+        (&["resolve", &nowhere, "--note", " "], "--note is empty; describe how the error was resolved"),
         (&["schedule", "add", "nothing", "--cron", "@daily"], "has no function `nothing`"),
         (
             &["schedule", "add", "noop", "--cron", "@daily", "--depends-on", "detect-alerts,nothing"],
@@ -63,7 +63,7 @@ async fn what_makes_no_sense_is_refused_and_writes_nothing() -> anyhow::Result<(
         ),
         (
             &["function", "put", "f", "--sql", "a.b", "--secret-env", "USER"],
-            "nothing would be signed with a secret; leave it out, or give --http",
+            "only requests to a URL are signed with a secret; leave the secret out, or give --http",
         ),
     ] {
         assert_refused(&stage.jobs(args)?, says);

@@ -26,7 +26,7 @@ async fn a_function_is_invoked_and_what_fails_is_mended_and_run_again() -> anyho
     stage.put_daily()?;
     succeeded(stage.jobs(&["invoke", "daily"])?)?;
     let again = stage.jobs(&["invoke", "daily"])?;
-    assert_refused(&again, "`daily` was completed in this grain (day), as job_run_");
+    assert_refused(&again, "`daily` completed in this grain (day), as job_run_");
     assert!(again.stderr.contains("shows its result, --force runs it once more"), "{}", again.stderr);
     let of_one = stage.jobs_json(&["invoke", "daily", "--entities", r#"{"rule_id": "r1"}"#])?;
     assert_eq!((&of_one["status"], &of_one["is_forced"]), (&json!("completed"), &json!(false)));
@@ -45,11 +45,11 @@ async fn a_function_is_invoked_and_what_fails_is_mended_and_run_again() -> anyho
     assert_snapshot!(stage.told(&put)?, @"`rebuild` is new; `postrider jobs invoke rebuild --tenant acme` runs it");
     let refused = stage.jobs(&["invoke", "rebuild", "--input", "null"])?;
     assert_refused(&refused, "failed for good as sync_error_");
-    assert_snapshot!(redacted(&refused.stderr), @"error: job_run_[id] failed for good as sync_error_[id]: public.rebuild: no such�[2J month; mend that, then `postrider jobs retry job_run_[id] --tenant acme` runs it again");
+    assert_snapshot!(redacted(&refused.stderr), @"error: job_run_[id] failed for good as sync_error_[id]: public.rebuild: no such�[2J month; fix the cause, then `postrider jobs retry job_run_[id] --tenant acme` runs it again");
     assert_snapshot!(stage.told(&["errors"])?, @r"
     ERROR FUNCTION CODE RETRIES SINCE MESSAGE RESOLVED
     sync_error_[id] rebuild EXECUTION_ERROR 0 [date] [time] public.rebuild: no such�[2J month -
-    `postrider jobs retry ERROR` runs one again, `postrider jobs resolve ERROR --note …` closes it without that
+    `postrider jobs retry ERROR` runs its function again, `postrider jobs resolve ERROR --note …` closes it without a retry
     ");
     let letter = id(&stage.jobs_json(&["errors"])?[0]["id"]);
     let failed = &stage.jobs_json(&["list", "--status", "failed"])?[0];
@@ -66,7 +66,7 @@ async fn a_function_is_invoked_and_what_fails_is_mended_and_run_again() -> anyho
     ");
 
     stage.sql_function("rebuild", "return jsonb_build_object('rebuilt', p_input);").await?;
-    assert_snapshot!(stage.told(&["retry", &format!("sync_error_{letter}")])?, @"job_run_[id] runs again; `postrider jobs show job_run_[id] --tenant acme` says how it goes");
+    assert_snapshot!(stage.told(&["retry", &format!("sync_error_{letter}")])?, @"job_run_[id] runs again; `postrider jobs show job_run_[id] --tenant acme` shows its progress");
     crate::world::eventually("the run is completed", async || {
         Ok(stage.jobs_json(&["show", &run])?["run"]["status"] == "completed")
     })
@@ -88,8 +88,8 @@ async fn a_function_is_invoked_and_what_fails_is_mended_and_run_again() -> anyho
     ERROR FUNCTION CODE RETRIES SINCE MESSAGE RESOLVED
     sync_error_[id] rebuild EXECUTION_ERROR 0 [date] [time] public.rebuild: no such�[2J month by postrider: a later attempt completed the run
     ");
-    assert_refused(&stage.jobs(&["retry", &run])?, "is completed, and only what failed is run again");
-    assert_refused(&stage.jobs(&["cancel", &run])?, "is completed, and what is done cannot be cancelled");
+    assert_refused(&stage.jobs(&["retry", &run])?, "is completed, and only a failed run can be retried");
+    assert_refused(&stage.jobs(&["cancel", &run])?, "is completed, and a completed run cannot be cancelled");
     let listed = stage.told(&["list", "--function", "rebuild"])?;
     assert_snapshot!(timeless(&listed, failed), @r#"
     RUN FUNCTION STATUS GRAIN INVOKED TOOK RETRIES HOW IT STANDS
@@ -109,15 +109,15 @@ async fn a_run_that_nobody_picks_up_is_said_so_and_can_be_given_up() -> anyhow::
     assert_eq!(waited.code, 2, "{}", waited.stderr);
     let run = waited.stdout.trim();
     assert_snapshot!(redacted(&waited.stderr), @r"
-    nobody has picked it up yet: is a process with the role scheduler running?
-    job_run_[id] is not over, and goes on by itself; `postrider jobs show job_run_[id] --tenant acme` says how it goes
+    no runner has claimed the run yet: is a process with the role scheduler running?
+    job_run_[id] has not ended and continues; `postrider jobs show job_run_[id] --tenant acme` shows its progress
     ");
     let taken = stage.jobs(&["invoke", "daily", "--force"])?;
     assert_refused(
         &taken,
         &format!("`daily` is running already, as job_run_{run}; wait for it, `postrider jobs show"),
     );
-    assert_refused(&stage.jobs(&["retry", run])?, "is running, and only what failed is run again");
+    assert_refused(&stage.jobs(&["retry", run])?, "is running, and only a failed run can be retried");
     assert_snapshot!(stage.told(&["list"])?, @r"
     RUN FUNCTION STATUS GRAIN INVOKED TOOK RETRIES HOW IT STANDS
     job_run_[id] daily running [date] [date] [time] - 0 waits for a runner
@@ -143,7 +143,7 @@ async fn a_run_that_nobody_picks_up_is_said_so_and_can_be_given_up() -> anyhow::
     assert_eq!(stage.audited(&format!("job_run:{run}")).await?, by_ada(&["run.cancelled"]));
     assert_refused(
         &stage.jobs(&["retry", run])?,
-        "is cancelled, and only what failed is run again; that is for ever",
+        "is cancelled, and only a failed run can be retried; that is final",
     );
 
     let next = succeeded(stage.jobs(&["invoke", "daily", "--wait", "0"])?)?;
@@ -159,8 +159,8 @@ async fn a_run_that_nobody_picks_up_is_said_so_and_can_be_given_up() -> anyhow::
     let pending = stage.jobs(&["invoke", "daily"])?;
     assert_refused(
         &pending,
-        "and waits for its next try; wait for it, or try at once with `postrider jobs retry job_run_",
+        "and waits for its retry; wait for it, or retry at once with `postrider jobs retry job_run_",
     );
-    assert_snapshot!(stage.told(&["retry", next.stdout.trim()])?, @"job_run_[id] runs again; `postrider jobs show job_run_[id] --tenant acme` says how it goes");
+    assert_snapshot!(stage.told(&["retry", next.stdout.trim()])?, @"job_run_[id] runs again; `postrider jobs show job_run_[id] --tenant acme` shows its progress");
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::{sql, world::Server};
 #[tokio::test]
 async fn schedules_are_added_shown_switched_and_removed() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
-    assert!(stage.told(&["schedule", "list"])?.starts_with("nothing runs by itself; "));
+    assert!(stage.told(&["schedule", "list"])?.starts_with("there are no schedules; "));
     stage.sql_function("rebuild", "return p_input;").await?;
     succeeded(stage.jobs(&["function", "put", "b", "--sql", "public.rebuild"])?)?;
     succeeded(stage.jobs(&["function", "put", "c", "--sql", "public.rebuild"])?)?;
@@ -37,7 +37,7 @@ async fn schedules_are_added_shown_switched_and_removed() -> anyhow::Result<()> 
     )?)?;
     let schedule = nightly.stdout.trim();
     let lines: Vec<&str> = nightly.stderr.lines().collect();
-    assert_eq!((lines.len(), lines[0]), (6, "it is disabled; once enabled it fires"), "{lines:?}");
+    assert_eq!((lines.len(), lines[0]), (6, "the schedule is disabled; once enabled it fires at"), "{lines:?}");
     assert!(lines[1].contains(" 02:00 +0") && lines[1].ends_with(":00:00Z"), "{lines:?}");
     let often = succeeded(add("b", &["--cron", "0 * * * *"])?)?;
     assert!(
@@ -87,8 +87,8 @@ async fn schedules_are_added_shown_switched_and_removed() -> anyhow::Result<()> 
     [date] [time] waiting - waits for b: it failed (run [id])
     [date] [time] skipped - completed before in this grain
     "#);
-    assert_snapshot!(stage.told(&["schedule", "disable", &format!("schedule_{schedule}")])?, @"schedule_[id] is disabled; what waits of it is skipped");
-    assert_snapshot!(stage.told(&["schedule", "remove", schedule])?, @"removed schedule_[id]; `c` does not run by it any more");
+    assert_snapshot!(stage.told(&["schedule", "disable", &format!("schedule_{schedule}")])?, @"schedule_[id] is disabled; its waiting firings are skipped");
+    assert_snapshot!(stage.told(&["schedule", "remove", schedule])?, @"removed schedule_[id]; it does not run `c` any more");
     for verb in ["show", "remove", "enable", "disable"] {
         assert_refused(
             &stage.jobs(&["schedule", verb, schedule])?,
