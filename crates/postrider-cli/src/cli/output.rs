@@ -80,7 +80,7 @@ pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// The time as [`time`] shows it, or a dash.
+/// A time to the second in UTC, or a dash.
 pub fn time_or_dash(at: Option<Timestamp>) -> String {
     at.map_or_else(|| "-".to_owned(), time)
 }

@@ -418,7 +418,10 @@ async fn content_becomes_a_version_of_an_asset_which_other_campaigns_name() -> a
         &stage.run(&["campaign", "deploy", "again 1", "--phase", "print"])?,
         "phase `print` is done by another service and is not deployed",
     );
-    assert_refused(&stage.run(&["campaign", "verify", "again 1", "--phase", "print"])?, "no certificate to verify");
+    assert_refused(
+        &stage.run(&["campaign", "verify", "again 1", "--phase", "print"])?,
+        "no certificate to verify",
+    );
     assert_refused(
         &stage.run(&["campaign", "verify", "again 1", "--phase", "fax"])?,
         "`again 1` has no phase `fax`; it has mail, post, print",

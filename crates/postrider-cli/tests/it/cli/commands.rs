@@ -190,7 +190,10 @@ async fn a_stuck_event_is_listed_retried_and_closed_by_a_named_person() -> anyho
         run(postrider().env("USER", "ada").args(["--database-url", &world.admin_url()]).args(args))
     };
     let retried = succeeded(as_ada(&["events", "retry", "1"])?)?;
-    assert_eq!((retried.stdout.as_str(), retried.stderr.as_str()), ("", "the events are ready to be delivered now\n"));
+    assert_eq!(
+        (retried.stdout.as_str(), retried.stderr.as_str()),
+        ("", "the events are ready to be delivered now\n")
+    );
     let admin = world.client("postgres").await?;
     let due: bool = sqlx::query_scalar("select process_after <= now() from m10_recovery.outbox")
         .fetch_one(&admin)

@@ -108,7 +108,11 @@ async fn what_somebody_broke_by_hand_is_found_and_comes_with_advice() -> anyhow:
         world.as_superuser(sql).await?;
         let output = world.postrider(&["doctor", "--json"])?;
         assert_eq!(output.code, 1, "{sql}: {}", output.stdout);
-        assert!(output.stderr.contains("checks failed; the lines with an arrow say how to fix them"), "{}", output.stderr);
+        assert!(
+            output.stderr.contains("checks failed; the lines with an arrow say how to fix them"),
+            "{}",
+            output.stderr
+        );
         let findings: Value = serde_json::from_str(&output.stdout)?;
         let finding = findings.as_array().unwrap().iter().find(|finding| finding["check"] == check).unwrap();
         assert_eq!(finding["verdict"], "failure", "{sql}: {finding}");

@@ -603,7 +603,11 @@ async fn a_failure_in_the_middle_keeps_what_is_committed_and_says_how_far_it_cam
     import.stdin = None;
     let output = import.end()?;
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
-    assert!(output.stderr.starts_with("error: the import stopped after line 5001; the lines before it are imported"));
+    assert!(
+        output
+            .stderr
+            .starts_with("error: the import stopped after line 5001; the lines before it are imported")
+    );
     assert_eq!(world.count("leads").await?, CHUNK as i64);
     Ok(())
 }
