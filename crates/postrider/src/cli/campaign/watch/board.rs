@@ -268,8 +268,7 @@ mod tests {
             });
             Board::from(serde_json::from_value::<Status>(status).unwrap()).phases[0].details()
         };
-        let waiting =
-            json!({ "jobs": 2, "why": "the current time is outside the sending hours", "until": "2130-03-01T08:00:00Z" });
+        let waiting = json!({ "jobs": 2, "why": "the current time is outside the sending hours", "until": "2130-03-01T08:00:00Z" });
         let past = "2020-03-01T08:00:00Z";
         assert_eq!(
             details(past, waiting),
