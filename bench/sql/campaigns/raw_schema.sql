@@ -1,5 +1,4 @@
--- The opponent: jobs and items without anything that acts for them. Same columns, same storage, same indexes, and the same
--- conditions on a row of the outbox, which belong to its shape.
+-- The raw side: send jobs and items without triggers. Same columns, storage, indexes and check constraints.
 create table raw.job_queue (
     id           uuid        not null,
     tenant_id    uuid        not null,
