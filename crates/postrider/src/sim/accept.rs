@@ -1,4 +1,4 @@
-//! Connections of every face: accepted until shutdown, and let finish.
+//! Accepts the connections of every face until shutdown, then waits for the open ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio_util::task::TaskTracker;
 
 use super::World;
 
-/// How long to wait when no connection can be accepted, which is when files run out.
+/// Pause after a failed accept, which happens when the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections until shutdown, then lets those under way finish.
+/// Accepts connections until shutdown, then waits until the open ones have ended.
 pub async fn accept<F, Served>(world: &Arc<World>, listener: TcpListener, serve_connection: F)
 where
     F: Fn(Arc<World>, TcpStream) -> Served,

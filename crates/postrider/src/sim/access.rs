@@ -1,4 +1,4 @@
-//! Who may send: one token for every face, each shows it in its own way.
+//! Authentication: one token for all faces. Each face reads it from its own header or path.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use hyper::HeaderMap;
@@ -6,24 +6,24 @@ use hyper::header::AUTHORIZATION;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-/// Knows the token that callers must show, if they must.
+/// The token that callers must send, if one is set.
 pub struct Access {
     token: Option<SecretString>,
 }
 
 impl Access {
-    /// Without a token everybody is welcome.
+    /// Without a token every caller is accepted.
     pub fn new(token: Option<SecretString>) -> Self {
         Self { token }
     }
 
-    /// Whether this is the token; nothing when there is none to compare with.
+    /// Whether this is the token; `None` if no token is set.
     pub fn admits(&self, shown: Option<&str>) -> Option<bool> {
         self.token.as_ref().map(|token| shown == Some(token.expose_secret()))
     }
 }
 
-/// What follows `Bearer`.
+/// The token after `Bearer`.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let shown = headers.get(AUTHORIZATION)?.to_str().ok()?;
     shown.strip_prefix("Bearer ").map(str::trim).filter(|token| !token.is_empty())
@@ -44,7 +44,7 @@ pub fn key_in(name: &str) -> Option<&str> {
     (is_key && (prefix.is_empty() || prefix.ends_with(['_', '-', '.', ':', '~']))).then_some(key)
 }
 
-/// A number that stands for a name, and always the same one.
+/// A number derived from a name; the same name gives the same number.
 pub fn number_of(name: &str) -> u64 {
     let digest = Sha256::digest(name.as_bytes());
     digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_found_in_a_name_that_carries_one() {
+    fn a_key_is_found_in_a_name_that_contains_one() {
         let key = "0123456789abcdef".repeat(4);
         assert_eq!(key_in(&key), Some(key.as_str()));
         assert_eq!(key_in(&format!("msg_{key}")), Some(key.as_str()));

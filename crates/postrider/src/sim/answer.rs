@@ -1,7 +1,7 @@
 //! How an exchange ends over HTTP: with a whole answer, or with a [`Cut`].
 //!
-//! hyper cannot answer badly, so a cut ends its work on the connection and `http.rs` takes the socket back:
-//! it resets it, leaves it silent, or sends the first half of an answer.
+//! hyper cannot send an incomplete answer. A cut therefore ends hyper's work on the connection, and `http.rs` takes the
+//! socket back: it resets it, closes it without an answer, or sends the first half of one.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,21 +15,21 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::World;
-use super::acting::{Face, Wrong};
-use super::faults::{Ending, Strike};
+use super::acting::{ErrorAnswer, Face};
+use super::faults::{DrawnFault, Ending};
 use super::memory::{Done, Working};
 
-/// A whole answer.
+/// A complete answer.
 pub type Answer = Response<BoxBody<Bytes, io::Error>>;
 
-/// The end of a connection without a whole answer.
+/// The end of a connection without a complete answer.
 #[derive(Debug)]
 pub enum Cut {
     /// RST.
     Reset,
     /// These bytes, then the end.
     Half(Bytes),
-    /// Nothing, then the end.
+    /// The end, without an answer.
     Silence,
 }
 
@@ -41,29 +41,29 @@ impl std::fmt::Display for Cut {
 
 impl std::error::Error for Cut {}
 
-/// How one exchange ends, and what it would have said.
+/// The end of one exchange, and its answer without a fault.
 pub struct Exchange {
     ending: Ending,
     delay: Duration,
     good: Done,
-    /// Held for as long as the request counts as being worked on.
+    /// Held while the request counts as under way.
     working: Option<Working>,
 }
 
 impl Exchange {
-    /// As the fault says, or with the good answer.
-    pub fn new(strike: Option<Strike>, good: Done) -> Self {
-        let ending = strike.map_or(Ending::Well, |strike| strike.ending);
-        let delay = strike.map_or(Duration::ZERO, |strike| strike.delay);
+    /// With the ending of the fault, or with the good answer.
+    pub fn new(drawn: Option<DrawnFault>, good: Done) -> Self {
+        let ending = drawn.map_or(Ending::Well, |drawn| drawn.ending);
+        let delay = drawn.map_or(Duration::ZERO, |drawn| drawn.delay);
         Self { ending, delay, good, working: None }
     }
 
-    /// The request counts as being worked on until this exchange ends.
+    /// Keeps the request under way until this exchange ends.
     pub fn held_by(self, working: Option<Working>) -> Self {
         Self { working, ..self }
     }
 
-    /// The status about to be answered, if a whole answer follows.
+    /// The status of the answer, if a complete answer follows.
     pub fn status(&self, face: &Face) -> Option<StatusCode> {
         match self.ending {
             Ending::Well | Ending::Late => Some(self.good.status),
@@ -75,15 +75,15 @@ impl Exchange {
     }
 }
 
-/// Ends an exchange. Whatever had to be written down is on disk.
+/// Ends an exchange. Its receipt is on disk already.
 pub async fn end(world: &World, face: &Face, exchange: Exchange) -> Result<Answer, Cut> {
     let Exchange { ending, delay, good, working } = exchange;
     if ending == Ending::Late {
-        // Slow work is work: until it is answered, a repeat meets a request that is under way.
+        // Until the answer, the request counts as under way, so that a repeat meets it.
         world.wait(delay).await;
     }
     drop(working);
-    let wrong = |status, why| json_answer(status, &(face.say)(&Wrong::new(status, why)));
+    let wrong = |status, why| json_answer(status, &(face.error_body)(&ErrorAnswer::new(status, why)));
     match ending {
         Ending::Well | Ending::Late => Ok(raw_answer(good.status, &good.answer)),
         Ending::Error => Ok(wrong(StatusCode::INTERNAL_SERVER_ERROR, "the sim was asked to fail")),
@@ -91,8 +91,10 @@ pub async fn end(world: &World, face: &Face, exchange: Exchange) -> Result<Answe
         Ending::Busy => {
             let (status, seconds) = (StatusCode::TOO_MANY_REQUESTS, world.pace.retry_after_seconds);
             let why = "the sim was asked to be busy";
-            let mut answer =
-                json_answer(status, &(face.say)(&Wrong { status, why, retry_after_seconds: Some(seconds) }));
+            let mut answer = json_answer(
+                status,
+                &(face.error_body)(&ErrorAnswer { status, why, retry_after_seconds: Some(seconds) }),
+            );
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
             Ok(answer)
         }
@@ -111,7 +113,7 @@ pub fn json_answer(status: StatusCode, value: &Value) -> Answer {
     raw_answer(status, &value.to_string())
 }
 
-/// An answer whose JSON is written already.
+/// An answer with encoded JSON.
 pub fn raw_answer(status: StatusCode, json: &str) -> Answer {
     let body = Full::new(Bytes::copy_from_slice(json.as_bytes()));
     with_type(status, "application/json", body.map_err(never).boxed())
@@ -125,19 +127,19 @@ pub fn with_type(status: StatusCode, content_type: &'static str, body: BoxBody<B
     answer
 }
 
-/// An answer that says what is wrong.
+/// An error answer of the control routes.
 pub fn problem(status: StatusCode, detail: &str) -> Answer {
     json_answer(status, &json!({ "error": detail }))
 }
 
-/// The answer to a method that a path does not take.
+/// The answer to a method that a path does not support.
 pub fn not_allowed(methods: &'static str) -> Answer {
-    let mut answer = problem(StatusCode::METHOD_NOT_ALLOWED, "this path takes other methods");
+    let mut answer = problem(StatusCode::METHOD_NOT_ALLOWED, "this path does not support the method");
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     answer
 }
 
-/// The first half of a good answer: a whole head that promises more than follows.
+/// The first half of a good answer: a complete head whose content length exceeds the body that follows.
 fn half_of(status: StatusCode, body: &str) -> Bytes {
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",

@@ -1,26 +1,26 @@
-//! The arguments of methods that take them in the query, as a form or as a JSON object, as Slack's and Telegram's do.
+//! Arguments in the query, in a form or in a JSON object, as the methods of Slack and Telegram accept them.
 
 use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 use serde_json::{Map, Value};
 
-/// Why a body holds no arguments.
+/// Why the arguments of a body cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// It says that it is JSON, and is not.
+    /// The content type is JSON, but the body is not.
     Json,
-    /// It is JSON, and no object.
+    /// The JSON is not an object.
     NoObject,
-    /// It is something else.
+    /// Another content type.
     Type,
 }
 
-/// What a method was called with.
+/// The arguments of a method call.
 #[derive(Default)]
 pub struct Arguments(Map<String, Value>);
 
 impl Arguments {
-    /// Those of the query, and those of the body, which come first.
+    /// Reads the query and the body. The body takes precedence.
     pub fn read(head: &Parts, body: &[u8]) -> Result<Self, Unreadable> {
         let mut all = form(head.uri.query().unwrap_or_default().as_bytes());
         let given = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Arguments {
         }
     }
 
-    /// Whether it was said to be so.
+    /// Whether the flag is true.
     pub fn is_set(&self, name: &str) -> bool {
         match self.0.get(name) {
             Some(Value::Bool(set)) => *set,
@@ -55,7 +55,7 @@ impl Arguments {
         }
     }
 
-    /// An object, which a form holds as text; or what is there instead.
+    /// An object, which a form contains as text; any other value is returned unchanged.
     pub fn object(&self, name: &str) -> Option<Value> {
         match self.0.get(name)? {
             Value::Null => None,

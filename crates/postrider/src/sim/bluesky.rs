@@ -1,7 +1,7 @@
-//! The face of Bluesky: a session, and records that are put under a name the caller chooses.
+//! The face of Bluesky: sessions, and records under a key that the caller chooses.
 //!
-//! A second put under the same name changes the record and is no second post; if it changes nothing, `swapRecord` does not
-//! matter. Sessions are tokens that say whose they are: a sim that starts again still takes them.
+//! A second put under the same key changes the record and is no second post; `swapRecord` is only compared if the put
+//! changes the record. A session is a token that contains its account, so it stays valid after a restart of the sim.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,17 +17,23 @@ use sha2::{Digest, Sha256};
 
 use super::World;
 use super::access::{bearer, key_in};
-use super::acting::{Deed, Face, Order, Refusal, Wrong, look_up};
+use super::acting::{Action, ErrorAnswer, Face, Refusal, ValidRequest, look_up};
 use super::answer::{Answer, Cut, json_answer};
 use super::http::{Body, query_value, read_body};
 use super::memory::{Done, Identity};
 use super::receipts::Receipt;
 
 /// See the [module](self).
-pub static FACE: Face =
-    Face { provider: "bluesky", note, judge, say, refuses_with: StatusCode::BAD_REQUEST, is_natural: true };
+pub static FACE: Face = Face {
+    provider: "bluesky",
+    read_head,
+    validate,
+    error_body,
+    refuses_with: StatusCode::BAD_REQUEST,
+    is_natural: true,
+};
 
-/// A record is there until the sim ends.
+/// Records are kept until the sim ends.
 const REMEMBERED_FOR: Duration = Duration::from_secs(365 * 24 * 3600);
 const SESSION_SECONDS: i64 = 2 * 3600;
 const RECORD_BYTES_MAX: usize = 16 * 1024;
@@ -36,9 +42,9 @@ const POST_BYTES_MAX: usize = 3000;
 const RKEY_CHARS_MAX: usize = 512;
 const NAME_CHARS_MAX: usize = 320;
 
-/// A record as it is read back.
+/// A stored record.
 #[derive(Clone)]
-pub struct Kept {
+pub struct Record {
     cid: String,
     value: Arc<Value>,
 }
@@ -50,7 +56,7 @@ struct Put {
     collection: String,
     rkey: String,
     record: Value,
-    /// Absent, null and a cid are three different things.
+    /// Absent, null and a cid have different meanings.
     #[serde(default, deserialize_with = "given")]
     swap_record: Option<Option<String>>,
 }
@@ -59,11 +65,16 @@ fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Opt
     Option::deserialize(deserializer).map(Some)
 }
 
-fn note(_: &World, _: &Parts, receipt: &mut Receipt) {
+fn read_head(_: &World, _: &Parts, receipt: &mut Receipt) {
     receipt.channel = Some("social".to_owned());
 }
 
-fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(
+    world: &World,
+    head: &Parts,
+    body: &Bytes,
+    receipt: &mut Receipt,
+) -> Result<ValidRequest, Refusal> {
     let did = session_of(&head.headers)?;
     let invalid = |why: &str| refusal("InvalidRequest", why);
     let put: Put = serde_json::from_slice(body).map_err(|error| invalid(&error.to_string()))?;
@@ -75,14 +86,14 @@ fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Re
     receipt.key = key_in(&put.rkey).map(str::to_owned);
     receipt.from = Some(did.clone());
     let uri = format!("at://{did}/{}/{}", put.collection, put.rkey);
-    let kept = Kept { cid: cid_of(put.record.to_string().as_bytes()), value: Arc::new(put.record) };
+    let kept = Record { cid: cid_of(put.record.to_string().as_bytes()), value: Arc::new(put.record) };
     let there_is = world.records.get(&uri).map(|kept| kept.cid);
     let changes = there_is.as_ref() != Some(&kept.cid);
     if changes && put.swap_record.is_some_and(|expected| expected != there_is) {
         return Err(refusal("InvalidSwap", "the record is not what `swapRecord` says"));
     }
     let identity = Identity { name: format!("bluesky {uri}"), life: REMEMBERED_FOR, clash: None };
-    Ok(Order { identity: Some(identity), deed: Box::new(Putting { uri, kept }) })
+    Ok(ValidRequest { identity: Some(identity), action: Box::new(Putting { uri, kept }) })
 }
 
 fn check(put: &Put) -> Result<(), &'static str> {
@@ -112,7 +123,7 @@ fn check(put: &Put) -> Result<(), &'static str> {
 
 struct Putting {
     uri: String,
-    kept: Kept,
+    kept: Record,
 }
 
 impl Putting {
@@ -127,16 +138,16 @@ impl Putting {
     }
 }
 
-impl Deed for Putting {
+impl Action for Putting {
     fn perform(&self, _: &World) -> Done {
         self.done(true)
     }
 
-    fn enter(&self, world: &Arc<World>, _: &Done, findable_at: Instant) {
+    fn publish(&self, world: &Arc<World>, _: &Done, findable_at: Instant) {
         world.records.add(&self.uri, findable_at, self.kept.clone());
     }
 
-    fn again(&self, world: &World, _: Done) -> Done {
+    fn repeat(&self, world: &World, _: Done) -> Done {
         let changes = world.records.get(&self.uri).is_none_or(|kept| kept.cid != self.kept.cid);
         world.records.replace(&self.uri, self.kept.clone());
         self.done(changes)
@@ -190,14 +201,16 @@ pub async fn find(world: &World, request: &Request<Incoming>) -> Result<Answer, 
         };
         let uri = format!("at://{}/{collection}/{rkey}", did_of(repo));
         match world.records.find(&uri) {
-            Some(Kept { cid, value }) => (StatusCode::OK, json!({ "uri": uri, "cid": cid, "value": *value })),
+            Some(Record { cid, value }) => {
+                (StatusCode::OK, json!({ "uri": uri, "cid": cid, "value": *value }))
+            }
             None => refusal("RecordNotFound", &format!("Could not locate record: {uri}")),
         }
     })
     .await
 }
 
-/// Whose session a request shows.
+/// The account of the session in the headers.
 fn session_of(headers: &HeaderMap) -> Result<String, Refusal> {
     #[derive(Deserialize)]
     struct Session {
@@ -219,7 +232,7 @@ fn session_of(headers: &HeaderMap) -> Result<String, Refusal> {
     }
 }
 
-/// Shaped like a JWT, and signed by nobody.
+/// A token with the shape of a JWT and no valid signature.
 fn token(did: &str, scope: &str) -> String {
     let now = jiff::Timestamp::now().as_second();
     let payload = json!({ "scope": scope, "sub": did, "iat": now, "exp": now + SESSION_SECONDS });
@@ -236,7 +249,7 @@ fn did_of(name: &str) -> String {
     format!("did:plc:{}", base32(&digest[..15]))
 }
 
-/// A CIDv1 of dag-cbor and SHA-256. The content is JSON here, so it is a name and no proof.
+/// A CIDv1 of dag-cbor and SHA-256. The hashed content is JSON, so the CID is an id and no proof.
 fn cid_of(content: &[u8]) -> String {
     let mut bytes = vec![0x01, 0x71, 0x12, 0x20];
     bytes.extend_from_slice(&Sha256::digest(content));
@@ -252,7 +265,7 @@ fn base32(bytes: &[u8]) -> String {
     (0..bits).step_by(5).map(|start| char::from(DIGITS[digit(start)])).collect()
 }
 
-fn say(&Wrong { status, why, .. }: &Wrong<'_>) -> Value {
+fn error_body(&ErrorAnswer { status, why, .. }: &ErrorAnswer<'_>) -> Value {
     let name = match status {
         StatusCode::TOO_MANY_REQUESTS => "RateLimitExceeded",
         StatusCode::PAYLOAD_TOO_LARGE => "PayloadTooLarge",
@@ -275,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_the_shape_of_the_network_s() {
+    fn ids_have_the_format_of_bluesky() {
         // The vectors of RFC 4648, in lower case and without padding.
         for (bytes, text) in [("f", "my"), ("fo", "mzxq"), ("foo", "mzxw6"), ("foobar", "mzxw6ytboi")] {
             assert_eq!(base32(bytes.as_bytes()), text);

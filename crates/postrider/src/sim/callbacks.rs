@@ -1,7 +1,7 @@
-//! Callbacks: what became of a call or a message, sent to whoever is to hear of it.
+//! Callbacks: reports about calls and messages, sent to the URL of the receiver.
 //!
-//! A report that is not answered with 2xx is sent again, later and later. They go to loopback only, over plain HTTP:
-//! the sim must not be a way to reach anything else.
+//! The sim retries a report that is not answered with 2xx, with backoff. It connects to loopback only, over plain HTTP, so
+//! that callers cannot use it to reach other hosts.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use url::Url;
 
 use super::World;
 
-/// How many calls and messages may have reports to send; what is more has none.
+/// Maximum number of calls and messages with unsent reports; the sim sends no reports for more.
 const WAITING_MAX: usize = 50_000;
-/// How many reports are under way at once.
+/// Maximum number of concurrent reports.
 const UNDER_WAY_MAX: usize = 32;
 const ATTEMPTS_MAX: u32 = 12;
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// How long a receiver may take.
+/// Timeout of one report.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// The room for callbacks.
+/// Limits of the callbacks.
 pub struct Callbacks {
     delay: Duration,
     waiting: Arc<Semaphore>,
@@ -38,38 +38,38 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    /// The first of each call goes out after this delay.
+    /// The sim sends the first report of each call after this delay.
     pub fn new(delay: Duration) -> Self {
         let under_way = Semaphore::new(UNDER_WAY_MAX);
         Self { delay, waiting: Arc::new(Semaphore::new(WAITING_MAX)), under_way }
     }
 }
 
-/// What is to be reported, and where.
+/// The reports of one call or message, and their receiver.
 pub struct Callback {
-    /// Where to.
+    /// URL of the receiver.
     pub url: String,
-    /// The name of what was done.
+    /// Id of the call or message.
     pub about: String,
-    /// One after the other.
+    /// Sent one after the other.
     pub reports: Vec<Report>,
 }
 
 /// One request of a callback.
 pub struct Report {
-    /// What the body is.
+    /// Content type of the body.
     pub content_type: &'static str,
-    /// The header that proves where it comes from, and its value.
+    /// Name and value of the signature header.
     pub signature: (&'static str, String),
-    /// What is reported.
+    /// Content of the report.
     pub body: String,
 }
 
-/// Sends the reports in the background. What is not sent when the sim stops never is.
+/// Sends the reports in the background. Reports that are unsent when the sim stops are lost.
 pub fn send(world: &Arc<World>, callback: Callback) {
-    let Ok(room) = Arc::clone(&world.callbacks.waiting).try_acquire_owned() else {
-        tracing::warn!("the sim has too many reports to send and leaves some out");
-        world.noted.count_callback(false);
+    let Ok(permit) = Arc::clone(&world.callbacks.waiting).try_acquire_owned() else {
+        tracing::warn!("the sim drops the reports of a call because too many are unsent");
+        world.counters.count_callback(false);
         return;
     };
     let world_of_task = Arc::clone(world);
@@ -79,33 +79,33 @@ pub fn send(world: &Arc<World>, callback: Callback) {
             () = report(&world, &callback) => {}
             () = world.shutdown.cancelled() => {}
         }
-        drop(room);
+        drop(permit);
     });
 }
 
 async fn report(world: &World, callback: &Callback) {
     tokio::time::sleep(world.callbacks.delay).await;
     for report in &callback.reports {
-        let taken = deliver(world, &callback.url, report).await;
-        world.noted.count_callback(taken);
-        if !taken {
-            tracing::warn!(about = callback.about, "the sim gave up a report");
+        let accepted = deliver(world, &callback.url, report).await;
+        world.counters.count_callback(accepted);
+        if !accepted {
+            tracing::warn!(about = callback.about, "the sim dropped a report after its last attempt");
         }
     }
 }
 
-/// Whether it was taken, sooner or later.
+/// Sends a report with retries. Returns whether the receiver accepted it.
 async fn deliver(world: &World, url: &str, report: &Report) -> bool {
     let mut pause = PAUSE;
     for attempt in 1..=ATTEMPTS_MAX {
         let posted = {
-            // Closed never, so this cannot fail.
-            let _turn = world.callbacks.under_way.acquire().await;
+            // The semaphore is never closed, so this cannot fail.
+            let _permit = world.callbacks.under_way.acquire().await;
             tokio::time::timeout(ANSWER_WITHIN, post(url, report)).await
         };
         match posted {
             Ok(Ok(status)) if status.is_success() => return true,
-            other => tracing::debug!(?other, attempt, "a report was not taken"),
+            other => tracing::debug!(?other, attempt, "the receiver did not accept a report"),
         }
         if attempt < ATTEMPTS_MAX {
             tokio::time::sleep(pause).await;
@@ -128,19 +128,19 @@ async fn post(url: &str, report: &Report) -> anyhow::Result<StatusCode> {
     let mut answer = pin!(sender.send_request(request));
     let answer = tokio::select! {
         answer = &mut answer => answer,
-        // A connection may end with the answer; then the answer is there already.
+        // The connection may end with the answer, which then has arrived already.
         _ = connection => answer.await,
     };
     Ok(answer?.status())
 }
 
 async fn connect(url: &Url) -> anyhow::Result<TcpStream> {
-    ensure!(url.scheme() == "http", "callbacks of the sim go over http only");
+    ensure!(url.scheme() == "http", "the sim sends callbacks over http only");
     let host = url.host_str().context("the URL has no host")?.trim_matches(['[', ']']);
     let port = url.port_or_known_default().context("the URL has no port")?;
     let mut addresses = lookup_host((host, port)).await?;
     let address = addresses.find(|address| address.ip().is_loopback());
-    Ok(TcpStream::connect(address.context("callbacks of the sim go to loopback only")?).await?)
+    Ok(TcpStream::connect(address.context("the sim sends callbacks to loopback only")?).await?)
 }
 
 #[cfg(test)]

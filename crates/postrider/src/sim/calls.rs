@@ -1,4 +1,4 @@
-//! What Twilio reports of a call: a form, signed with the auth token of the account.
+//! Twilio's reports about a call: forms, signed with the auth token of the account.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
@@ -9,17 +9,17 @@ use sha1::Sha1;
 use super::callbacks::Report;
 use super::twilio::{Call, rfc_2822};
 
-/// Something that happens to a call.
+/// An event of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It began.
+    /// The call began.
     Initiated,
-    /// It ended.
+    /// The call ended.
     Completed,
 }
 
 impl Event {
-    /// Its name in `StatusCallbackEvent`, and in `CallStatus`.
+    /// Name in `StatusCallbackEvent` and in `CallStatus`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Initiated => "initiated",
@@ -28,7 +28,7 @@ impl Event {
     }
 }
 
-/// One report for each event, in this order. The signature is over the characters of the URL as it was given.
+/// Returns one report per event, in this order. The signature covers the URL as the caller wrote it.
 pub fn reports(
     call: &Call,
     events: &[Event],
@@ -66,7 +66,7 @@ fn parameters(call: &Call, event: Event, nth: usize) -> Vec<(&'static str, Strin
     parameters
 }
 
-/// The URL and every parameter, by name, under the account's auth token.
+/// Signs the URL and every parameter, sorted by name, with the account's auth token.
 fn signature(
     url: &str,
     parameters: &[(&'static str, String)],

@@ -21,7 +21,7 @@ use super::rules::Rule;
 use super::tally::Counts;
 use super::whatsapp::{Webhook, Webhooks};
 
-/// How long `GET /receipts?received=N` waits at most.
+/// Maximum wait of `GET /receipts?received=N`.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -30,8 +30,8 @@ pub fn health() -> Answer {
     json_answer(StatusCode::OK, &json!({ "status": "ok" }))
 }
 
-/// `GET /receipts`: the counts over what is on disk, and what was noted beside. With `?received=N`, `?accepted=N` or
-/// `?turned_away=N` it answers as soon as there are that many, or after 30 s with what there is, so that a test need not poll.
+/// `GET /receipts`: the counts of the receipts on disk, and the counters since the start. With `?received=N`, `?accepted=N`
+/// or `?turned_away=N` it answers as soon as the count is reached, at the latest after 30 s, so that a test need not poll.
 pub async fn counts(world: &World, query: Option<&str>) -> Answer {
     let Some(enough) = query.map_or(Some(Counts::default()), parse_enough) else {
         return problem(StatusCode::BAD_REQUEST, "the query takes received=N, accepted=N and turned_away=N");
@@ -46,9 +46,9 @@ pub async fn counts(world: &World, query: Option<&str>) -> Answer {
         () = tokio::time::sleep(WAIT_MAX) => {}
         () = world.shutdown.cancelled() => {}
     }
-    let (mut counts, noted) = (json!(world.ledger.counts()), world.noted.counts());
-    if let (Some(counts), serde_json::Value::Object(noted)) = (counts.as_object_mut(), noted) {
-        counts.extend(noted);
+    let (mut counts, counters) = (json!(world.ledger.counts()), world.counters.counts());
+    if let (Some(counts), serde_json::Value::Object(counters)) = (counts.as_object_mut(), counters) {
+        counts.extend(counters);
     }
     json_answer(StatusCode::OK, &counts)
 }
@@ -73,11 +73,11 @@ pub async fn all_receipts(world: &World) -> Answer {
     let file = match tokio::fs::File::open(world.ledger.path()).await {
         Ok(file) => file,
         Err(error) => {
-            tracing::error!(?error, "the sim could not open its own receipts");
+            tracing::error!(?error, "the sim could not open its receipts file");
             return problem(StatusCode::INTERNAL_SERVER_ERROR, "the receipts file cannot be opened");
         }
     };
-    // Lines past this point are perhaps not on disk yet.
+    // Lines after this point may not be on disk yet.
     let chunks = stream::try_unfold(file.take(bytes), next_chunk).map_ok(Frame::data);
     with_type(StatusCode::OK, "application/x-ndjson", BodyExt::boxed(StreamBody::new(chunks)))
 }
@@ -90,7 +90,7 @@ async fn next_chunk(mut file: Take<tokio::fs::File>) -> io::Result<Option<(Bytes
 
 /// `GET /faults`: the rates in force.
 pub fn rates(world: &World) -> Answer {
-    json_answer(StatusCode::OK, &json!(world.dice.rates()))
+    json_answer(StatusCode::OK, &json!(world.sampler.rates()))
 }
 
 /// `PUT /faults`: replaces all rates, such as `{"stall": 0.01, "half": 0.02}`; `{}` ends all faults.
@@ -108,7 +108,7 @@ pub async fn set_rates(world: &World, request: Request<Incoming>) -> Answer {
     match Rates::new(named) {
         Ok(rates) => {
             tracing::info!(?rates, "the sim has new fault rates");
-            world.dice.set_rates(rates.clone());
+            world.sampler.set_rates(rates.clone());
             json_answer(StatusCode::OK, &json!(rates))
         }
         Err(error) => {
@@ -118,7 +118,7 @@ pub async fn set_rates(world: &World, request: Request<Incoming>) -> Answer {
     }
 }
 
-/// `GET /faults/rules`: the rules in force, with what is left of their `times`.
+/// `GET /faults/rules`: the rules in force, with their remaining `times`.
 pub fn rules(world: &World) -> Answer {
     json_answer(StatusCode::OK, &json!(world.rules.all()))
 }
@@ -142,13 +142,13 @@ pub async fn set_rules(world: &World, request: Request<Incoming>) -> Answer {
     }
 }
 
-/// `DELETE /faults/rules`: none any more.
+/// `DELETE /faults/rules`: removes all rules.
 pub fn clear_rules(world: &World) -> Answer {
     world.rules.set(Vec::new());
     rules(world)
 }
 
-/// `GET /outages`: the faces that are away, and how.
+/// `GET /outages`: the faces with an outage, and its kind.
 pub fn outages(world: &World) -> Answer {
     json_answer(StatusCode::OK, &json!(world.outages.all()))
 }
@@ -174,12 +174,12 @@ pub async fn set_outages(world: &World, request: Request<Incoming>) -> Answer {
     }
 }
 
-/// `GET /callbacks/whatsapp`: where reports go, without the secrets.
+/// `GET /callbacks/whatsapp`: the webhooks, without their secrets.
 pub fn webhooks(world: &World) -> Answer {
     json_answer(StatusCode::OK, &json!(world.whatsapp.all()))
 }
 
-/// `PUT /callbacks/whatsapp`: replaces all webhooks; `[]` leaves none.
+/// `PUT /callbacks/whatsapp`: replaces all webhooks; `[]` removes them.
 pub async fn set_webhooks(world: &World, request: Request<Incoming>) -> Answer {
     let body = match whole_body(request).await {
         Ok(body) => body,

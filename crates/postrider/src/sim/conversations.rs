@@ -1,7 +1,7 @@
-//! What was posted to the channels of a workspace, and how it is read: in pages, by time.
+//! The posts in the channels of a workspace, read in pages, by time.
 //!
-//! Only what was posted here is known. What people wrote came to somebody else, so that a thread begins with a message
-//! that is made up.
+//! The sim only knows posts that it received. It does not receive the messages of people, so a thread begins with an
+//! invented message.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -13,10 +13,10 @@ use std::time::Instant;
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// How many posts are kept, over all channels.
+/// Maximum number of stored posts, over all channels.
 const POSTS_MAX: usize = 100_000;
 
-/// When something was posted, which is also its name: `1512085950.000216`.
+/// The time of a post, which is also its id: `1512085950.000216`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ts(u64);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Ts {
     }
 }
 
-/// Text that is not the name of a post.
+/// The text is not the id of a post.
 #[derive(Debug)]
 pub struct NoTs;
 
@@ -58,35 +58,35 @@ impl FromStr for Ts {
     }
 }
 
-/// A message that was posted.
+/// A posted message.
 pub struct Post {
-    /// Its channel.
+    /// Id of the channel.
     pub channel: String,
-    /// Its name.
+    /// Id of the post.
     pub ts: Ts,
-    /// The message whose thread it belongs to.
+    /// The first message of its thread.
     pub thread: Option<Ts>,
-    /// As it is shown.
+    /// The message as JSON.
     pub message: Value,
 }
 
-/// Which part of a conversation is asked for.
+/// The requested part of a conversation.
 pub struct Window {
-    /// Nothing before.
+    /// Start of the period.
     pub oldest: Option<Ts>,
-    /// Nothing after.
+    /// End of the period.
     pub latest: Option<Ts>,
-    /// Whether the two ends belong to it.
+    /// Whether the period includes its start and end.
     pub inclusive: bool,
-    /// Where this page begins.
+    /// First post of this page.
     pub from: Option<Ts>,
-    /// How many there are on a page.
+    /// Maximum number of posts on a page.
     pub limit: usize,
 }
 
-/// A part of a conversation, and where the next begins.
+/// One page of a conversation.
 pub struct Page {
-    /// As they are shown.
+    /// The messages as JSON.
     pub messages: Vec<Value>,
     /// The first of the next page.
     pub next: Option<Ts>,
@@ -99,19 +99,19 @@ pub struct Conversations(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     last: u64,
-    channels: HashMap<String, BTreeMap<Ts, Kept>>,
+    channels: HashMap<String, BTreeMap<Ts, StoredPost>>,
     /// Oldest first.
     order: VecDeque<(String, Ts)>,
 }
 
-struct Kept {
+struct StoredPost {
     findable_at: Instant,
     thread: Option<Ts>,
     message: Value,
 }
 
 impl Conversations {
-    /// The name of the next post: now, and never the same again.
+    /// Returns the id of the next post: the current time, changed if necessary so that every id is unique.
     pub fn next_ts(&self) -> Ts {
         let now = u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default();
         let mut inner = self.lock();
@@ -119,12 +119,12 @@ impl Conversations {
         Ts(inner.last)
     }
 
-    /// Adds a post, to be found from `findable_at` on.
+    /// Adds a post. Readers find it from `findable_at` on.
     pub fn add(&self, findable_at: Instant, post: Post) {
         let Post { channel, ts, thread, message } = post;
         let mut inner = self.lock();
         inner.order.push_back((channel.clone(), ts));
-        inner.channels.entry(channel).or_default().insert(ts, Kept { findable_at, thread, message });
+        inner.channels.entry(channel).or_default().insert(ts, StoredPost { findable_at, thread, message });
         if inner.order.len() > POSTS_MAX
             && let Some((channel, oldest)) = inner.order.pop_front()
             && let Some(posts) = inner.channels.get_mut(&channel)
@@ -133,9 +133,9 @@ impl Conversations {
         }
     }
 
-    /// The channel itself, newest first: what is in a thread is not shown.
+    /// The posts of the channel without those in threads, newest first.
     pub fn history(&self, channel: &str, window: &Window) -> Page {
-        let fits = |ts: Ts, kept: &Kept| {
+        let fits = |ts: Ts, kept: &StoredPost| {
             kept.thread.is_none_or(|thread| thread == ts) && window.from.is_none_or(|from| ts <= from)
         };
         let inner = self.lock();
@@ -144,9 +144,9 @@ impl Conversations {
         Page::of(&found.take(window.limit.saturating_add(1)).collect::<Vec<_>>(), window.limit)
     }
 
-    /// What was posted to a thread, oldest first.
+    /// The posts of a thread, oldest first.
     pub fn replies(&self, channel: &str, thread: Ts, window: &Window) -> Page {
-        let fits = |ts: Ts, kept: &Kept| {
+        let fits = |ts: Ts, kept: &StoredPost| {
             kept.thread == Some(thread) && ts != thread && window.from.is_none_or(|from| ts >= from)
         };
         let inner = self.lock();
@@ -168,11 +168,11 @@ impl Conversations {
 }
 
 impl Window {
-    /// What lies between the two ends and is found now.
+    /// The posts of the period that readers find now.
     fn of<'a>(
         &'a self,
-        posts: &'a BTreeMap<Ts, Kept>,
-    ) -> impl DoubleEndedIterator<Item = (&'a Ts, &'a Kept)> {
+        posts: &'a BTreeMap<Ts, StoredPost>,
+    ) -> impl DoubleEndedIterator<Item = (&'a Ts, &'a StoredPost)> {
         let now = Instant::now();
         let start = match self.oldest {
             None => Bound::Unbounded,
@@ -187,7 +187,7 @@ impl Window {
 }
 
 impl Page {
-    fn of(found: &[(&Ts, &Kept)], limit: usize) -> Self {
+    fn of(found: &[(&Ts, &StoredPost)], limit: usize) -> Self {
         let next = found.get(limit).map(|(ts, _)| **ts);
         Self { messages: found.iter().take(limit).map(|(_, kept)| kept.message.clone()).collect(), next }
     }
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_a_time_and_reads_back() {
+    fn an_id_is_a_time_and_parses_back() {
         for (text, micros) in [("1512085950.000216", 1512085950000216), ("1512085950", 1512085950000000)] {
             assert_eq!(text.parse::<Ts>().unwrap().as_micros(), micros);
         }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room() {
+    fn the_oldest_posts_are_dropped_when_the_list_is_full() {
         let conversations = Conversations::default();
         let post = |_| {
             let ts = conversations.next_ts();
@@ -218,7 +218,7 @@ mod tests {
             ts
         };
         let names: Vec<_> = (0..=POSTS_MAX).map(post).collect();
-        assert!(names.is_sorted_by(|a, b| a < b), "no name is given twice");
+        assert!(names.is_sorted_by(|a, b| a < b), "every id is unique");
         assert_eq!(conversations.post("C1", names[0]), None);
         assert_eq!(conversations.post("C1", names[1]), Some(Value::Null));
     }

@@ -1,4 +1,4 @@
-//! Faults: what can go wrong on the way, how often, and the dice that decide.
+//! Faults: their kinds, their rates, and the generator that draws them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,21 +8,21 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-/// Something that goes wrong with one request.
+/// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
 pub enum Fault {
-    /// Waits a bit, then answers well.
+    /// Waits, then sends the good answer.
     Latency,
-    /// Acts, and never answers.
+    /// Acts and never answers.
     Stall,
-    /// Reports an error, and did not act.
+    /// Reports an error without acting.
     Fail,
-    /// Reports an error, and did act.
+    /// Acts, then reports an error.
     FailAfter,
-    /// Says no, and would say so again.
+    /// Refuses permanently, without acting.
     Refuse,
-    /// Says "later", and when.
+    /// Reports a rate limit with a time for the retry, without acting.
     Busy,
     /// Acts, then resets the connection.
     Reset,
@@ -30,61 +30,61 @@ pub enum Fault {
     ResetBefore,
     /// Acts, then breaks off in the middle of its answer.
     Half,
-    /// Acts and loses the answer; the key is remembered only after a while, so a repeat until then acts again.
+    /// Acts and loses the answer; the key is stored after a delay, so a repeat until then acts again.
     KeyLate,
-    /// Acts and loses the answer; whoever looks for it does not find it for a while.
+    /// Acts and loses the answer; look-ups find the action only after a delay.
     LookupEarly,
-    /// Loses the answer, and acts only after a while: the request was stuck in some proxy.
+    /// Loses the answer and acts after a delay, like a proxy that held the request.
     ActLate,
 }
 
-/// A fault that strikes one request.
+/// The fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Strike {
-    /// What happens.
+pub struct DrawnFault {
+    /// The kind of fault.
     pub fault: Fault,
-    /// How the exchange ends.
+    /// The end of the exchange.
     pub ending: Ending,
-    /// How long the fault lasts, if it is one that lasts.
+    /// Duration of the fault, for faults with one.
     pub delay: Duration,
 }
 
-/// What a request is to its provider.
+/// The kind of a request, as the provider sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// Something new to do.
-    ToAct,
-    /// Something that was taken, or is still on its way, and the provider does not know it.
-    ToActAgain,
-    /// What was done already, and is answered from memory.
-    Again,
-    /// A question: nothing is done.
-    ToLook,
+pub enum RequestKind {
+    /// A request for a new action.
+    Action,
+    /// A repeat of a request that was accepted or is delayed, and that the provider does not recognise.
+    UnknownRepeat,
+    /// A repeat that is answered from memory.
+    Repeat,
+    /// A look-up, which does not act.
+    LookUp,
 }
 
-/// How an exchange ends. Each face has its own way of saying it: HTTP a status, SMTP a reply code.
+/// The end of an exchange. Faces express it with a status (HTTP) or a reply code (SMTP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// With a good answer.
     Well,
-    /// With a good answer, after a while.
+    /// With a good answer, after a delay.
     Late,
-    /// With no answer.
+    /// Without an answer.
     Silence,
-    /// With "something broke here".
+    /// With an internal error.
     Error,
-    /// With "no, and do not ask again".
+    /// With a permanent refusal.
     Refusal,
-    /// With "later".
+    /// With a rate limit.
     Busy,
     /// In the middle of a good answer.
     Half,
-    /// With the connection.
+    /// With RST.
     Reset,
 }
 
 impl Fault {
-    /// Every fault there is.
+    /// Every fault.
     pub const ALL: [Self; 12] = [
         Self::Latency,
         Self::Stall,
@@ -119,34 +119,34 @@ impl Fault {
         }
     }
 
-    /// Its name in flags, in `PUT /faults` and in receipts.
+    /// Name in flags, in `PUT /faults` and in receipts.
     pub const fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// Whether the sim does what it was asked before the fault strikes.
+    /// Whether the sim acts on the request.
     pub const fn acts(self) -> bool {
         self.row().1
     }
 
-    /// How the exchange ends, unless a rule says otherwise.
+    /// The end of the exchange, unless a rule sets another.
     pub const fn ending(self) -> Ending {
         self.row().2
     }
 
-    /// Whether it plays with what happens after the answer. Rules may choose how such an exchange ends.
-    pub const fn is_mean(self) -> bool {
+    /// Whether the fault delays an effect beyond the exchange. Rules may choose how such an exchange ends.
+    pub const fn delays_an_effect(self) -> bool {
         matches!(self, Self::KeyLate | Self::LookupEarly | Self::ActLate)
     }
 
-    /// Whether it can strike such a request. What was taken is never refused afterwards: a provider that remembers it
-    /// says so again.
-    pub const fn strikes(self, asked: Asked) -> bool {
-        match asked {
-            Asked::ToAct => true,
-            Asked::ToActAgain => !matches!(self, Self::Refuse),
-            Asked::Again => !self.is_mean() && !matches!(self, Self::Refuse),
-            Asked::ToLook => !self.is_mean(),
+    /// Whether the fault can apply to such a request. An accepted request is never refused later, because a provider that
+    /// remembers it repeats its answer.
+    pub const fn applies_to(self, kind: RequestKind) -> bool {
+        match kind {
+            RequestKind::Action => true,
+            RequestKind::UnknownRepeat => !matches!(self, Self::Refuse),
+            RequestKind::Repeat => !self.delays_an_effect() && !matches!(self, Self::Refuse),
+            RequestKind::LookUp => !self.delays_an_effect(),
         }
     }
 }
@@ -167,12 +167,12 @@ impl TryFrom<String> for Fault {
     }
 }
 
-/// How often each fault strikes. What remains up to 1 is answered well.
+/// The probability of each fault. The other requests get good answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Rates(BTreeMap<Fault, f64>);
 
 impl Rates {
-    /// Takes named rates that are probabilities, alone and together.
+    /// Checks that each rate and the sum of all rates are probabilities.
     pub fn new(named: impl IntoIterator<Item = (String, f64)>) -> anyhow::Result<Self> {
         let mut rates = BTreeMap::new();
         for (name, rate) in named {
@@ -209,29 +209,29 @@ pub fn parse_flag(text: &str) -> anyhow::Result<(String, f64)> {
     Ok((fault.name().to_owned(), rate))
 }
 
-/// Decides which request meets which fault. The n-th throw depends on the seed and on n alone, so a seed
-/// strikes the same share of requests in the same order however many are in flight.
-pub struct Dice {
+/// Draws the faults of requests. The n-th draw depends only on the seed and on n, so the same seed gives the same
+/// faults in the same order, however many requests are in flight.
+pub struct FaultSampler {
     seed: u64,
-    thrown: AtomicU64,
+    drawn: AtomicU64,
     rates: Mutex<Rates>,
 }
 
-impl Dice {
-    /// Dice that fall as `seed` says.
+impl FaultSampler {
+    /// A generator with this seed.
     pub fn new(seed: u64, rates: Rates) -> Self {
-        Self { seed, thrown: AtomicU64::new(0), rates: Mutex::new(rates) }
+        Self { seed, drawn: AtomicU64::new(0), rates: Mutex::new(rates) }
     }
 
-    /// The fault that the next request meets, if any.
-    pub fn throw(&self) -> Option<Fault> {
-        let nth = self.thrown.fetch_add(1, Ordering::Relaxed);
+    /// Draws the fault of the next request, if any.
+    pub fn sample(&self) -> Option<Fault> {
+        let nth = self.drawn.fetch_add(1, Ordering::Relaxed);
         // 53 bits, as many as an f64 holds exactly: 0 <= point < 1.
         let point = (split_mix_64(self.seed, nth) >> 11) as f64 / (1u64 << 53) as f64;
         self.rates_now().at(point)
     }
 
-    /// Replaces the rates from the next throw on.
+    /// Replaces the rates from the next draw on.
     pub fn set_rates(&self, rates: Rates) {
         *self.rates_now() = rates;
     }
@@ -241,7 +241,7 @@ impl Dice {
         self.rates_now().clone()
     }
 
-    /// The seed the dice were made with.
+    /// The seed of the generator.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -275,23 +275,23 @@ mod tests {
     }
 
     #[test]
-    fn faults_strike_as_often_as_their_rates_say() {
-        let dice = Dice::new(7, rates(&[("stall", 0.1), ("half", 0.3)]).unwrap());
-        let thrown: Vec<_> = (0..100_000).map(|_| dice.throw()).collect();
-        let share = |fault| thrown.iter().filter(|t| **t == fault).count() as f64 / 100_000.0;
+    fn faults_are_drawn_at_their_rates() {
+        let sampler = FaultSampler::new(7, rates(&[("stall", 0.1), ("half", 0.3)]).unwrap());
+        let drawn: Vec<_> = (0..100_000).map(|_| sampler.sample()).collect();
+        let share = |fault| drawn.iter().filter(|t| **t == fault).count() as f64 / 100_000.0;
         assert!((share(Some(Fault::Stall)) - 0.1).abs() < 0.01);
         assert!((share(Some(Fault::Half)) - 0.3).abs() < 0.01);
         assert!((share(None) - 0.6).abs() < 0.01);
     }
 
     #[test]
-    fn a_rate_of_one_always_strikes() {
-        let dice = Dice::new(7, rates(&[("fail", 1.0)]).unwrap());
-        assert!((0..10_000).all(|_| dice.throw() == Some(Fault::Fail)));
+    fn a_rate_of_one_always_applies() {
+        let sampler = FaultSampler::new(7, rates(&[("fail", 1.0)]).unwrap());
+        assert!((0..10_000).all(|_| sampler.sample() == Some(Fault::Fail)));
     }
 
     #[test]
-    fn rates_that_are_no_probabilities_are_refused() {
+    fn invalid_probabilities_are_refused() {
         let refused = |named: &[(&str, f64)]| rates(named).unwrap_err().to_string();
         assert!(refused(&[("fire", 0.1)]).contains("known are latency, stall, fail, fail_after"));
         assert!(refused(&[("fail", 1.1)]).contains("between 0 and 1"));

@@ -1,7 +1,8 @@
 //! The face of functions that jobs call (Standard Webhooks): `POST /functions/{name}`.
 //!
-//! It runs every time it is called and writes down which attempt that was: how often a job was performed, and after what, is what the receipts
-//! are there to show. It answers with `{"ok": true, "job_id": …, "attempt": …}`, or with `sim_answer` of the input, if the input is an object that has one.
+//! The function runs on every call, and its receipt contains the attempt: the receipts show how often a job was
+//! performed. It answers `{"ok": true, "job_id": …, "attempt": …}`, or with `sim_answer` of the input, if the input is an
+//! object that has one.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_TIMESTAMP};
 
 use super::World;
-use super::acting::{Deed, Face, Order, Refusal};
+use super::acting::{Action, Face, Refusal, ValidRequest};
 use super::http::text_of;
 use super::memory::Done;
 use super::receipts::Receipt;
@@ -19,14 +20,14 @@ use super::receipts::Receipt;
 /// See the [module](self).
 pub static FACE: Face = Face {
     provider: "function",
-    note,
-    judge,
-    say: |wrong| error(wrong.why),
+    read_head,
+    validate,
+    error_body: |answer| error(answer.why),
     refuses_with: StatusCode::BAD_REQUEST,
     is_natural: false,
 };
 
-/// What a call must be.
+/// The body of a call.
 #[derive(Deserialize)]
 struct Call {
     r#type: String,
@@ -48,13 +49,18 @@ pub fn is_function(path: &str) -> bool {
     path.strip_prefix("/functions/").is_some_and(|name| !name.is_empty() && !name.contains('/'))
 }
 
-fn note(_: &World, head: &Parts, receipt: &mut Receipt) {
+fn read_head(_: &World, head: &Parts, receipt: &mut Receipt) {
     receipt.webhook_id = text_of(&head.headers, HEADER_WEBHOOK_ID);
     receipt.webhook_timestamp = text_of(&head.headers, HEADER_WEBHOOK_TIMESTAMP);
     receipt.key = receipt.webhook_id.clone();
 }
 
-fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(
+    world: &World,
+    head: &Parts,
+    body: &Bytes,
+    receipt: &mut Receipt,
+) -> Result<ValidRequest, Refusal> {
     let refusal = |why: &str| (StatusCode::BAD_REQUEST, error(why));
     receipt.verified = world.webhooks.verify(body, &head.headers);
     let call = serde_json::from_slice::<Call>(body).map_err(|error| refusal(&error.to_string()));
@@ -65,7 +71,7 @@ fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Re
         receipt.lock_key = Some(data.lock_key.clone());
         receipt.attempt = Some(data.attempt);
     }
-    // Only good requests meet faults, so a wrong signature always shows as one.
+    // Only valid requests get faults, so a wrong signature is always reported as one.
     if receipt.verified == Some(false) {
         return Err((StatusCode::UNAUTHORIZED, error("the signature does not hold")));
     }
@@ -79,10 +85,10 @@ fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Re
     if receipt.webhook_id.as_ref() != Some(&data.job_id) {
         return Err(refusal("the header webhook-id must be `job_id`"));
     }
-    Ok(Order { identity: None, deed: Box::new(data) })
+    Ok(ValidRequest { identity: None, action: Box::new(data) })
 }
 
-impl Deed for Invocation {
+impl Action for Invocation {
     fn perform(&self, _: &World) -> Done {
         let answer = match self.input.get("sim_answer") {
             Some(wanted) => wanted.clone(),

@@ -27,9 +27,9 @@ use super::{
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 const HEADERS_MAX: usize = 64;
 const HEADER_BYTES_MAX: usize = 16 * 1024;
-/// How much of a body that is too large is read all the same, so that its client hears the 413 and not a reset.
+/// Bytes of a body that are read beyond the limit, so that its client gets the 413 and no reset.
 const DISCARD_BYTES_MAX: usize = 16 * BODY_BYTES_MAX;
-/// How long a shutdown waits for requests that are under way.
+/// Maximum wait of a shutdown for the requests under way.
 const DRAIN_FOR: Duration = Duration::from_secs(2);
 
 /// Every route.
@@ -69,7 +69,7 @@ async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, 
         }
         "/mastodon/api/v1/statuses" => Ok(not_allowed("POST")),
         "/mastodon/api/v1/accounts/verify_credentials" if method == Method::GET => {
-            mastodon::who_am_i(&world, &request).await
+            mastodon::verify_credentials(&world, &request).await
         }
         "/mastodon/api/v1/accounts/verify_credentials" => Ok(not_allowed("GET")),
         "/bluesky/xrpc/com.atproto.server.createSession" if method == Method::POST => {
@@ -121,14 +121,14 @@ async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, 
         },
         _ => Ok(problem(
             StatusCode::NOT_FOUND,
-            "there is nothing here; `postrider sim --help` lists the faces, such as /hooks/{name} and /messages",
+            "there is no such path; `postrider sim --help` lists the faces, such as /hooks/{name} and /messages",
         )),
     }
 }
 
 /// Answers the requests of one connection.
 pub async fn serve_connection(world: Arc<World>, stream: TcpStream) {
-    // Answers are small; waiting to fill a packet would only add latency nobody asked for.
+    // Answers are small; waiting to fill a packet would only add latency.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(?error, "the sim could not set TCP_NODELAY");
     }
@@ -157,13 +157,13 @@ pub async fn serve_connection(world: Arc<World>, stream: TcpStream) {
         return;
     };
     if let Err(error) = end_badly(connection.into_parts().io.into_inner(), cut).await {
-        tracing::debug!(?error, "a connection was gone before the sim could cut it");
+        tracing::debug!(?error, "a client disconnected before the sim could cut its connection");
     }
 }
 
 async fn end_badly(mut stream: TcpStream, cut: &Cut) -> io::Result<()> {
     match cut {
-        // With no time to linger, close sends RST and drops what is unsent.
+        // With a linger time of zero, close sends RST and drops unsent data.
         Cut::Reset => stream.set_zero_linger(),
         Cut::Half(bytes) => {
             stream.write_all(bytes).await?;
@@ -173,13 +173,13 @@ async fn end_badly(mut stream: TcpStream, cut: &Cut) -> io::Result<()> {
     }
 }
 
-/// What a request's body turned out to be.
+/// The body of a request.
 pub enum Body {
-    /// All of it.
+    /// Complete.
     Whole(Bytes),
     /// More than 1 MiB.
     TooLarge,
-    /// It breaks off or makes no sense.
+    /// Incomplete or malformed.
     Broken,
 }
 

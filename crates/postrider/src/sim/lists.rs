@@ -1,13 +1,13 @@
-//! What can be looked up afterwards. Each thing has a time from which it is found, and the oldest make room.
+//! Actions that can be looked up later. Look-ups find each from a set time on; full lists drop the oldest.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How many things each list keeps.
+/// Maximum number of entries of each list.
 const LISTED_MAX: usize = 100_000;
 
-/// Things under a name.
+/// Entries by name.
 pub struct Index<T>(Mutex<Named<T>>);
 
 struct Named<T> {
@@ -22,7 +22,7 @@ impl<T> Default for Index<T> {
 }
 
 impl<T: Clone> Index<T> {
-    /// Puts a thing under a name that has none yet, to be found from `findable_at` on.
+    /// Adds an entry under a name that has none yet. Look-ups find it from `findable_at` on.
     pub fn add(&self, name: &str, findable_at: Instant, thing: T) {
         let mut named = lock(&self.0);
         if named.things.contains_key(name) {
@@ -37,37 +37,37 @@ impl<T: Clone> Index<T> {
         }
     }
 
-    /// Replaces what is under a name.
+    /// Replaces the entry of a name.
     pub fn replace(&self, name: &str, thing: T) {
         if let Some((_, kept)) = lock(&self.0).things.get_mut(name) {
             *kept = thing;
         }
     }
 
-    /// What somebody finds who looks now.
+    /// The entry of a name, if look-ups find it now.
     pub fn find(&self, name: &str) -> Option<T> {
         let named = lock(&self.0);
         let (findable_at, thing) = named.things.get(name)?;
         (*findable_at <= Instant::now()).then(|| thing.clone())
     }
 
-    /// What is there, found or not.
+    /// The entry of a name, even if look-ups do not find it yet.
     pub fn get(&self, name: &str) -> Option<T> {
         lock(&self.0).things.get(name).map(|(_, thing)| thing.clone())
     }
 }
 
-/// Things in the order in which they were done.
-pub struct Shelf<T>(Mutex<VecDeque<(Instant, T)>>);
+/// Entries in the order of their actions.
+pub struct RecentList<T>(Mutex<VecDeque<(Instant, T)>>);
 
-impl<T> Default for Shelf<T> {
+impl<T> Default for RecentList<T> {
     fn default() -> Self {
         Self(Mutex::new(VecDeque::new()))
     }
 }
 
-impl<T> Shelf<T> {
-    /// Adds the newest, to be found from `findable_at` on.
+impl<T> RecentList<T> {
+    /// Adds the newest entry. Look-ups find it from `findable_at` on.
     pub fn add(&self, findable_at: Instant, thing: T) {
         let mut things = lock(&self.0);
         things.push_back((findable_at, thing));
@@ -76,7 +76,7 @@ impl<T> Shelf<T> {
         }
     }
 
-    /// What `pick` takes of the things that are found now, newest first.
+    /// The values that `pick` returns for the entries that look-ups find now, newest first.
     pub fn newest<R>(&self, skip: usize, limit: usize, mut pick: impl FnMut(&T) -> Option<R>) -> Vec<R> {
         let now = Instant::now();
         let things = lock(&self.0);
@@ -94,15 +94,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_make_room() {
-        let (index, shelf) = (Index::default(), Shelf::default());
+    fn the_oldest_entries_are_dropped_when_a_list_is_full() {
+        let (index, recent) = (Index::default(), RecentList::default());
         let now = Instant::now();
         for n in 0..=LISTED_MAX {
             index.add(&n.to_string(), now, n);
-            shelf.add(now, n);
+            recent.add(now, n);
         }
         assert_eq!((index.find("0"), index.find("1")), (None, Some(1)));
-        assert_eq!(shelf.newest(0, usize::MAX, |n| Some(*n)).len(), LISTED_MAX);
-        assert_eq!(shelf.newest(1, 2, |n| Some(*n)), [LISTED_MAX - 1, LISTED_MAX - 2]);
+        assert_eq!(recent.newest(0, usize::MAX, |n| Some(*n)).len(), LISTED_MAX);
+        assert_eq!(recent.newest(1, 2, |n| Some(*n)), [LISTED_MAX - 1, LISTED_MAX - 2]);
     }
 }

@@ -1,4 +1,4 @@
-//! How mail travels: lines that end in CR LF, a message that ends in a dot.
+//! The lines of SMTP: commands that end in CR LF, and messages that end in a dot.
 
 use std::io;
 use std::time::Duration;
@@ -12,33 +12,33 @@ pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 const TEXT_LINE_BYTES_MAX: usize = 1000;
 /// Longest command: a long address in UTF-8 with parameters, or a password in base64.
 const COMMAND_BYTES_MAX: usize = 4096;
-/// How long a client may think.
+/// Maximum pause of a client between two lines.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 
-/// A line, without its end.
+/// A line without its end.
 pub enum Line {
-    /// All of it.
+    /// Complete.
     Whole(Vec<u8>),
-    /// It was longer than it may be, and was read to its end.
+    /// Longer than the limit; it was read to its end.
     TooLong,
-    /// The client is gone, or says nothing any more.
+    /// The client disconnected, or was idle for too long.
     End,
 }
 
-/// What followed `DATA`.
+/// The message after `DATA`.
 pub enum Mail {
-    /// A message, up to its dot.
+    /// A message up to its dot.
     Whole(Vec<u8>),
-    /// One that cannot be taken, and the reply to it. It was read to its dot.
+    /// A message that is refused with this reply. It was read to its dot.
     Unfit(&'static str),
-    /// It breaks off: there is no message.
+    /// The message is incomplete.
     End,
 }
 
 /// A connection, line by line.
-pub struct Wire(BufReader<TcpStream>);
+pub struct Connection(BufReader<TcpStream>);
 
-impl Wire {
+impl Connection {
     /// Over this connection.
     pub fn new(stream: TcpStream) -> Self {
         Self(BufReader::new(stream))
@@ -49,7 +49,7 @@ impl Wire {
         self.line(COMMAND_BYTES_MAX).await
     }
 
-    /// The message that follows `354`, with the dots taken off that were put before dots.
+    /// The message after `354`, without the dots that the client added before dots.
     pub async fn message(&mut self) -> io::Result<Mail> {
         let mut message = Vec::new();
         let mut unfit = None;
@@ -72,8 +72,8 @@ impl Wire {
         }
     }
 
-    /// Writes a whole reply, or the beginning of one.
-    pub async fn say(&mut self, reply: &str) -> io::Result<()> {
+    /// Writes a reply, or the beginning of one.
+    pub async fn send(&mut self, reply: &str) -> io::Result<()> {
         self.0.get_mut().write_all(reply.as_bytes()).await
     }
 
@@ -82,12 +82,12 @@ impl Wire {
         self.0.get_mut().shutdown().await
     }
 
-    /// Ends it with RST.
+    /// Ends the connection with RST.
     pub fn reset(self) -> io::Result<()> {
         self.0.get_ref().set_zero_linger()
     }
 
-    /// Reads to CR LF and nothing less: a bare LF is part of the line.
+    /// Reads up to CR LF; a bare LF is part of the line.
     async fn line(&mut self, bytes_max: usize) -> io::Result<Line> {
         let mut line = Vec::new();
         let mut too_long = false;
@@ -104,7 +104,7 @@ impl Wire {
             self.0.consume(taken);
             if line.len() > bytes_max {
                 too_long = true;
-                // What came last may be the beginning of its end.
+                // The last bytes may be the beginning of CR LF.
                 line.drain(..line.len() - 2);
             }
         }

@@ -1,7 +1,7 @@
 //! The face of Mastodon: statuses under `Idempotency-Key`, kept for an hour, and the account's own timeline.
 //!
-//! A token is an account: who shows another one has other statuses. Bodies are not compared; a repeat under a key is
-//! answered with the first status whatever it says. Text becomes paragraphs of HTML, without links.
+//! Each token is an account with its own statuses. The face does not compare bodies: it answers a repeat under a key with
+//! the first status. Text becomes paragraphs of HTML, without links.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use serde_json::{Value, json};
 
 use super::World;
 use super::access::{bearer, number_of};
-use super::acting::{Deed, Face, Order, Refusal, look_up};
+use super::acting::{Action, Face, Refusal, ValidRequest, look_up};
 use super::answer::{Answer, Cut};
 use super::http::{query_value, text_of};
-use super::lists::Shelf;
+use super::lists::RecentList;
 use super::memory::{Done, Identity};
 use super::receipts::{Receipt, now};
 
 /// See the [module](self).
 pub static FACE: Face = Face {
     provider: "mastodon",
-    note,
-    judge,
-    say: |wrong| error(wrong.why),
+    read_head,
+    validate,
+    error_body: |answer| error(answer.why),
     refuses_with: StatusCode::UNPROCESSABLE_ENTITY,
     is_natural: false,
 };
@@ -45,7 +45,7 @@ const ACCOUNTS: &str = "/mastodon/api/v1/accounts/";
 #[derive(Default)]
 pub struct Statuses {
     posted: AtomicU64,
-    timeline: Shelf<Posted>,
+    timeline: RecentList<Posted>,
 }
 
 struct Posted {
@@ -54,13 +54,18 @@ struct Posted {
     status: Arc<str>,
 }
 
-fn note(world: &World, head: &Parts, receipt: &mut Receipt) {
+fn read_head(world: &World, head: &Parts, receipt: &mut Receipt) {
     receipt.key = text_of(&head.headers, "idempotency-key");
     receipt.channel = Some("social".to_owned());
     receipt.verified = world.access.admits(bearer(&head.headers));
 }
 
-fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(
+    world: &World,
+    head: &Parts,
+    body: &Bytes,
+    receipt: &mut Receipt,
+) -> Result<ValidRequest, Refusal> {
     let account = account_of(world, &head.headers)?;
     receipt.from = Some(account.to_string());
     let refusal = |why: &str| (StatusCode::UNPROCESSABLE_ENTITY, error(why));
@@ -85,10 +90,10 @@ fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Re
         return Err(refusal("Validation failed: Visibility is not included in the list"));
     }
     let (text, visibility) = (text.to_owned(), visibility.to_owned());
-    Ok(Order { identity, deed: Box::new(Posting { account, text, visibility }) })
+    Ok(ValidRequest { identity, action: Box::new(Posting { account, text, visibility }) })
 }
 
-/// Whoever shows a token is somebody.
+/// The account of the token in the headers.
 fn account_of(world: &World, headers: &HeaderMap) -> Result<u64, Refusal> {
     let shown = bearer(headers);
     match shown {
@@ -120,7 +125,7 @@ struct Posting {
     visibility: String,
 }
 
-impl Deed for Posting {
+impl Action for Posting {
     fn perform(&self, world: &World) -> Done {
         let id = world.statuses.next_id();
         let url = format!("https://mastodon.sim/@{}/{id}", name_of(self.account));
@@ -137,7 +142,7 @@ impl Deed for Posting {
         Done::new(Some(id.to_string()), StatusCode::OK, &status)
     }
 
-    fn enter(&self, world: &Arc<World>, done: &Done, findable_at: Instant) {
+    fn publish(&self, world: &Arc<World>, done: &Done, findable_at: Instant) {
         let id = done.id.as_ref().and_then(|id| id.parse().ok()).unwrap_or_default();
         let posted = Posted { account: self.account, id, status: Arc::clone(&done.answer) };
         world.statuses.timeline.add(findable_at, posted);
@@ -145,7 +150,7 @@ impl Deed for Posting {
 }
 
 impl Statuses {
-    /// Milliseconds and a number, as Mastodon makes its ids: later ones are larger.
+    /// Returns an id of milliseconds and a number, like those of Mastodon: later ids are larger.
     fn next_id(&self) -> u64 {
         let ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
         ms << 16 | self.posted.fetch_add(1, Ordering::Relaxed) & 0xffff
@@ -162,8 +167,8 @@ fn account_in(path: &str) -> Option<&str> {
     (!id.is_empty() && !id.contains('/')).then_some(id)
 }
 
-/// `GET /mastodon/api/v1/accounts/verify_credentials`: whose token this is.
-pub async fn who_am_i(world: &World, request: &Request<Incoming>) -> Result<Answer, Cut> {
+/// `GET /mastodon/api/v1/accounts/verify_credentials`: the account of the token.
+pub async fn verify_credentials(world: &World, request: &Request<Incoming>) -> Result<Answer, Cut> {
     look_up(world, &FACE, None, None, || match account_of(world, request.headers()) {
         Ok(id) => (StatusCode::OK, account(id)),
         Err(refusal) => refusal,
@@ -205,7 +210,7 @@ fn account(id: u64) -> Value {
     json!({ "id": id.to_string(), "username": name, "acct": name, "display_name": name, "url": url, "bot": false })
 }
 
-/// Paragraphs and line breaks, as Mastodon writes them.
+/// Converts text to paragraphs and line breaks, as Mastodon does.
 fn html_of(text: &str) -> String {
     let escaped =
         text.trim().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");

@@ -1,11 +1,11 @@
-//! What providers remember: a request that is the same as one they took is answered with what they answered then.
+//! The memory of providers: they answer a repeat of an accepted request with the first answer.
 //!
 //! ```text
-//! begin ─► Fresh(Working) ── keep ──► remembered until its time is over, or a hundred thousand others came
-//!              └─ dropped without: as if it had never begun
+//! begin ─► Fresh(Working) ── keep ──► remembered until its time is over, or 100,000 newer requests are stored
+//!              └─ dropped without `keep`: nothing is remembered
 //! ```
 //!
-//! It lives in memory. A sim that starts again remembers nothing; its receipts file goes on.
+//! A restarted sim remembers nothing; only its receipts file continues.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +15,13 @@ use hyper::StatusCode;
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// How many answers are remembered, over all faces.
+/// Maximum number of remembered answers, over all faces.
 const REMEMBERED_MAX: usize = 100_000;
 
-/// What was done, and what is said about it.
+/// A performed action and its answer.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// The name of what was done, if it has one.
+    /// Id of the action, if it has one.
     pub id: Option<String>,
     /// The status of the answer.
     pub status: StatusCode,
@@ -30,46 +30,46 @@ pub struct Done {
 }
 
 impl Done {
-    /// With this answer.
+    /// An action with this answer.
     pub fn new(id: Option<String>, status: StatusCode, answer: &Value) -> Self {
         Self { id, status, answer: answer.to_string().into() }
     }
 }
 
-/// By what a request is recognised.
+/// Recognises the repeats of a request.
 pub struct Identity {
-    /// The same for the same thing, and for nothing else.
+    /// Equal for repeats only.
     pub name: String,
-    /// How long it is remembered.
+    /// Time for which the request is remembered.
     pub life: Duration,
-    /// What is said about a repeat that does not fit. A face without such words waits for the first to end, and does not
-    /// compare bodies.
+    /// The answer to a repeat that conflicts with the first request. A face without it waits until the first has ended, and
+    /// does not compare bodies.
     pub clash: Option<fn(Clash) -> (StatusCode, Value)>,
 }
 
-/// Why a repeat does not fit.
+/// Why a repeat conflicts with the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clash {
-    /// The first is still being worked on.
+    /// The first is under way.
     UnderWay,
-    /// The first had another body.
+    /// The bodies differ.
     OtherBody,
 }
 
-/// What a request turned out to be.
+/// The result of [`Memory::begin`].
 pub enum Begun {
-    /// New, and reserved for its holder.
+    /// A new request, reserved by the value.
     Fresh(Working),
-    /// The same as one that was taken.
+    /// A repeat of an accepted request.
     Repeat(Done),
-    /// Like one that was taken, or is being worked on.
+    /// A conflict with an accepted request or one under way.
     Clash(Clash),
 }
 
 struct Remembered {
     body: String,
     done: Done,
-    /// Until then a repeat is taken for new.
+    /// Until this time a repeat counts as new.
     from: Instant,
     until: Instant,
     nth: u64,
@@ -87,22 +87,22 @@ pub struct Memory(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     slots: HashMap<String, Slot>,
-    /// Oldest first; one that was replaced has another number.
+    /// Oldest first; a replaced entry has another number.
     order: VecDeque<(u64, String)>,
     count: u64,
-    /// How many requests of a name are on their way.
+    /// Number of delayed requests by name.
     stuck: HashMap<String, usize>,
 }
 
 impl Memory {
-    /// Says what a request is, and reserves its name if it is new.
+    /// Classifies a request, and reserves its name if it is new.
     pub async fn begin(self: &Arc<Self>, identity: &Identity, body: &str) -> Begun {
         loop {
             let mut under_way = match self.try_begin(identity, body) {
                 Ok(begun) => return begun,
                 Err(under_way) => under_way,
             };
-            // It ends by being dropped, which is an error to the one who waits.
+            // The sender is dropped at the end, which `changed` reports as an error.
             let _ = under_way.changed().await;
         }
     }
@@ -128,18 +128,18 @@ impl Memory {
         };
         let (ends, ended) = watch::channel(());
         inner.slots.insert(identity.name.clone(), Slot::Working { body: body.to_owned(), ended });
-        let leaves = match earlier {
-            // Not known yet, and not to be forgotten if this one comes to nothing.
+        let remembered = match earlier {
+            // The first answer is not recognised yet, and must stay if this request is dropped.
             Some(Slot::Remembered(first)) if now < first.until => Some(first),
             _ => None,
         };
-        let is_first = leaves.is_none() && !inner.stuck.contains_key(&identity.name);
+        let is_first = remembered.is_none() && !inner.stuck.contains_key(&identity.name);
         let (memory, name, body) = (Arc::clone(self), identity.name.clone(), body.to_owned());
         let life = identity.life;
-        Ok(Begun::Fresh(Working { memory, name, body, life, is_first, leaves, _ends: ends }))
+        Ok(Begun::Fresh(Working { memory, name, body, life, is_first, remembered, _ends: ends }))
     }
 
-    /// One of this name is on its way, for as long as the answer is held.
+    /// Registers a delayed request of this name, until the returned value is dropped.
     pub fn expect(self: &Arc<Self>, identity: &Identity) -> Stuck {
         *self.lock().stuck.entry(identity.name.clone()).or_default() += 1;
         Stuck { memory: Arc::clone(self), name: identity.name.clone() }
@@ -150,18 +150,18 @@ impl Memory {
     }
 }
 
-/// The right to work on a request that is new. What it leaves behind is known once it is dropped.
+/// The reservation of a new request. Dropping it stores the answer of [`Working::keep`], if there is one.
 pub struct Working {
     memory: Arc<Memory>,
     name: String,
     body: String,
     life: Duration,
     is_first: bool,
-    leaves: Option<Remembered>,
+    remembered: Option<Remembered>,
     _ends: watch::Sender<()>,
 }
 
-/// A request that is on its way.
+/// A delayed request.
 pub struct Stuck {
     memory: Arc<Memory>,
     name: String,
@@ -180,15 +180,15 @@ impl Drop for Stuck {
 }
 
 impl Working {
-    /// Whether nobody ever sent the like: no key that is stored late, and nothing on its way.
+    /// Whether no earlier request has this name: none with a late key, and none delayed.
     pub fn is_first(&self) -> bool {
         self.is_first
     }
 
-    /// It was done. A repeat is recognised from `from` on.
+    /// Remembers the performed action. A repeat is recognised from `from` on.
     pub fn keep(&mut self, done: Done, from: Instant) {
         let body = std::mem::take(&mut self.body);
-        self.leaves = Some(Remembered { body, done, from, until: from + self.life, nth: 0 });
+        self.remembered = Some(Remembered { body, done, from, until: from + self.life, nth: 0 });
     }
 }
 
@@ -196,7 +196,7 @@ impl Drop for Working {
     fn drop(&mut self) {
         let mut inner = self.memory.lock();
         let name = std::mem::take(&mut self.name);
-        match self.leaves.take() {
+        match self.remembered.take() {
             None => {
                 inner.slots.remove(&name);
             }
@@ -250,7 +250,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[tokio::test]
-    async fn what_was_kept_is_repeated_and_what_came_to_nothing_is_not() {
+    async fn a_kept_answer_is_repeated_and_a_dropped_reservation_is_not() {
         let memory = Arc::new(Memory::default());
         drop(fresh(&memory, "a", HOUR).await);
         let mut working = fresh(&memory, "a", HOUR).await;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_over_is_forgotten() {
+    async fn an_expired_answer_is_forgotten() {
         let memory = Arc::new(Memory::default());
         fresh(&memory, "a", Duration::ZERO).await.keep(done("1"), Instant::now());
         fresh(&memory, "a", HOUR).await.keep(done("2"), Instant::now());
@@ -270,13 +270,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_known_yet_survives_a_request_that_comes_to_nothing() {
+    async fn an_answer_with_a_late_key_survives_a_dropped_reservation() {
         let memory = Arc::new(Memory::default());
         let soon = Instant::now() + Duration::from_millis(50);
         fresh(&memory, "a", HOUR).await.keep(done("1"), soon);
-        // Until then each of these begins something new, and drops it.
+        // Until then each call reserves the name and drops the reservation.
         while id_of_repeat(&memory, "a").await.is_none() {
-            assert!(soon.elapsed() < Duration::from_secs(20), "it is never known");
+            assert!(soon.elapsed() < Duration::from_secs(20), "the answer is never recognised");
             assert!(memory.lock().slots.contains_key("a"));
             tokio::task::yield_now().await;
         }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_face_that_cannot_clash_waits_for_the_first() {
+    async fn a_face_without_conflicts_waits_for_the_first_request() {
         let memory = Arc::new(Memory::default());
         let identity = || Identity { clash: None, ..identity("a", HOUR) };
         let mut working = fresh(&memory, "a", HOUR).await;
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_is_remembered_than_there_is_room_for() {
+    async fn the_oldest_answers_are_dropped_when_the_memory_is_full() {
         let memory = Arc::new(Memory::default());
         for n in 0..=REMEMBERED_MAX {
             fresh(&memory, &n.to_string(), HOUR).await.keep(done("1"), Instant::now());

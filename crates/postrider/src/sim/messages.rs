@@ -1,8 +1,7 @@
-//! The face of a provider of messages, for e-mail, voice, social and chat: `POST /messages` with `Idempotency-Key`, and
-//! `GET /messages?key=KEY` to look it up.
+//! The face of a message provider for e-mail, voice, social and chat: `POST /messages` with `Idempotency-Key`, and
+//! `GET /messages?key=KEY` for look-ups.
 //!
-//! It does not recognise a key that it has seen: it acts every time it is asked, and counts. A provider that forgave
-//! a second call would hide what the receipts are there to show.
+//! The face does not recognise repeats: it acts on every request, so that the receipts show a second call under a key.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +16,7 @@ use uuid::Uuid;
 
 use super::World;
 use super::access::bearer;
-use super::acting::{Deed, Face, Order, Refusal, look_up};
+use super::acting::{Action, Face, Refusal, ValidRequest, look_up};
 use super::answer::{Answer, Cut};
 use super::http::{query_value, text_of};
 use super::memory::Done;
@@ -26,16 +25,16 @@ use super::receipts::Receipt;
 /// See the [module](self).
 pub static FACE: Face = Face {
     provider: "sim",
-    note,
-    judge,
-    say: |wrong| error(wrong.why),
+    read_head,
+    validate,
+    error_body: |answer| error(answer.why),
     refuses_with: StatusCode::BAD_REQUEST,
     is_natural: false,
 };
 
 const KEY_CHARS_MAX: usize = 255;
 
-/// What a message must be.
+/// The body of a message.
 #[derive(Deserialize)]
 #[serde(tag = "channel", rename_all = "lowercase")]
 enum Message {
@@ -46,7 +45,7 @@ enum Message {
 }
 
 impl Message {
-    /// Channel and recipient, or what is missing.
+    /// Returns the channel and the recipient, or the reason why the message is invalid.
     fn check(self) -> Result<(&'static str, Option<String>), &'static str> {
         match self {
             Self::Email { to, .. } | Self::Voice { to, .. } | Self::Chat { to, .. } if to.is_empty() => {
@@ -63,12 +62,12 @@ impl Message {
     }
 }
 
-fn note(world: &World, head: &Parts, receipt: &mut Receipt) {
+fn read_head(world: &World, head: &Parts, receipt: &mut Receipt) {
     receipt.key = text_of(&head.headers, "idempotency-key");
     receipt.verified = world.access.admits(bearer(&head.headers));
 }
 
-fn judge(_: &World, _: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(_: &World, _: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<ValidRequest, Refusal> {
     if receipt.verified == Some(false) {
         return Err((StatusCode::UNAUTHORIZED, error("the token is wrong")));
     }
@@ -79,28 +78,28 @@ fn judge(_: &World, _: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Or
     let message = serde_json::from_slice::<Message>(body).map_err(|error| refusal(&error.to_string()))?;
     let (channel, to) = message.check().map_err(refusal)?;
     (receipt.channel, receipt.to) = (Some(channel.to_owned()), to);
-    Ok(Order { identity: None, deed: Box::new(Sending { key }) })
+    Ok(ValidRequest { identity: None, action: Box::new(Sending { key }) })
 }
 
 struct Sending {
     key: String,
 }
 
-impl Deed for Sending {
+impl Action for Sending {
     fn perform(&self, _: &World) -> Done {
         let id = format!("sim-{}", Uuid::now_v7().simple());
         let answer = json!({ "id": id, "accepted": true });
         Done::new(Some(id), StatusCode::OK, &answer)
     }
 
-    fn enter(&self, world: &Arc<World>, done: &Done, findable_at: Instant) {
+    fn publish(&self, world: &Arc<World>, done: &Done, findable_at: Instant) {
         if let Some(id) = &done.id {
             world.messages.add(&self.key, findable_at, id.as_str().into());
         }
     }
 }
 
-/// `GET /messages?key=KEY`: the name of the first message under this key.
+/// `GET /messages?key=KEY`: the id of the first message under this key.
 pub async fn find(world: &World, request: &Request<Incoming>) -> Result<Answer, Cut> {
     let key = query_value(request.uri().query(), "key");
     look_up(world, &FACE, None, key.as_deref(), || {

@@ -1,20 +1,21 @@
-//! `postrider sim`: the outside world, played by a separate process on loopback.
+//! `postrider sim`: simulates providers and receivers in a separate process on loopback.
 //!
-//! It takes faults on request and keeps its own receipts, so that duplicates and losses are counted by
-//! someone else than the system under test.
+//! The sim injects faults on request and keeps its own receipts, so that duplicates and losses are not counted by the
+//! system under test.
 //!
 //! ```text
 //!            ┌ faces: resend.rs, twilio.rs, mastodon.rs, bluesky.rs, slack.rs, telegram.rs, whatsapp.rs,       ┐
 //!            │        webhook.rs, functions.rs, messages.rs; smtp.rs, mail.rs                                  │
-//! request ──►│ read ─► judge ─► remember ─► draw a fault ─► act, write it down                                 │──► answer,
-//!            └────────────────────┬─────────┬──────────────────────┬───────────────────────────────────────────┘  well or badly
-//!               memory.rs: Memory ┘         │                      └ receipts.rs: Ledger, one fdatasync for many requests
-//!          rules.rs: Rules, faults.rs: Dice ┘
+//! request ──►│ read ─► validate ─► remember ─► draw a fault ─► act, write the receipt                          │──► answer
+//!            └───────────────────────┬─────────┬──────────────────────┬────────────────────────────────────────┘    or fault
+//!                  memory.rs: Memory ┘         │                      └ receipts.rs: Ledger, one fdatasync for many requests
+//!                  rules.rs: Rules,  ──────────┘
+//!                  faults.rs: FaultSampler
 //! ```
 //!
-//! `acting.rs` is the way of a request over HTTP; each face says what is a good request, what a repeat, and how it words
-//! its answers. A receipt is on disk before anything is answered: what the sim acknowledged, it can account for. While a
-//! face has an outage, `outages.rs` turns away all that comes to it.
+//! `acting.rs` has the common path of a request over HTTP; each face defines valid requests, repeats and the bodies of its
+//! answers. The sim writes a receipt to disk before it answers, so it can account for every acknowledged request. While a
+//! face has an outage, `outages.rs` turns away its requests.
 
 mod accept;
 mod access;
@@ -66,8 +67,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use faults::{Dice, Fault, Rates, Strike};
-use lists::{Index, Shelf};
+use faults::{DrawnFault, Fault, FaultSampler, Rates};
+use lists::{Index, RecentList};
 use receipts::Ledger;
 use rules::{Rule, Rules, Target};
 
@@ -76,12 +77,12 @@ const PROVIDERS: [&str; 11] = [
     "sim", "resend", "twilio", "mastodon", "bluesky", "slack", "telegram", "whatsapp", "webhook", "function",
     "smtp",
 ];
-/// The longest that a fault may last: a day.
+/// Maximum duration of a fault: a day.
 const DELAY_MS_MAX: u64 = 24 * 3600 * 1000;
-/// How many requests may be stuck at once by the fault `act_late`.
+/// Maximum number of requests that the fault `act_late` delays at a time.
 const STUCK_MAX: usize = 10_000;
 
-/// What `--help` says beside the flags.
+/// Text after the flags in `--help`.
 const FACES_AND_FAULTS: &str = "\
 Faces:
   sim       POST /messages, GET /messages?key=KEY
@@ -109,68 +110,68 @@ Control: GET /receipts, GET /receipts/all, GET and PUT /faults, GET, PUT and DEL
 GET and PUT /outages, GET and PUT /callbacks/whatsapp.
 docs/sim.md explains them.";
 
-/// Plays the providers and receivers that Postrider sends to, on loopback, with faults and receipts.
+/// Simulate the providers and receivers that Postrider sends to, on loopback, with faults and receipts.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = FACES_AND_FAULTS)]
 pub struct SimArgs {
-    /// Where to listen; loopback only. Port 0 picks a free one.
+    /// Listen on this loopback address. Port 0 picks a free port.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = loopback)]
     pub listen: SocketAddr,
-    /// Where to listen for mail; loopback only. Port 0 picks a free one.
+    /// Listen for mail on this loopback address. Port 0 picks a free port.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = loopback)]
     pub smtp_listen: SocketAddr,
-    /// File that receipts are appended to, one JSON line each [default: a new file in the temp directory].
+    /// Append receipts to this file, one JSON line each [default: a new file in the temp directory].
     #[arg(long, value_name = "FILE")]
     pub receipts: Option<PathBuf>,
-    /// Signing secret of webhooks and of calls of functions (`whsec_…`); any of several may match. Without one, nothing
-    /// is verified.
+    /// Verify webhooks and calls of functions with this signing secret (`whsec_…`); any of several may match. Without one,
+    /// the sim verifies no signatures.
     #[arg(long = "secret", value_name = "SECRET")]
     pub secrets: Vec<SecretString>,
-    /// What senders must show: a bearer token, Twilio's auth token, Bluesky's password, Telegram's token in the path.
-    /// Without one, any will do.
+    /// Require this token of senders: as bearer token, Twilio's auth token, Bluesky's password, or Telegram's token in the path.
+    /// Without one, the sim accepts any.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<SecretString>,
-    /// Who must sign in before giving a mail. Without a user, everybody may, under any name.
+    /// Require this user to sign in before a mail. Without one, the sim accepts mails of every client.
     #[arg(long, value_name = "USER", requires = "smtp_password")]
     pub smtp_user: Option<String>,
-    /// The password of that user.
+    /// Password of that user.
     #[arg(long, value_name = "PASSWORD", requires = "smtp_user")]
     pub smtp_password: Option<SecretString>,
-    /// How often a fault strikes, such as `stall=0.01`; repeat for more. The rates add up to at most 1.
+    /// Inject a fault with this probability, such as `stall=0.01`; repeat for more. The rates add up to at most 1.
     #[arg(long = "fault", value_name = "NAME=PROBABILITY", value_parser = faults::parse_flag)]
     pub faults: Vec<(String, f64)>,
-    /// Whom a fault strikes, such as `{"to": "a@example.com", "fault": "stall", "times": 1}`, before dice are thrown;
-    /// `key` names an Idempotency-Key, webhook-id, record key or Message-ID, `provider` a face, `"on": "lookup"` means
-    /// look-ups; `delay_ms` and `ending` (`well`, `silence`, `reset`) are for faults that last. Repeat for more.
+    /// Inject a fault into matching requests, such as `{"to": "a@example.com", "fault": "stall", "times": 1}`, before random
+    /// faults; `key` is an Idempotency-Key, webhook-id, record key or Message-ID, `provider` a face, `"on": "lookup"` selects
+    /// look-ups; `delay_ms` and `ending` (`well`, `silence`, `reset`) are for faults with a delay. Repeat for more.
     #[arg(long = "rule", value_name = "JSON", value_parser = rules::parse_flag)]
     pub rules: Vec<Rule>,
-    /// Seed of the faults: the same seed strikes the same requests, counted in order [default: random].
+    /// Use this seed for random faults: the same seed selects the same requests, counted in order [default: random].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// How long the fault `latency` waits before it answers.
+    /// Delay the answer by this time for the fault `latency`.
     #[arg(long, value_name = "N", default_value_t = 250)]
     pub latency_ms: u64,
-    /// How long the fault `key_late` leaves a key unknown.
+    /// Store the key after this time for the fault `key_late`.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = delay_ms())]
     pub key_late_ms: u64,
-    /// How long the fault `lookup_early` leaves an action not to be found.
+    /// Let look-ups find an action after this time for the fault `lookup_early`.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = delay_ms())]
     pub lookup_early_ms: u64,
-    /// How long the fault `act_late` keeps a request before it is acted on.
+    /// Act on a request after this time for the fault `act_late`.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = delay_ms())]
     pub act_late_ms: u64,
-    /// How long after a call or a WhatsApp message the first report about it goes out.
+    /// Send the first report about a call or a WhatsApp message after this time.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = delay_ms())]
     pub callback_delay_ms: u64,
-    /// How long the fault `stall` keeps a client waiting before it hangs up without an answer.
+    /// Disconnect a client after this time for the fault `stall`, without an answer.
     #[arg(long, value_name = "N", default_value_t = 600)]
     pub stall_seconds: u64,
-    /// What the fault `busy` says in `Retry-After`.
+    /// Set `Retry-After` to this for the fault `busy`.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub retry_after_seconds: u64,
 }
 
-/// Runs the sim until `shutdown`. Prints one JSON line on stdout once it listens.
+/// Runs the sim until `shutdown`. Prints one JSON line to stdout when it listens.
 pub async fn run(args: SimArgs, shutdown: CancellationToken) -> anyhow::Result<()> {
     let sim = Sim::start(args, shutdown).await?;
     announce(&sim.announcement()).context("could not announce the sim")?;
@@ -183,7 +184,7 @@ pub async fn run(args: SimArgs, shutdown: CancellationToken) -> anyhow::Result<(
     sim.serve().await
 }
 
-/// A sim that listens, and answers once it is served.
+/// A listening sim. It answers while [`Sim::serve`] runs.
 pub struct Sim {
     world: Arc<World>,
     listener: TcpListener,
@@ -193,54 +194,54 @@ pub struct Sim {
     writer: JoinHandle<anyhow::Result<()>>,
 }
 
-/// What all faces share.
+/// The state that all faces share.
 struct World {
     ledger: Ledger,
-    dice: Dice,
+    sampler: FaultSampler,
     rules: Rules,
     pace: Pace,
     access: access::Access,
     memory: Arc<memory::Memory>,
-    noted: noted::Noted,
-    webhooks: webhook::Receiver,
+    counters: noted::Counters,
+    webhooks: webhook::Verifier,
     messages: Index<Arc<str>>,
-    calls: Shelf<twilio::Call>,
+    calls: RecentList<twilio::Call>,
     callbacks: callbacks::Callbacks,
     statuses: mastodon::Statuses,
-    records: Index<bluesky::Kept>,
+    records: Index<bluesky::Record>,
     conversations: conversations::Conversations,
-    telegram: telegram::Numbers,
+    telegram: telegram::MessageIds,
     whatsapp: whatsapp::Webhooks,
     outages: outages::Outages,
     mail: smtp::Users,
-    /// Room for requests that are acted on later.
+    /// Limits the requests that the fault `act_late` delays.
     stuck: Arc<Semaphore>,
-    /// What goes on although its client may be gone.
+    /// Tasks that continue after their client disconnected.
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
 
 impl World {
-    /// What this request meets, by rule or by chance.
-    fn draw(&self, target: &Target<'_>) -> Option<Strike> {
+    /// Draws the fault of a request, by rule or at random.
+    fn draw(&self, target: &Target<'_>) -> Option<DrawnFault> {
         self.draw_by_rule(target).or_else(|| {
-            let fault = self.dice.throw().filter(|fault| fault.strikes(target.asked))?;
-            Some(Strike { fault, ending: fault.ending(), delay: self.pace.delay(fault) })
+            let fault = self.sampler.sample().filter(|fault| fault.applies_to(target.kind))?;
+            Some(DrawnFault { fault, ending: fault.ending(), delay: self.pace.delay(fault) })
         })
     }
 
-    /// What a rule has for this request.
-    fn draw_by_rule(&self, target: &Target<'_>) -> Option<Strike> {
-        self.rules.strike(target, |fault| self.pace.delay(fault))
+    /// Draws the fault that a rule sets for a request.
+    fn draw_by_rule(&self, target: &Target<'_>) -> Option<DrawnFault> {
+        self.rules.draw(target, |fault| self.pace.delay(fault))
     }
 
-    /// Waits, but not past the shutdown. Whether the time has passed.
+    /// Waits for this time, at most until the shutdown. Returns whether the time has passed.
     async fn wait(&self, time: Duration) -> bool {
         tokio::time::timeout(time, self.shutdown.cancelled()).await.is_err()
     }
 }
 
-/// The times that faults take.
+/// The durations of faults.
 struct Pace {
     latency: Duration,
     key_late: Duration,
@@ -263,10 +264,10 @@ impl Pace {
 }
 
 impl Sim {
-    /// Checks the arguments, opens the receipts and starts to listen.
+    /// Checks the arguments, opens the receipts file and starts to listen.
     pub async fn start(args: SimArgs, shutdown: CancellationToken) -> anyhow::Result<Self> {
-        let rates = Rates::new(args.faults).context("could not take the --fault rates")?;
-        let webhooks = webhook::Receiver::new(&args.secrets)?;
+        let rates = Rates::new(args.faults).context("the --fault rates are not valid")?;
+        let webhooks = webhook::Verifier::new(&args.secrets)?;
         // 53 bits, which every reader of JSON can hold.
         let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 11);
         let (ledger, writer) = match &args.receipts {
@@ -285,20 +286,20 @@ impl Sim {
         };
         let world = Arc::new(World {
             ledger,
-            dice: Dice::new(seed, rates),
+            sampler: FaultSampler::new(seed, rates),
             rules: Rules::new(args.rules),
             pace,
             access: access::Access::new(args.token),
             memory: Arc::default(),
-            noted: noted::Noted::default(),
+            counters: noted::Counters::default(),
             webhooks,
             messages: Index::default(),
-            calls: Shelf::default(),
+            calls: RecentList::default(),
             callbacks: callbacks::Callbacks::new(Duration::from_millis(args.callback_delay_ms)),
             statuses: mastodon::Statuses::default(),
             records: Index::default(),
             conversations: conversations::Conversations::default(),
-            telegram: telegram::Numbers::default(),
+            telegram: telegram::MessageIds::default(),
             whatsapp: whatsapp::Webhooks::default(),
             outages: outages::Outages::default(),
             mail: smtp::Users::new(args.smtp_user.zip(args.smtp_password)),
@@ -310,23 +311,23 @@ impl Sim {
         Ok(Self { world, listener, address, smtp_listener, smtp_address, writer })
     }
 
-    /// The root of its routes, such as `http://127.0.0.1:41234`.
+    /// Base URL of the routes, such as `http://127.0.0.1:41234`.
     pub fn http_url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What the one line on stdout says.
+    /// The JSON line on stdout.
     pub fn announcement(&self) -> serde_json::Value {
         serde_json::json!({
             "http_url": self.http_url(),
             "smtp_address": self.smtp_address.to_string(),
             "receipts": self.world.ledger.path(),
-            "seed": self.world.dice.seed(),
+            "seed": self.world.sampler.seed(),
             "pid": std::process::id(),
         })
     }
 
-    /// Answers until shutdown. Ends early, with an error, if receipts can no longer be written.
+    /// Answers until shutdown. Fails early if receipts can no longer be written.
     pub async fn serve(self) -> anyhow::Result<()> {
         let Self { world, listener, smtp_listener, mut writer, .. } = self;
         let faces = async {
@@ -338,14 +339,14 @@ impl Sim {
         tokio::select! {
             _ = faces => {}
             ended = &mut writer => {
-                return ended.context("the receipts writer broke off")?.context("the sim stops: it can keep no receipts");
+                return ended.context("the receipts writer panicked")?.context("the sim stops because it cannot write receipts");
             }
         }
         world.tasks.close();
         world.tasks.wait().await;
-        // The last handle on the ledger: the writer finishes its queue and ends.
+        // This drops the last handle of the ledger: the writer finishes its queue and ends.
         drop(world);
-        writer.await.context("the receipts writer broke off")?
+        writer.await.context("the receipts writer panicked")?
     }
 }
 
@@ -357,7 +358,7 @@ async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<(TcpListener,
     Ok((listener, address))
 }
 
-/// Prints the one line that whoever started the sim is waiting for.
+/// Prints the JSON line for which the process that started the sim waits.
 fn announce(announcement: &serde_json::Value) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{announcement}")?;
@@ -369,7 +370,7 @@ fn delay_ms() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(..=DELAY_MS_MAX)
 }
 
-/// An address of this machine that no other can reach.
+/// Parses an address that only this machine can reach.
 fn loopback(text: &str) -> anyhow::Result<SocketAddr> {
     let address: SocketAddr =
         text.parse().context("expected an IP address and a port, such as 127.0.0.1:0")?;

@@ -1,36 +1,36 @@
-//! What happened and is no receipt, because nothing was done: counted since the start.
+//! Counters since the start, for events without a receipt.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-/// The counts.
+/// Counters of replays, look-ups and callbacks.
 #[derive(Default)]
-pub struct Noted {
+pub struct Counters {
     replays: AtomicU64,
     lookups: AtomicU64,
     callbacks_taken: AtomicU64,
     callbacks_given_up: AtomicU64,
 }
 
-impl Noted {
-    /// A request was answered from memory.
+impl Counters {
+    /// Counts a request that was answered from memory.
     pub fn count_replay(&self) {
         self.replays.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A question was asked.
+    /// Counts a look-up.
     pub fn count_lookup(&self) {
         self.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A callback was answered with 2xx, or was given up.
-    pub fn count_callback(&self, taken: bool) {
-        let count = if taken { &self.callbacks_taken } else { &self.callbacks_given_up };
+    /// Counts a callback that was answered with 2xx, or dropped after its last attempt.
+    pub fn count_callback(&self, accepted: bool) {
+        let count = if accepted { &self.callbacks_taken } else { &self.callbacks_given_up };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What `GET /receipts` adds to its counts.
+    /// The counters as `GET /receipts` returns them.
     pub fn counts(&self) -> Value {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         json!({

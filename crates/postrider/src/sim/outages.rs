@@ -1,8 +1,8 @@
-//! Outages: from one moment to another, a face turns away whatever comes to it.
+//! Outages: while one is set, a face turns away all requests.
 //!
-//! Every request that it turns away is a receipt, look-ups too, with its time: how hard a provider that is down is knocked
-//! at is what they are there to show. Requests under way when an outage begins are finished, and reports about what was
-//! done before still go out.
+//! Every request that it turns away has a receipt with its time, look-ups too: the receipts show the request rate at a
+//! provider that is down. Requests under way when an outage begins are finished, and the sim still sends reports about
+//! earlier actions.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 
-use super::acting::{Face, Wrong, write_down};
+use super::acting::{ErrorAnswer, Face, write_receipt};
 use super::answer::{Answer, Cut, json_answer};
 use super::http::{Body, read_body};
 use super::receipts::{Receipt, now};
@@ -20,7 +20,7 @@ use super::{
     World, bluesky, functions, mastodon, messages, resend, slack, telegram, twilio, webhook, whatsapp,
 };
 
-/// Every face that can be away, and where its paths begin.
+/// Every face that can have an outage, and the prefix of its paths.
 static FACES: [(&str, &Face); 10] = [
     ("/messages", &messages::FACE),
     ("/resend/", &resend::FACE),
@@ -34,7 +34,7 @@ static FACES: [(&str, &Face); 10] = [
     ("/functions/", &functions::FACE),
 ];
 
-/// How a face turns away.
+/// How a face turns away requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outage {
@@ -46,21 +46,21 @@ pub enum Outage {
     Silence,
 }
 
-/// The outages there are now.
+/// The current outages.
 #[derive(Default)]
 pub struct Outages(RwLock<BTreeMap<String, Outage>>);
 
 impl Outages {
-    /// What `PUT /outages` takes.
+    /// An example of a body for `PUT /outages`.
     pub const EXAMPLE: &'static str = r#"{"slack": "unavailable"}"#;
 
-    /// Replaces them all. What comes from now on meets these.
+    /// Replaces all outages, for the requests from now on.
     pub fn set(&self, named: BTreeMap<String, Outage>) -> anyhow::Result<()> {
         let known = FACES.map(|(_, face)| face.provider);
         for name in named.keys() {
             ensure!(
                 known.contains(&name.as_str()),
-                "there is no outage of `{name}`; there may be of {}",
+                "`{name}` cannot have an outage; these faces can: {}",
                 known.join(", ")
             );
         }
@@ -68,12 +68,12 @@ impl Outages {
         Ok(())
     }
 
-    /// The faces that are away, and how.
+    /// The faces with an outage, and its kind.
     pub fn all(&self) -> BTreeMap<String, Outage> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The face that a path belongs to, if it is away.
+    /// The face of a path and its outage, if it has one.
     pub fn at(&self, path: &str) -> Option<(&'static Face, Outage)> {
         let outages = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let (_, face) = FACES.iter().find(|(start, _)| path.starts_with(start))?;
@@ -81,7 +81,7 @@ impl Outages {
     }
 }
 
-/// Reads a request, writes it down, and does nothing.
+/// Reads a request, writes its receipt and does not act.
 pub async fn turn_away(
     world: &World,
     face: &Face,
@@ -92,21 +92,21 @@ pub async fn turn_away(
     let (path, method) = (head.uri.path().to_owned(), Some(head.method.to_string()));
     let provider = Some(face.provider.to_owned());
     let mut receipt = Receipt { path, method, provider, outage: Some(outage), ..Receipt::default() };
-    (face.note)(world, &head, &mut receipt);
+    (face.read_head)(world, &head, &mut receipt);
     let body = read_body(body).await;
     receipt.at = now();
     if let Body::Whole(body) = body {
-        // For what it writes down: whether the request is good does not matter now.
-        let _ = (face.judge)(world, &head, &body, &mut receipt);
+        // For the fields of the receipt only: an outage also turns away invalid requests.
+        let _ = (face.validate)(world, &head, &body, &mut receipt);
     }
     let status = StatusCode::SERVICE_UNAVAILABLE;
     receipt.answered = (outage == Outage::Unavailable).then_some(status.as_u16());
-    if !write_down(world, receipt).await {
+    if !write_receipt(world, receipt).await {
         return Err(Cut::Silence);
     }
     match outage {
         Outage::Unavailable => {
-            Ok(json_answer(status, &(face.say)(&Wrong::new(status, "the sim has an outage"))))
+            Ok(json_answer(status, &(face.error_body)(&ErrorAnswer::new(status, "the sim has an outage"))))
         }
         Outage::Reset => Err(Cut::Reset),
         Outage::Silence => {

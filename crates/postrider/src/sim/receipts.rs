@@ -1,10 +1,10 @@
 //! Receipts: one line per request, on disk before the answer.
 //!
 //! ```text
-//! record ──queue──► Writer: write all that wait ─► fdatasync ─► count ─► wake their requests
+//! record ──queue──► Writer: write all queued receipts ─► fdatasync ─► count ─► wake their requests
 //! ```
 //!
-//! Many requests share one fdatasync, so thousands a second get through on an ordinary disk.
+//! Many requests share one fdatasync, so an ordinary disk allows thousands of requests per second.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -24,32 +24,32 @@ const QUEUE_MAX: usize = 4096;
 const BATCH_MAX: usize = 1024;
 const LINE_START: &[u8] = b"{\"seq\":";
 
-/// What one request was, and what became of it.
+/// One request and its result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// Its place in the file, from 1. The writer sets it.
+    /// Position in the file, from 1. The writer sets it.
     pub seq: u64,
-    /// When the request had been read, RFC 3339 with microseconds.
+    /// Time at which the request was read, RFC 3339 with microseconds.
     pub at: String,
-    /// The path it came to.
+    /// Path of the request.
     pub path: String,
     /// Header `webhook-id`.
     pub webhook_id: Option<String>,
-    /// Header `webhook-timestamp`, as it came.
+    /// Header `webhook-timestamp`, unchanged.
     pub webhook_timestamp: Option<String>,
     /// `type` in the body, if the body is JSON and has one.
     pub event_type: Option<String>,
-    /// Whether the signature held; null when none was asked for.
+    /// Whether the signature or token was valid; null if none is required.
     pub verified: Option<bool>,
-    /// Whether the sim did what was asked.
+    /// Whether the sim acted on the request.
     pub acted: bool,
-    /// The fault that struck.
+    /// The fault of the request.
     pub fault: Option<Fault>,
-    /// The status about to be answered; null when no whole answer follows.
+    /// Status of the answer; null if no complete answer follows.
     pub answered: Option<u16>,
     /// SHA-256 of the body in hex; null when the body was too large to read.
     pub body_sha256: Option<String>,
-    /// The face that a message came to, such as `resend`.
+    /// The face, such as `resend`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// The idempotency key of a message, where the provider can know it; the id of the job that calls a function.
@@ -58,49 +58,49 @@ pub struct Receipt {
     /// The channel of a message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Who gives a mail, calls or posts.
+    /// Sender of a mail, caller, or author of a post.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Who is to have a message; several recipients of a mail are joined by `, `. The name of a function.
+    /// Recipient of a message; several recipients of a mail are joined by `, `. The name of a function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// The record key of a post that is put.
+    /// Record key of a post.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rkey: Option<String>,
-    /// The name of what was done: our own in the answer, or the header `Message-ID` of a mail.
+    /// Id of the action: the id in the answer, or the header `Message-ID` of a mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    /// The size of a mail, without the dots that were added on its way.
+    /// Size of a mail, without the dots that the client added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// What a chat message says.
+    /// Text of a chat message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// The thread, topic or message that a chat message belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// The tenant whose job calls a function.
+    /// Tenant of the job that calls a function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<String>,
-    /// The lock key of such a job.
+    /// Lock key of such a job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_key: Option<String>,
-    /// Which attempt of the job this is, from 1.
+    /// Attempt of the job, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// The outage that turned this away. Then look-ups are written down too.
+    /// The outage that turned away the request. Then look-ups have receipts, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
-    /// The method of a request that an outage turned away.
+    /// Method of a request that an outage turned away.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// How long the request was stuck before it was acted on; nobody waited for the answer any more.
+    /// Time for which the fault `act_late` delayed the request. The answer of this receipt went nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delayed_ms: Option<u64>,
 }
 
 impl Receipt {
-    /// The receipt of what is done now that the request is no longer stuck. The request itself has one of its own.
+    /// The receipt of the delayed action. The request itself has its own receipt.
     pub fn late(self, delay: Duration, message_id: Option<String>) -> Self {
         let delayed_ms = Some(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
         Self { at: now(), fault: None, acted: true, answered: None, delayed_ms, message_id, ..self }
@@ -112,11 +112,11 @@ pub fn now() -> String {
     format!("{:.6}", jiff::Timestamp::now())
 }
 
-/// The receipts of this sim. Once every ledger is dropped, its writer ends.
+/// The receipts of this sim. The writer ends when every ledger is dropped.
 pub struct Ledger {
     path: PathBuf,
     queue: mpsc::Sender<Entry>,
-    kept: Arc<Mutex<Kept>>,
+    synced: Arc<Mutex<Synced>>,
     changes: watch::Receiver<()>,
 }
 
@@ -125,22 +125,22 @@ struct Entry {
     written: oneshot::Sender<()>,
 }
 
-/// What is on disk for certain.
+/// The receipts that are synced to disk.
 #[derive(Default)]
-struct Kept {
+struct Synced {
     tally: Tally,
     bytes: u64,
 }
 
 impl Ledger {
-    /// Opens or creates the file. Receipts that are there already count.
+    /// Opens or creates the file. Its receipts are counted.
     pub fn open(path: &Path) -> anyhow::Result<(Self, Writer)> {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path);
         let file = file.with_context(|| format!("could not open the receipts file {}", path.display()))?;
         Self::over(file, path.to_owned())
     }
 
-    /// A new file that outlives the sim.
+    /// Creates a new file, which stays after the sim has ended.
     pub fn in_temp_dir() -> anyhow::Result<(Self, Writer)> {
         let named =
             tempfile::Builder::new().prefix("postrider-sim-").suffix(".ndjson").append(true).tempfile();
@@ -153,63 +153,64 @@ impl Ledger {
         let shown = path.display();
         file.try_lock()
             .with_context(|| format!("{shown} is in use by another sim; give another --receipts"))?;
-        let kept = read_kept(&file).with_context(|| format!("could not read the receipts in {shown}"))?;
-        // What a killed sim left without an end of line was never acknowledged.
-        file.set_len(kept.bytes).with_context(|| format!("could not cut the unfinished line off {shown}"))?;
+        let synced = read_synced(&file).with_context(|| format!("could not read the receipts in {shown}"))?;
+        // A killed sim may have left an incomplete line, whose request it never acknowledged.
+        file.set_len(synced.bytes)
+            .with_context(|| format!("could not cut the unfinished line off {shown}"))?;
         file.sync_all().with_context(|| format!("could not sync {shown}"))?;
 
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
         let (changed, changes) = watch::channel(());
-        let seq = kept.tally.counts().received;
-        let kept = Arc::new(Mutex::new(kept));
-        let writer = Writer { file, seq, waiting, kept: Arc::clone(&kept), changed };
-        Ok((Self { path, queue, kept, changes }, writer))
+        let seq = synced.tally.counts().received;
+        let synced = Arc::new(Mutex::new(synced));
+        let writer = Writer { file, seq, waiting, synced: Arc::clone(&synced), changed };
+        Ok((Self { path, queue, synced, changes }, writer))
     }
 
-    /// Writes a receipt down. When this returns, it is on disk and counted.
+    /// Writes a receipt. When this returns, it is on disk and counted.
     ///
-    /// A caller that goes away meanwhile takes nothing back: a receipt in the queue is written.
+    /// The writer also writes a queued receipt if its caller is dropped.
     pub async fn record(&self, receipt: Receipt) -> anyhow::Result<()> {
         let (written, on_disk) = oneshot::channel();
-        self.queue.send(Entry { receipt, written }).await.ok().context("the receipts writer is gone")?;
+        self.queue.send(Entry { receipt, written }).await.ok().context("the receipts writer has ended")?;
         on_disk.await.context("the receipt could not be written")
     }
 
-    /// Counts over what is on disk.
+    /// Counts of the receipts on disk.
     pub fn counts(&self) -> Counts {
-        lock(&self.kept).tally.counts().clone()
+        lock(&self.synced).tally.counts().clone()
     }
 
-    /// Returns as soon as the counts are `enough`, or when nothing can be written any more.
+    /// Returns when the counts are `enough`, or when the writer has ended.
     pub async fn wait_until(&self, enough: impl Fn(&Counts) -> bool) {
         let mut changes = self.changes.clone();
-        // Marked before the look, so that a change during the look is not lost.
+        // Before the read of the counts, so that a change during the read is not lost.
         changes.mark_unchanged();
-        while !enough(lock(&self.kept).tally.counts()) && changes.changed().await.is_ok() {}
+        while !enough(lock(&self.synced).tally.counts()) && changes.changed().await.is_ok() {}
     }
 
-    /// How much of the file holds whole receipts.
+    /// Bytes of the file that contain complete receipts.
     pub fn bytes(&self) -> u64 {
-        lock(&self.kept).bytes
+        lock(&self.synced).bytes
     }
 
-    /// Where the receipts are.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// The one that writes, on a thread of its own.
+/// Writes the receipts on its own thread.
 pub struct Writer {
     file: File,
     seq: u64,
     waiting: mpsc::Receiver<Entry>,
-    kept: Arc<Mutex<Kept>>,
+    synced: Arc<Mutex<Synced>>,
     changed: watch::Sender<()>,
 }
 
 impl Writer {
-    /// Writes until every ledger is gone. A failure ends it: a referee who cannot write must not go on.
+    /// Writes until every ledger is dropped. A failure ends it, because a sim without receipts must not continue.
     pub fn run(mut self) -> anyhow::Result<()> {
         let mut batch = Vec::new();
         while self.waiting.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
@@ -218,7 +219,7 @@ impl Writer {
             self.file.sync_data().context("could not sync receipts")?;
             self.count(&batch, lines.len() as u64);
             for entry in batch.drain(..) {
-                // A client that went away has no one waiting here.
+                // The request is no longer waiting if its client disconnected.
                 let _ = entry.written.send(());
             }
         }
@@ -237,34 +238,34 @@ impl Writer {
     }
 
     fn count(&self, batch: &[Entry], bytes: u64) {
-        let mut kept = lock(&self.kept);
-        batch.iter().for_each(|entry| kept.tally.add(&entry.receipt));
-        kept.bytes += bytes;
-        drop(kept);
+        let mut synced = lock(&self.synced);
+        batch.iter().for_each(|entry| synced.tally.add(&entry.receipt));
+        synced.bytes += bytes;
+        drop(synced);
         self.changed.send_replace(());
     }
 }
 
-/// Reads what an earlier sim wrote, up to the last whole line.
-fn read_kept(file: &File) -> anyhow::Result<Kept> {
-    let mut kept = Kept::default();
+/// Reads the receipts of an earlier sim, up to the last complete line.
+fn read_synced(file: &File) -> anyhow::Result<Synced> {
+    let mut synced = Synced::default();
     let mut lines = BufReader::new(file);
     let mut line = Vec::new();
     while lines.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
-        let number = kept.tally.counts().received + 1;
+        let number = synced.tally.counts().received + 1;
         let receipt: Receipt =
             serde_json::from_slice(&line).with_context(|| format!("line {number} is not a receipt"))?;
         ensure!(receipt.seq == number, "line {number} has the sequence number {}", receipt.seq);
-        kept.tally.add(&receipt);
-        kept.bytes += line.len() as u64;
+        synced.tally.add(&receipt);
+        synced.bytes += line.len() as u64;
         line.clear();
     }
-    // What follows is cut off, so it must be ours: someone's notes are not.
+    // The rest is truncated, so it must be an incomplete receipt and not the content of another file.
     let ours = line.starts_with(LINE_START) || LINE_START.starts_with(&line);
-    ensure!(ours, "it ends in something that is not a receipt");
-    Ok(kept)
+    ensure!(ours, "the file ends in something that is not a receipt");
+    Ok(synced)
 }
 
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(synced: &Mutex<Synced>) -> MutexGuard<'_, Synced> {
+    synced.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | a key that is new, or no key | 200 and an `id` |
+//! | a new key, or no key | 200 and an `id` |
 //! | a key of the last 24 hours, and the same body | the first answer |
 //! | a key of the last 24 hours, and another body | 409 `invalid_idempotent_request` |
 //! | a key whose first request is under way | 409 `concurrent_idempotent_requests` |
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::World;
 use super::access::{bearer, number_of};
-use super::acting::{Deed, Face, Order, Refusal, Wrong};
+use super::acting::{Action, ErrorAnswer, Face, Refusal, ValidRequest};
 use super::http::text_of;
 use super::memory::{Clash, Done, Identity};
 use super::receipts::Receipt;
@@ -26,9 +26,9 @@ use super::receipts::Receipt;
 /// See the [module](self).
 pub static FACE: Face = Face {
     provider: "resend",
-    note,
-    judge,
-    say,
+    read_head,
+    validate,
+    error_body,
     refuses_with: StatusCode::UNPROCESSABLE_ENTITY,
     is_natural: false,
 };
@@ -37,7 +37,7 @@ const KEY_CHARS_MAX: usize = 256;
 const RECIPIENTS_MAX: usize = 50;
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// What is read of a mail.
+/// The fields of a mail that the face reads.
 #[derive(Deserialize)]
 struct Email {
     from: Option<String>,
@@ -54,13 +54,13 @@ enum Recipients {
     Many(Vec<String>),
 }
 
-fn note(world: &World, head: &Parts, receipt: &mut Receipt) {
+fn read_head(world: &World, head: &Parts, receipt: &mut Receipt) {
     receipt.key = text_of(&head.headers, "idempotency-key");
     receipt.channel = Some("email".to_owned());
     receipt.verified = world.access.admits(bearer(&head.headers));
 }
 
-fn judge(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<ValidRequest, Refusal> {
     let Some(token) = bearer(&head.headers) else {
         return Err(named(StatusCode::UNAUTHORIZED, "missing_api_key", "Missing API key"));
     };
@@ -82,11 +82,11 @@ fn judge(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result
         life: REMEMBERED_FOR,
         clash: Some(clash),
     });
-    Ok(Order { identity, deed: Box::new(Sending) })
+    Ok(ValidRequest { identity, action: Box::new(Sending) })
 }
 
 impl Email {
-    /// Sender and recipients, or what is wrong.
+    /// Returns the sender and the recipients, or the name and the reason of the error.
     fn check(self) -> Result<(String, String), (&'static str, String)> {
         let missing = |field: &str| ("missing_required_field", format!("Missing `{field}` field."));
         let from = self.from.ok_or_else(|| missing("from"))?;
@@ -114,7 +114,7 @@ impl Email {
 
 struct Sending;
 
-impl Deed for Sending {
+impl Action for Sending {
     fn perform(&self, _: &World) -> Done {
         let id = Uuid::now_v7().to_string();
         let answer = json!({ "id": id });
@@ -126,7 +126,7 @@ fn clash(clash: Clash) -> Refusal {
     let (name, why) = match clash {
         Clash::UnderWay => (
             "concurrent_idempotent_requests",
-            "Another request with the same idempotency key is being worked on; try again later",
+            "Another request with the same idempotency key is under way; try again later",
         ),
         Clash::OtherBody => {
             ("invalid_idempotent_request", "This idempotency key has been used with another request body")
@@ -135,7 +135,7 @@ fn clash(clash: Clash) -> Refusal {
     named(StatusCode::CONFLICT, name, why)
 }
 
-fn say(&Wrong { status, why, .. }: &Wrong<'_>) -> Value {
+fn error_body(&ErrorAnswer { status, why, .. }: &ErrorAnswer<'_>) -> Value {
     let name = match status {
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
         status if status.is_server_error() => "internal_server_error",

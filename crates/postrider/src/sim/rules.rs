@@ -1,4 +1,4 @@
-//! Rules: faults that strike whom they name. The dice are thrown for everyone else.
+//! Rules: faults for matching requests. All other requests get random faults.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,39 +6,39 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::faults::{Asked, Ending, Fault, Strike};
+use super::faults::{DrawnFault, Ending, Fault, RequestKind};
 use super::{DELAY_MS_MAX, PROVIDERS};
 
-/// Whom a fault strikes, and how often.
+/// A fault for the requests that match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct Rule {
-    /// The face, such as `resend`; without one, any.
+    /// The face, such as `resend`; any, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The recipient of a message; without one, any.
+    /// The recipient of a message; any, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// `Idempotency-Key`, `webhook-id`, record key or `Message-ID`; without one, any.
+    /// `Idempotency-Key`, `webhook-id`, record key or `Message-ID`; any, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Requests to act, or questions.
+    /// Requests to act, or look-ups.
     #[serde(skip_serializing_if = "On::is_send")]
     pub on: On,
-    /// What happens.
+    /// The kind of fault.
     pub fault: Fault,
-    /// How many times more; without a number, every time.
+    /// Remaining number of times; unlimited, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times: Option<u64>,
-    /// How long the fault lasts; without a number, as long as the flags say.
+    /// Duration of the fault; that of the flags, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    /// How the exchange ends, for faults that leave it open.
+    /// The end of the exchange, for faults that allow a choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ending: Option<RuleEnding>,
 }
 
-/// What a rule waits for.
+/// The requests that a rule applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum On {
@@ -61,7 +61,7 @@ pub enum RuleEnding {
     Reset,
 }
 
-/// A rule as it was written.
+/// A rule before validation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Unchecked {
@@ -86,20 +86,23 @@ impl TryFrom<Unchecked> for Rule {
             anyhow::bail!("there is no provider `{provider}`; known are {}", PROVIDERS.join(", "));
         }
         ensure!(
-            delay_ms.is_none() || fault.is_mean() || fault == Fault::Latency,
+            delay_ms.is_none() || fault.delays_an_effect() || fault == Fault::Latency,
             "`{name}` takes no `delay_ms`"
         );
         ensure!(delay_ms.is_none_or(|ms| ms <= DELAY_MS_MAX), "`delay_ms` is at most {DELAY_MS_MAX}, a day");
-        ensure!(ending.is_none() || fault.is_mean(), "`{name}` takes no `ending`: it has its own");
+        ensure!(
+            ending.is_none() || fault.delays_an_effect(),
+            "`{name}` takes no `ending`, because its ending is fixed"
+        );
         ensure!(
             fault != Fault::ActLate || ending != Some(RuleEnding::Well),
-            "`act_late` cannot end well: it has not acted yet"
+            "`act_late` cannot have the ending `well`, because the sim has not acted yet"
         );
         let meets = match on {
-            On::Send => Asked::ToAct,
-            On::Lookup => Asked::ToLook,
+            On::Send => RequestKind::Action,
+            On::Lookup => RequestKind::LookUp,
         };
-        ensure!(fault.strikes(meets), "`{name}` strikes no look-ups");
+        ensure!(fault.applies_to(meets), "`{name}` does not apply to look-ups");
         Ok(Self { provider, to, key, on, fault, times, delay_ms, ending })
     }
 }
@@ -110,39 +113,39 @@ impl On {
     }
 }
 
-/// A request, as far as rules look at it.
+/// The properties of a request that rules compare.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// The face it came to.
+    /// The face.
     pub provider: &'a str,
-    /// Who is to be reached.
+    /// The recipient.
     pub to: Option<&'a str>,
-    /// The names that it is known by: its key, and the id that carried it.
+    /// Its idempotency key, and the id that contained it.
     pub keys: [Option<&'a str>; 2],
-    /// What it is to the provider.
-    pub asked: Asked,
+    /// The kind of the request.
+    pub kind: RequestKind,
 }
 
 impl Rule {
-    /// One that shows most of what there is to write.
+    /// An example for error messages.
     pub const EXAMPLE: &'static str = r#"[{"to": "a@example.com", "fault": "stall", "times": 1}]"#;
 
     fn names(&self, target: &Target<'_>) -> bool {
         let is = |wanted: &Option<String>, given: &[Option<&str>]| {
             wanted.is_none() || given.contains(&wanted.as_deref())
         };
-        let waits_for = match target.asked {
-            Asked::ToAct | Asked::ToActAgain | Asked::Again => On::Send,
-            Asked::ToLook => On::Lookup,
+        let waits_for = match target.kind {
+            RequestKind::Action | RequestKind::UnknownRepeat | RequestKind::Repeat => On::Send,
+            RequestKind::LookUp => On::Lookup,
         };
         self.on == waits_for
-            && self.fault.strikes(target.asked)
+            && self.fault.applies_to(target.kind)
             && is(&self.provider, &[Some(target.provider)])
             && is(&self.to, &[target.to])
             && is(&self.key, &target.keys)
     }
 
-    fn strike(&self, delay: impl FnOnce(Fault) -> Duration) -> Strike {
+    fn draw(&self, delay: impl FnOnce(Fault) -> Duration) -> DrawnFault {
         let ending = match self.ending {
             None => self.fault.ending(),
             Some(RuleEnding::Well) => Ending::Well,
@@ -150,7 +153,7 @@ impl Rule {
             Some(RuleEnding::Reset) => Ending::Reset,
         };
         let delay = self.delay_ms.map_or_else(|| delay(self.fault), Duration::from_millis);
-        Strike { fault: self.fault, ending, delay }
+        DrawnFault { fault: self.fault, ending, delay }
     }
 }
 
@@ -160,33 +163,33 @@ pub fn parse_flag(text: &str) -> anyhow::Result<Rule> {
         .with_context(|| format!("expected a JSON object like the one in {}", Rule::EXAMPLE))
 }
 
-/// The rules in force. The first that names a request strikes it.
+/// The rules in force. The first that matches a request applies.
 pub struct Rules(Mutex<Vec<Rule>>);
 
 impl Rules {
-    /// These, in this order.
+    /// The rules, in this order.
     pub fn new(rules: Vec<Rule>) -> Self {
         Self(Mutex::new(rules))
     }
 
-    /// What a rule has for this request; `delay` is for those that say nothing of it. A rule that has struck as often
-    /// as it should is gone.
-    pub fn strike(&self, target: &Target<'_>, delay: impl FnOnce(Fault) -> Duration) -> Option<Strike> {
+    /// Draws the fault of the first rule that matches; `delay` applies to rules without one. A rule with no times left is
+    /// removed.
+    pub fn draw(&self, target: &Target<'_>, delay: impl FnOnce(Fault) -> Duration) -> Option<DrawnFault> {
         let mut rules = self.now();
         rules.retain(|rule| rule.times != Some(0));
         let rule = rules.iter_mut().find(|rule| rule.names(target))?;
         if let Some(times) = &mut rule.times {
             *times -= 1;
         }
-        Some(rule.strike(delay))
+        Some(rule.draw(delay))
     }
 
-    /// What is in force.
+    /// The rules in force.
     pub fn all(&self) -> Vec<Rule> {
         self.now().iter().filter(|rule| rule.times != Some(0)).cloned().collect()
     }
 
-    /// Replaces them all.
+    /// Replaces all rules.
     pub fn set(&self, rules: Vec<Rule>) {
         *self.now() = rules;
     }
@@ -204,20 +207,20 @@ mod tests {
         parse_flag(text).unwrap()
     }
 
-    fn struck(rules: &Rules, asked: Asked, to: Option<&str>, key: Option<&str>) -> Option<Fault> {
-        let target = Target { provider: "sim", to, keys: [key, None], asked };
-        rules.strike(&target, |_| Duration::ZERO).map(|strike| strike.fault)
+    fn fault_of(rules: &Rules, kind: RequestKind, to: Option<&str>, key: Option<&str>) -> Option<Fault> {
+        let target = Target { provider: "sim", to, keys: [key, None], kind };
+        rules.draw(&target, |_| Duration::ZERO).map(|drawn| drawn.fault)
     }
 
     #[test]
-    fn a_rule_strikes_whom_it_names_and_as_often_as_it_says() {
+    fn a_rule_applies_to_matching_requests_for_its_number_of_times() {
         let rules = Rules::new(vec![
             rule(r#"{"provider": "twilio", "fault": "half"}"#),
             rule(r#"{"to": "a", "key": "1", "fault": "stall"}"#),
             rule(r#"{"to": "a", "fault": "fail", "times": 2}"#),
             rule(r#"{"fault": "busy", "times": 1}"#),
         ]);
-        let act = |to, key| struck(&rules, Asked::ToAct, to, key);
+        let act = |to, key| fault_of(&rules, RequestKind::Action, to, key);
         assert_eq!(act(Some("a"), Some("1")), Some(Fault::Stall));
         assert_eq!(act(Some("a"), Some("2")), Some(Fault::Fail));
         assert_eq!(act(Some("a"), None), Some(Fault::Fail));
@@ -241,20 +244,20 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_kept_for_a_request_that_it_can_strike() {
+    fn a_rule_stays_until_a_request_to_which_it_applies() {
         let rules = Rules::new(vec![
             rule(r#"{"fault": "refuse", "times": 1}"#),
             rule(r#"{"fault": "fail", "on": "lookup", "times": 1}"#),
         ]);
-        let ask = |asked| struck(&rules, asked, None, None);
-        assert_eq!(ask(Asked::Again), None);
-        assert_eq!(ask(Asked::ToLook), Some(Fault::Fail));
-        assert_eq!(ask(Asked::ToLook), None);
-        assert_eq!(ask(Asked::ToAct), Some(Fault::Refuse));
+        let ask = |kind| fault_of(&rules, kind, None, None);
+        assert_eq!(ask(RequestKind::Repeat), None);
+        assert_eq!(ask(RequestKind::LookUp), Some(Fault::Fail));
+        assert_eq!(ask(RequestKind::LookUp), None);
+        assert_eq!(ask(RequestKind::Action), Some(Fault::Refuse));
     }
 
     #[test]
-    fn a_rule_reads_back_as_it_was_written() {
+    fn a_rule_serializes_to_its_text() {
         for text in [
             r#"{"fault":"fail"}"#,
             r#"{"provider":"twilio","on":"lookup","fault":"fail","times":2}"#,

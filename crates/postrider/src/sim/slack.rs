@@ -1,7 +1,8 @@
-//! The face of Slack: `chat.postMessage`, and `conversations.history` and `conversations.replies` to find what was posted.
+//! The face of Slack: `chat.postMessage`, and `conversations.history` and `conversations.replies` to find posts.
 //!
-//! Nothing is recognised: every request that is taken is a message. Its metadata are kept with it and shown to those who
-//! ask with `include_all_metadata`. Every bot is in every channel. As Slack does, it refuses with 200 and `"ok": false`.
+//! The face does not recognise repeats: every accepted request is a message. It stores the metadata of a message and
+//! returns them to requests with `include_all_metadata`. Every bot is in every channel. Like Slack, the face refuses with
+//! 200 and `"ok": false`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::World;
 use super::access::{bearer, number_of};
-use super::acting::{Deed, Face, Order, Refusal, Wrong, look_up};
+use super::acting::{Action, ErrorAnswer, Face, Refusal, ValidRequest, look_up};
 use super::answer::{Answer, Cut};
 use super::arguments::{Arguments, Unreadable};
 use super::conversations::{Page, Post, Ts, Window};
@@ -24,19 +25,30 @@ use super::memory::Done;
 use super::receipts::Receipt;
 
 /// See the [module](self).
-pub static FACE: Face =
-    Face { provider: "slack", note, judge, say, refuses_with: StatusCode::OK, is_natural: false };
+pub static FACE: Face = Face {
+    provider: "slack",
+    read_head,
+    validate,
+    error_body,
+    refuses_with: StatusCode::OK,
+    is_natural: false,
+};
 
 const TEXT_CHARS_MAX: usize = 40_000;
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 999;
 
-fn note(world: &World, head: &Parts, receipt: &mut Receipt) {
+fn read_head(world: &World, head: &Parts, receipt: &mut Receipt) {
     receipt.channel = Some("chat".to_owned());
     receipt.verified = world.access.admits(bearer(&head.headers));
 }
 
-fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(
+    world: &World,
+    head: &Parts,
+    body: &Bytes,
+    receipt: &mut Receipt,
+) -> Result<ValidRequest, Refusal> {
     let bot = Bot::of(world, &head.headers)?;
     receipt.from = Some(bot.id());
     let arguments = arguments(head, body)?;
@@ -59,7 +71,7 @@ fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Re
     if let Some(metadata) = &metadata {
         check(metadata).map_err(refused)?;
     }
-    Ok(Order { identity: None, deed: Box::new(Posting { bot, channel, text, thread, metadata }) })
+    Ok(ValidRequest { identity: None, action: Box::new(Posting { bot, channel, text, thread, metadata }) })
 }
 
 fn arguments(head: &Parts, body: &[u8]) -> Result<Arguments, Refusal> {
@@ -72,7 +84,7 @@ fn arguments(head: &Parts, body: &[u8]) -> Result<Arguments, Refusal> {
     })
 }
 
-/// A type, and an object with what it says.
+/// Checks that metadata have a type and an object as payload.
 fn check(metadata: &Value) -> Result<(), &'static str> {
     match () {
         () if !metadata.is_object() => Err("invalid_metadata_format"),
@@ -82,7 +94,7 @@ fn check(metadata: &Value) -> Result<(), &'static str> {
     }
 }
 
-/// Whoever shows the token of a bot is one.
+/// The bot of a token.
 struct Bot(u32);
 
 impl Bot {
@@ -108,7 +120,7 @@ struct Posting {
     metadata: Option<Value>,
 }
 
-impl Deed for Posting {
+impl Action for Posting {
     fn perform(&self, world: &World) -> Done {
         let ts = world.conversations.next_ts();
         let Self { bot, channel, text, thread, metadata } = self;
@@ -131,7 +143,7 @@ impl Deed for Posting {
         Done::new(Some(format!("{channel}:{ts}")), StatusCode::OK, &answer)
     }
 
-    fn enter(&self, world: &Arc<World>, done: &Done, findable_at: Instant) {
+    fn publish(&self, world: &Arc<World>, done: &Done, findable_at: Instant) {
         let mut answer = serde_json::from_str::<Value>(&done.answer).unwrap_or_default();
         let Some(ts) = answer["ts"].as_str().and_then(|ts| ts.parse().ok()) else { return };
         let (channel, message) = (self.channel.clone(), answer["message"].take());
@@ -141,8 +153,8 @@ impl Deed for Posting {
 
 /// `conversations.history`: the channel, newest first.
 pub async fn history(world: &World, request: Request<Incoming>) -> Result<Answer, Cut> {
-    read(world, request, |question| {
-        let Question { channel, window, .. } = question;
+    read(world, request, |request| {
+        let ReadRequest { channel, window, .. } = request;
         Ok(world.conversations.history(channel, window))
     })
     .await
@@ -150,8 +162,8 @@ pub async fn history(world: &World, request: Request<Incoming>) -> Result<Answer
 
 /// `conversations.replies`: the message that `ts` names, and its thread, oldest first.
 pub async fn replies(world: &World, request: Request<Incoming>) -> Result<Answer, Cut> {
-    read(world, request, |question| {
-        let Question { channel, thread, window, .. } = question;
+    read(world, request, |request| {
+        let ReadRequest { channel, thread, window, .. } = request;
         let thread = thread.ok_or_else(|| refused("thread_not_found"))?;
         let mut page = world.conversations.replies(channel, thread, window);
         if window.from.is_none() {
@@ -168,8 +180,8 @@ fn written_by_a_person(ts: Ts) -> Value {
     json!({ "type": "message", "user": "U0PERSON", "text": "Hi", "ts": ts, "thread_ts": ts })
 }
 
-/// What somebody who reads wants to know.
-struct Question {
+/// A request to read a conversation.
+struct ReadRequest {
     channel: String,
     thread: Option<Ts>,
     window: Window,
@@ -179,16 +191,16 @@ struct Question {
 async fn read(
     world: &World,
     request: Request<Incoming>,
-    find: impl FnOnce(&Question) -> Result<Page, Refusal>,
+    find: impl FnOnce(&ReadRequest) -> Result<Page, Refusal>,
 ) -> Result<Answer, Cut> {
     let (head, body) = request.into_parts();
-    let question = match read_body(body).await {
+    let request = match read_body(body).await {
         Body::Whole(body) => ask(world, &head, &body),
         Body::TooLarge | Body::Broken => Err(refused("invalid_form_data")),
     };
-    let channel = question.as_ref().ok().map(|question| question.channel.clone());
+    let channel = request.as_ref().ok().map(|request| request.channel.clone());
     look_up(world, &FACE, channel.as_deref(), None, || {
-        let page = question.and_then(|question| Ok((find(&question)?, question.with_metadata)));
+        let page = request.and_then(|request| Ok((find(&request)?, request.with_metadata)));
         match page {
             Ok((page, with_metadata)) => (StatusCode::OK, shown(page, with_metadata)),
             Err(refusal) => refusal,
@@ -197,7 +209,7 @@ async fn read(
     .await
 }
 
-fn ask(world: &World, head: &Parts, body: &[u8]) -> Result<Question, Refusal> {
+fn ask(world: &World, head: &Parts, body: &[u8]) -> Result<ReadRequest, Refusal> {
     Bot::of(world, &head.headers)?;
     let arguments = arguments(head, body)?;
     let channel = arguments.text("channel").ok_or_else(|| refused("channel_not_found"))?;
@@ -222,7 +234,7 @@ fn ask(world: &World, head: &Parts, body: &[u8]) -> Result<Question, Refusal> {
         limit,
     };
     let with_metadata = arguments.is_set("include_all_metadata");
-    Ok(Question { channel, thread: ts("ts", "thread_not_found")?, window, with_metadata })
+    Ok(ReadRequest { channel, thread: ts("ts", "thread_not_found")?, window, with_metadata })
 }
 
 fn shown(page: Page, with_metadata: bool) -> Value {
@@ -250,8 +262,8 @@ fn place_of(cursor: &str) -> Option<Ts> {
     Some(Ts::from_micros(text.strip_prefix("next_ts:")?.parse().ok()?))
 }
 
-fn say(wrong: &Wrong<'_>) -> Value {
-    let name = match wrong.status {
+fn error_body(answer: &ErrorAnswer<'_>) -> Value {
+    let name = match answer.status {
         StatusCode::TOO_MANY_REQUESTS => "ratelimited",
         StatusCode::SERVICE_UNAVAILABLE => "service_unavailable",
         StatusCode::PAYLOAD_TOO_LARGE => "msg_too_long",

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::faults::Fault;
 use super::receipts::Receipt;
 
-/// What the receipts add up to.
+/// Counts receipts as they are added.
 #[derive(Default)]
 pub struct Tally {
     counts: Counts,
@@ -20,11 +20,11 @@ pub struct Tally {
 /// The answer to `GET /receipts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Requests with a receipt, whatever became of them.
+    /// Requests with a receipt.
     pub received: u64,
-    /// Requests the sim acted on, whether or not the client heard of it.
+    /// Requests on which the sim acted, even if the client got no answer.
     pub accepted: u64,
-    /// Requests that were given a whole 2xx answer.
+    /// Requests with a complete 2xx answer.
     pub acknowledged: u64,
     /// Different webhook ids among the accepted.
     pub distinct_ids: u64,
@@ -32,15 +32,15 @@ pub struct Counts {
     pub duplicates: u64,
     /// Different messages among the accepted, by `Idempotency-Key` or, for a mail, by `Message-ID`.
     pub distinct_keys: u64,
-    /// Accepted messages whose key had been accepted before: somebody was reached twice.
+    /// Accepted messages whose key had been accepted before: the recipient got the message twice.
     pub duplicate_keys: u64,
     /// Accepted chat messages without a key whose sender, recipient and text had been accepted before.
     pub repeated_texts: u64,
     /// Requests that an outage turned away.
     pub turned_away: u64,
-    /// Requests that did not carry a valid signature or token.
+    /// Requests without a valid signature or token.
     pub bad_signatures: u64,
-    /// Requests struck by each fault.
+    /// Requests by fault.
     pub by_fault: BTreeMap<Fault, u64>,
 }
 
@@ -73,7 +73,7 @@ impl Tally {
     fn add_accepted(&mut self, receipt: &Receipt) {
         self.counts.accepted += 1;
         if let (None, Some(text)) = (&receipt.key, &receipt.text) {
-            // Each has a number of its own, which says nothing.
+            // The id of each message is unique, so it does not show a repeat.
             let whose = [&receipt.provider, &receipt.from, &receipt.to]
                 .map(|name| name.as_deref().unwrap_or_default());
             if !self.texts.insert(format!("{}\n{text}", whose.join("\n"))) {
@@ -90,7 +90,7 @@ impl Tally {
         if self.ids.insert(id.clone()) {
             self.counts.distinct_ids += 1;
         }
-        // One event may go to several receivers; only the same one twice is a duplicate. Paths hold no space.
+        // An event may go to several receivers; only a second delivery to the same one is a duplicate. Paths contain no space.
         if !self.deliveries.insert(format!("{} {id}", receipt.path)) {
             self.counts.duplicates += 1;
         }

@@ -1,7 +1,7 @@
 //! The face of Telegram's bots: `POST /telegram/bot{token}/sendMessage`.
 //!
-//! Nothing is recognised and nothing can be looked up: every request that is taken is a message. The token in the path
-//! is kept out of the receipts; a bot is known by the number that its token begins with. Markup is not looked into.
+//! The face has no look-up and does not recognise repeats: every accepted request is a message. Receipts do not contain
+//! the token in the path; they name the bot by the number at the start of its token. The face does not check markup.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,20 +13,26 @@ use serde_json::{Value, json};
 
 use super::World;
 use super::access::number_of;
-use super::acting::{Deed, Face, Order, Refusal, Wrong};
+use super::acting::{Action, ErrorAnswer, Face, Refusal, ValidRequest};
 use super::arguments::Arguments;
 use super::memory::Done;
 use super::receipts::Receipt;
 
 /// See the [module](self).
-pub static FACE: Face =
-    Face { provider: "telegram", note, judge, say, refuses_with: StatusCode::BAD_REQUEST, is_natural: false };
+pub static FACE: Face = Face {
+    provider: "telegram",
+    read_head,
+    validate,
+    error_body,
+    refuses_with: StatusCode::BAD_REQUEST,
+    is_natural: false,
+};
 
 const TEXT_CHARS_MAX: usize = 4096;
 
-/// Numbers the messages of all bots.
+/// Counter for the ids of messages, over all bots.
 #[derive(Default)]
-pub struct Numbers(AtomicU64);
+pub struct MessageIds(AtomicU64);
 
 /// Whether a path is `/telegram/bot{token}/sendMessage`.
 pub fn is_send(path: &str) -> bool {
@@ -38,7 +44,7 @@ fn token_in(path: &str) -> Option<String> {
     (!token.is_empty() && !token.contains('/')).then(|| token.replace("%3A", ":").replace("%3a", ":"))
 }
 
-/// The number of a bot, which its token begins with.
+/// The number of a bot, at the start of its token.
 fn bot_of(token: &str) -> Option<&str> {
     let (bot, secret) = token.split_once(':')?;
     let is_number = (1..=15).contains(&bot.len()) && bot.bytes().all(|byte| byte.is_ascii_digit());
@@ -46,7 +52,7 @@ fn bot_of(token: &str) -> Option<&str> {
     (is_number && !secret.is_empty() && secret.bytes().all(is_secret)).then_some(bot)
 }
 
-fn note(world: &World, head: &Parts, receipt: &mut Receipt) {
+fn read_head(world: &World, head: &Parts, receipt: &mut Receipt) {
     let token = token_in(head.uri.path()).unwrap_or_default();
     receipt.channel = Some("chat".to_owned());
     receipt.verified = world.access.admits(Some(&token));
@@ -54,7 +60,7 @@ fn note(world: &World, head: &Parts, receipt: &mut Receipt) {
     receipt.path = format!("/telegram/bot{}/sendMessage", receipt.from.as_deref().unwrap_or_default());
 }
 
-fn judge(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<ValidRequest, Refusal> {
     let bot = receipt.from.as_ref().and_then(|bot| bot.parse().ok());
     let bot: u64 = bot.ok_or_else(|| refused(StatusCode::NOT_FOUND, "Not Found"))?;
     if receipt.verified == Some(false) {
@@ -81,14 +87,14 @@ fn judge(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result
     if quoted.is_some_and(|quoted| !quoted.is_i64()) {
         return Err(bad("message to be replied not found"));
     }
-    Ok(Order { identity: None, deed: Box::new(Sending { bot, chat, text, thread }) })
+    Ok(ValidRequest { identity: None, action: Box::new(Sending { bot, chat, text, thread }) })
 }
 
 /// A number, which is negative for a group, or the name of a channel after `@`.
 fn chat_of(text: &str) -> Option<Value> {
     match text.strip_prefix('@') {
         Some(name) if !name.is_empty() => {
-            // As many digits as a channel has.
+            // Ids of channels have this many digits.
             let id = -1_000_000_000_000 - (number_of(name) >> 32) as i64;
             Some(json!({ "id": id, "type": "channel", "title": name, "username": name }))
         }
@@ -107,7 +113,7 @@ struct Sending {
     thread: Option<i64>,
 }
 
-impl Deed for Sending {
+impl Action for Sending {
     fn perform(&self, world: &World) -> Done {
         let Self { bot, chat, text, thread } = self;
         let id = world.telegram.0.fetch_add(1, Ordering::Relaxed) + 1;
@@ -126,13 +132,13 @@ impl Deed for Sending {
     }
 }
 
-fn say(wrong: &Wrong<'_>) -> Value {
-    let Wrong { status, why, retry_after_seconds } = *wrong;
+fn error_body(answer: &ErrorAnswer<'_>) -> Value {
+    let ErrorAnswer { status, why, retry_after_seconds } = *answer;
     let reason = status.canonical_reason().unwrap_or_default();
     let Some(seconds) = retry_after_seconds else { return refused(status, &format!("{reason}: {why}")).1 };
-    let mut said = refused(status, &format!("{reason}: retry after {seconds}")).1;
-    said["parameters"] = json!({ "retry_after": seconds });
-    said
+    let mut answer = refused(status, &format!("{reason}: retry after {seconds}")).1;
+    answer["parameters"] = json!({ "retry_after": seconds });
+    answer
 }
 
 fn refused(status: StatusCode, description: &str) -> Refusal {

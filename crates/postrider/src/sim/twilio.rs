@@ -1,7 +1,7 @@
 //! The face of Twilio's calls: `POST` and `GET /twilio/2010-04-01/Accounts/{sid}/Calls.json`.
 //!
-//! Nothing is recognised: every request that is taken is a call. The status callbacks go out after a call was made,
-//! whether or not the caller heard of it. In lists every call has been completed.
+//! The face does not recognise repeats: every accepted request is a call. The sim sends the status callbacks after the call,
+//! even if the caller got no answer. In lists every call is completed.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::World;
 use super::access::basic;
-use super::acting::{Deed, Face, Order, Refusal, Wrong, look_up};
+use super::acting::{Action, ErrorAnswer, Face, Refusal, ValidRequest, look_up};
 use super::answer::{Answer, Cut};
 use super::callbacks::{self, Callback};
 use super::calls::{self, Event};
@@ -27,8 +27,14 @@ use super::memory::Done;
 use super::receipts::Receipt;
 
 /// See the [module](self).
-pub static FACE: Face =
-    Face { provider: "twilio", note, judge, say, refuses_with: StatusCode::BAD_REQUEST, is_natural: false };
+pub static FACE: Face = Face {
+    provider: "twilio",
+    read_head,
+    validate,
+    error_body,
+    refuses_with: StatusCode::BAD_REQUEST,
+    is_natural: false,
+};
 
 const ACCOUNTS: &str = "/twilio/2010-04-01/Accounts/";
 const API_VERSION: &str = "2010-04-01";
@@ -38,16 +44,16 @@ const TWIML_CHARS_MAX: usize = 4000;
 const PAGE: usize = 50;
 const PAGE_MAX: usize = 1000;
 
-/// A call that was made.
+/// A phone call.
 #[derive(Clone)]
 pub struct Call {
     /// `CA` and 32 hex digits.
     pub sid: String,
-    /// Whose call it is.
+    /// Account of the call.
     pub account: String,
-    /// Who was called.
+    /// Called number.
     pub to: String,
-    /// Who called.
+    /// Number of the caller.
     pub from: String,
     created_at: Timestamp,
 }
@@ -62,13 +68,13 @@ fn account_in(path: &str) -> Option<&str> {
     (!sid.is_empty() && !sid.contains('/')).then_some(sid)
 }
 
-fn note(world: &World, head: &Parts, receipt: &mut Receipt) {
+fn read_head(world: &World, head: &Parts, receipt: &mut Receipt) {
     receipt.channel = Some("voice".to_owned());
     let shown = basic(&head.headers);
     receipt.verified = world.access.admits(shown.as_ref().map(|(_, token)| token.expose_secret()));
 }
 
-fn judge(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<ValidRequest, Refusal> {
     let Some((_, token)) = basic(&head.headers).filter(|_| receipt.verified != Some(false)) else {
         return Err(coded(StatusCode::UNAUTHORIZED, 20003, "Authenticate"));
     };
@@ -80,10 +86,10 @@ fn judge(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result
     let callback = field("StatusCallback").map(str::to_owned);
     receipt.key = callback.as_deref().and_then(last_segment);
     let invalid = |code, why: &str| coded(StatusCode::BAD_REQUEST, code, why);
-    let number = |name, missing, wrong| match field(name) {
+    let number = |name, missing, malformed| match field(name) {
         None => Err(invalid(missing, &format!("No '{name}' number is specified"))),
         Some(number) if !is_number(number) => {
-            Err(invalid(wrong, &format!("The '{name}' number is not a valid phone number")))
+            Err(invalid(malformed, &format!("The '{name}' number is not a valid phone number")))
         }
         Some(number) => Ok(number.to_owned()),
     };
@@ -105,10 +111,10 @@ fn judge(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result
     };
     let account = account_in(head.uri.path()).unwrap_or_default().to_owned();
     let calling = Calling { account, to, from, callback, token, made_at: OnceLock::new() };
-    Ok(Order { identity: None, deed: Box::new(calling) })
+    Ok(ValidRequest { identity: None, action: Box::new(calling) })
 }
 
-/// `+`, and digits; or what Twilio calls a client or an address.
+/// Whether the text is `+` and digits, or one of Twilio's `client:` and `sip:` addresses.
 fn is_number(text: &str) -> bool {
     let is_digits = |rest: &str| (6..=15).contains(&rest.len()) && rest.bytes().all(|b| b.is_ascii_digit());
     text.len() <= NUMBER_CHARS_MAX
@@ -117,14 +123,14 @@ fn is_number(text: &str) -> bool {
             || text.starts_with("sip:"))
 }
 
-/// The last part of a URL's path, which is where the key of a call is.
+/// The last part of a URL's path, which contains the key of a call.
 fn last_segment(url: &str) -> Option<String> {
     let url = Url::parse(url).ok()?;
     let last = url.path_segments()?.next_back()?;
     (!last.is_empty()).then(|| last.to_owned())
 }
 
-/// The events to report: those that were asked for, or the last.
+/// The events to report: the requested ones, or `completed` by default.
 fn events(form: &[(String, String)]) -> Vec<Event> {
     let asked = form.iter().filter(|(name, _)| name == "StatusCallbackEvent");
     let asked: Vec<&str> = asked.flat_map(|(_, names)| names.split([' ', ','])).collect();
@@ -151,20 +157,20 @@ impl Calling {
     }
 }
 
-impl Deed for Calling {
+impl Action for Calling {
     fn perform(&self, _: &World) -> Done {
         let call = self.call(format!("CA{}", Uuid::now_v7().simple()));
         let answer = call.shown("queued");
         Done::new(Some(call.sid), StatusCode::CREATED, &answer)
     }
 
-    fn enter(&self, world: &Arc<World>, done: &Done, findable_at: Instant) {
+    fn publish(&self, world: &Arc<World>, done: &Done, findable_at: Instant) {
         let Some(sid) = done.id.clone() else { return };
         let call = self.call(sid);
         if let Some((url, events)) = self.callback.clone() {
             match calls::reports(&call, &events, &url, &self.token) {
                 Ok(reports) => callbacks::send(world, Callback { url, about: call.sid.clone(), reports }),
-                Err(error) => tracing::error!(?error, "the sim could not sign what it has to report"),
+                Err(error) => tracing::error!(?error, "the sim could not sign the reports of a call"),
             }
         }
         world.calls.add(findable_at, call);
@@ -200,9 +206,9 @@ impl Call {
     }
 }
 
-/// As Twilio writes times.
+/// Formats a time as Twilio does.
 pub fn rfc_2822(at: Timestamp) -> String {
-    // Whatever it cannot write is far from now.
+    // Only times far from now cannot be formatted.
     rfc2822::to_string(&Zoned::new(at, TimeZone::UTC)).unwrap_or_default()
 }
 
@@ -258,7 +264,7 @@ fn filters(to: &Option<String>, from: &Option<String>, size: usize, page: usize)
     query.finish()
 }
 
-fn say(&Wrong { status, why, .. }: &Wrong<'_>) -> Value {
+fn error_body(&ErrorAnswer { status, why, .. }: &ErrorAnswer<'_>) -> Value {
     let code = match status {
         StatusCode::TOO_MANY_REQUESTS => 20429,
         status if status.is_server_error() => 20500,

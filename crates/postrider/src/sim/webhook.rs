@@ -1,8 +1,8 @@
 //! The face of a webhook receiver (Standard Webhooks): `POST /hooks/{name}`.
 //!
-//! A `webhook-id` that carries an idempotency key belongs to a message, and a message that comes again to the same path is
-//! recognised. Any other belongs to an event: it is taken every time and counted, because how often an event is
-//! delivered is what the receipts are there to show.
+//! A `webhook-id` that contains an idempotency key belongs to a message, and the face recognises its repeats on the same
+//! path. Any other id belongs to an event: the face accepts and counts each delivery, so that the receipts show how often
+//! an event was delivered.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::World;
 use super::access::key_in;
-use super::acting::{Deed, Face, Order, Refusal};
+use super::acting::{Action, Face, Refusal, ValidRequest};
 use super::http::text_of;
 use super::memory::{Done, Identity};
 use super::receipts::Receipt;
@@ -27,23 +27,23 @@ use super::receipts::Receipt;
 /// See the [module](self).
 pub static FACE: Face = Face {
     provider: "webhook",
-    note,
-    judge,
-    say: |wrong| error(wrong.why),
+    read_head,
+    validate,
+    error_body: |answer| error(answer.why),
     refuses_with: StatusCode::BAD_REQUEST,
     is_natural: false,
 };
 
-/// Longer than anybody repeats a webhook.
+/// Longer than any sender retries a webhook.
 const REMEMBERED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Knows the secrets that senders sign with.
-pub struct Receiver {
+/// Verifies signatures with the secrets of senders.
+pub struct Verifier {
     secrets: Vec<Webhook>,
 }
 
-impl Receiver {
-    /// Takes secrets of the form `whsec_` and base64. Errors do not show them.
+impl Verifier {
+    /// Parses secrets of the form `whsec_` and base64. Errors do not contain them.
     pub fn new(secrets: &[SecretString]) -> anyhow::Result<Self> {
         let mut known = Vec::with_capacity(secrets.len());
         for (place, secret) in secrets.iter().enumerate() {
@@ -55,7 +55,7 @@ impl Receiver {
         Ok(Self { secrets: known })
     }
 
-    /// Whether any secret signed this; nothing when there is none to compare with.
+    /// Whether the signature is valid under any secret; `None` if no secret is set.
     pub fn verify(&self, body: &[u8], headers: &HeaderMap) -> Option<bool> {
         let verified = || self.secrets.iter().any(|secret| secret.verify(body, headers).is_ok());
         (!self.secrets.is_empty()).then(verified)
@@ -67,19 +67,24 @@ pub fn is_hook(path: &str) -> bool {
     path.strip_prefix("/hooks/").is_some_and(|name| !name.is_empty() && !name.contains('/'))
 }
 
-fn note(_: &World, head: &Parts, receipt: &mut Receipt) {
+fn read_head(_: &World, head: &Parts, receipt: &mut Receipt) {
     receipt.webhook_id = text_of(&head.headers, HEADER_WEBHOOK_ID);
     receipt.webhook_timestamp = text_of(&head.headers, HEADER_WEBHOOK_TIMESTAMP);
 }
 
-fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(
+    world: &World,
+    head: &Parts,
+    body: &Bytes,
+    receipt: &mut Receipt,
+) -> Result<ValidRequest, Refusal> {
     receipt.event_type = event_type(body);
     receipt.verified = world.webhooks.verify(body, &head.headers);
     let (Some(id), Some(_)) = (receipt.webhook_id.clone(), &receipt.webhook_timestamp) else {
         let needed = "the headers webhook-id and webhook-timestamp are needed";
         return Err((StatusCode::BAD_REQUEST, error(needed)));
     };
-    // Only good requests meet faults, so a wrong signature always shows as one.
+    // Only valid requests get faults, so a wrong signature is always reported as one.
     if receipt.verified == Some(false) {
         return Err((StatusCode::UNAUTHORIZED, error("the signature does not hold")));
     }
@@ -91,13 +96,13 @@ fn judge(world: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Re
         clash: None,
     });
     if is_message {
-        let said = serde_json::from_slice::<Value>(body).unwrap_or_default();
-        let text = |name: &str| said[name].as_str().or_else(|| said["data"][name].as_str());
+        let message = serde_json::from_slice::<Value>(body).unwrap_or_default();
+        let text = |name: &str| message[name].as_str().or_else(|| message["data"][name].as_str());
         receipt.channel = text("channel").map(str::to_owned);
         receipt.to = text("to").map(str::to_owned);
         receipt.key = key;
     }
-    Ok(Order { identity, deed: Box::new(Taking { id, is_message }) })
+    Ok(ValidRequest { identity, action: Box::new(Taking { id, is_message }) })
 }
 
 struct Taking {
@@ -105,7 +110,7 @@ struct Taking {
     is_message: bool,
 }
 
-impl Deed for Taking {
+impl Action for Taking {
     fn perform(&self, _: &World) -> Done {
         let name = self.is_message.then(|| format!("sim-{}", Uuid::now_v7().simple()));
         let mut answer = json!({ "accepted": true, "webhook_id": self.id });

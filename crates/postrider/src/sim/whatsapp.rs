@@ -1,8 +1,8 @@
-//! The face of WhatsApp's Cloud API: `POST /whatsapp/{phone_number_id}/messages`, and what it reports afterwards.
+//! The face of WhatsApp's Cloud API: `POST /whatsapp/{phone_number_id}/messages`, and its status reports.
 //!
-//! Nothing is recognised: every request that is taken is a message. What became of it goes to the webhook of its number,
-//! if one is set (`PUT /callbacks/whatsapp`): `sent` and `delivered`, with the message's `biz_opaque_callback_data`, signed
-//! with the app's secret, whether or not the sender heard an answer.
+//! The face does not recognise repeats: every accepted request is a message. The sim reports `sent` and `delivered` to the
+//! webhook of the number, if one is set (`PUT /callbacks/whatsapp`), with the message's `biz_opaque_callback_data`, signed
+//! with the app's secret, even if the sender got no answer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -22,14 +22,20 @@ use uuid::Uuid;
 
 use super::World;
 use super::access::{bearer, number_of};
-use super::acting::{Deed, Face, Order, Refusal, Wrong};
+use super::acting::{Action, ErrorAnswer, Face, Refusal, ValidRequest};
 use super::callbacks::{self, Callback, Report};
 use super::memory::Done;
 use super::receipts::Receipt;
 
 /// See the [module](self).
-pub static FACE: Face =
-    Face { provider: "whatsapp", note, judge, say, refuses_with: StatusCode::BAD_REQUEST, is_natural: false };
+pub static FACE: Face = Face {
+    provider: "whatsapp",
+    read_head,
+    validate,
+    error_body,
+    refuses_with: StatusCode::BAD_REQUEST,
+    is_natural: false,
+};
 
 const TEXT_CHARS_MAX: usize = 4096;
 const ECHO_CHARS_MAX: usize = 512;
@@ -44,7 +50,7 @@ fn number_in(path: &str) -> Option<&str> {
     (!number.is_empty() && !number.contains('/')).then_some(number)
 }
 
-/// What is read of a message.
+/// The fields of a message that the face reads.
 #[derive(Deserialize)]
 struct Body {
     messaging_product: Option<String>,
@@ -66,13 +72,13 @@ struct Context {
     message_id: Option<String>,
 }
 
-fn note(world: &World, head: &Parts, receipt: &mut Receipt) {
+fn read_head(world: &World, head: &Parts, receipt: &mut Receipt) {
     receipt.channel = Some("chat".to_owned());
     receipt.from = number_in(head.uri.path()).map(str::to_owned);
     receipt.verified = world.access.admits(bearer(&head.headers));
 }
 
-fn judge(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<Order, Refusal> {
+fn validate(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result<ValidRequest, Refusal> {
     if bearer(&head.headers).is_none() || receipt.verified == Some(false) {
         return Err(coded(StatusCode::UNAUTHORIZED, 190, "Invalid OAuth access token"));
     }
@@ -102,7 +108,7 @@ fn judge(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Result
     if echo.as_ref().is_some_and(|echo| echo.chars().count() > ECHO_CHARS_MAX) {
         return Err(invalid("`biz_opaque_callback_data` takes at most 512 characters"));
     }
-    Ok(Order { identity: None, deed: Box::new(Sending { number, to, wa_id, echo }) })
+    Ok(ValidRequest { identity: None, action: Box::new(Sending { number, to, wa_id, echo }) })
 }
 
 /// The digits of a phone number.
@@ -119,7 +125,7 @@ struct Sending {
     echo: Option<String>,
 }
 
-impl Deed for Sending {
+impl Action for Sending {
     fn perform(&self, _: &World) -> Done {
         let id = format!("wamid.{}", STANDARD.encode(format!("{}{}", self.wa_id, Uuid::now_v7().simple())));
         let answer = json!({
@@ -130,7 +136,7 @@ impl Deed for Sending {
         Done::new(Some(id), StatusCode::OK, &answer)
     }
 
-    fn enter(&self, world: &Arc<World>, done: &Done, _: Instant) {
+    fn publish(&self, world: &Arc<World>, done: &Done, _: Instant) {
         let (Some(id), Some(webhook)) = (&done.id, world.whatsapp.of(&self.number)) else { return };
         let reports =
             ["sent", "delivered"].map(|status| report(&webhook.app_secret, &self.status(id, status)));
@@ -138,7 +144,7 @@ impl Deed for Sending {
             Ok(reports) => {
                 callbacks::send(world, Callback { url: webhook.url, about: id.clone(), reports });
             }
-            Err(error) => tracing::error!(?error, "the sim could not sign what it has to report"),
+            Err(error) => tracing::error!(?error, "the sim could not sign the reports of a message"),
         }
     }
 }
@@ -164,7 +170,7 @@ impl Sending {
     }
 }
 
-/// A number that nobody has, and always the same for an id.
+/// An unassigned phone number, the same for each id.
 fn display_number(id: &str) -> String {
     format!("1555{:07}", number_of(id) % 10_000_000)
 }
@@ -178,30 +184,30 @@ fn report(app_secret: &SecretString, body: &Value) -> anyhow::Result<Report> {
     Ok(Report { content_type: "application/json", signature, body })
 }
 
-/// Where the reports about a number go.
+/// The webhook for the reports about a number.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Webhook {
-    /// The number; without one, all that have no other.
+    /// Id of the number; if absent, the webhook is for all numbers without their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phone_number_id: Option<String>,
-    /// Over HTTP, on loopback.
+    /// An `http` URL on loopback.
     pub url: String,
-    /// What reports are signed with. It is not shown again.
+    /// Secret for signatures. It is write-only.
     #[serde(skip_serializing)]
     pub app_secret: SecretString,
 }
 
-/// The webhooks that are set.
+/// The current webhooks.
 #[derive(Default)]
 pub struct Webhooks(Mutex<Vec<Webhook>>);
 
 impl Webhooks {
-    /// What `PUT /callbacks/whatsapp` takes.
+    /// An example of a body for `PUT /callbacks/whatsapp`.
     pub const EXAMPLE: &'static str =
         r#"[{"phone_number_id": "1055", "url": "http://127.0.0.1:8080/hook", "app_secret": "secret"}]"#;
 
-    /// Replaces them all, unless one is of no use.
+    /// Replaces all webhooks, unless a URL is not valid.
     pub fn set(&self, webhooks: Vec<Webhook>) -> Result<(), String> {
         for webhook in &webhooks {
             Url::parse(&webhook.url).map_err(|error| format!("`{}` is no URL: {error}", webhook.url))?;
@@ -210,7 +216,7 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Those that are set.
+    /// All webhooks.
     pub fn all(&self) -> Vec<Webhook> {
         self.now().clone()
     }
@@ -228,27 +234,28 @@ impl Webhooks {
     }
 }
 
-fn say(wrong: &Wrong<'_>) -> Value {
-    let (code, message) = match wrong.status {
+fn error_body(answer: &ErrorAnswer<'_>) -> Value {
+    let (code, message) = match answer.status {
         StatusCode::TOO_MANY_REQUESTS => (130_429, "(#130429) Rate limit hit"),
         StatusCode::SERVICE_UNAVAILABLE => (131_016, "(#131016) Service unavailable"),
         status if status.is_server_error() => (131_000, "(#131000) Something went wrong"),
         _ => (131_009, "(#131009) Parameter value is not valid"),
     };
-    detailed(wrong.status, code, message, wrong.why).1
+    detailed(answer.status, code, message, answer.why).1
 }
 
-/// What the Graph says of an object that is not there, or not for this token.
+/// The answer of the Graph API for an object that is missing or not accessible with the token.
 fn no_such_number() -> Refusal {
-    let (status, mut said) = coded(StatusCode::BAD_REQUEST, 100, "Unsupported post request: no such object");
-    (said["error"]["type"], said["error"]["error_subcode"]) = (json!("GraphMethodException"), json!(33));
-    (status, said)
+    let (status, mut answer) =
+        coded(StatusCode::BAD_REQUEST, 100, "Unsupported post request: no such object");
+    (answer["error"]["type"], answer["error"]["error_subcode"]) = (json!("GraphMethodException"), json!(33));
+    (status, answer)
 }
 
 fn detailed(status: StatusCode, code: u32, message: &str, details: &str) -> Refusal {
-    let (status, mut said) = coded(status, code, message);
-    said["error"]["error_data"] = json!({ "messaging_product": "whatsapp", "details": details });
-    (status, said)
+    let (status, mut answer) = coded(status, code, message);
+    answer["error"]["error_data"] = json!({ "messaging_product": "whatsapp", "details": details });
+    (status, answer)
 }
 
 fn coded(status: StatusCode, code: u32, message: &str) -> Refusal {

@@ -1,4 +1,4 @@
-//! Records that are put under a name.
+//! Records under a key that the caller chooses.
 
 use serde_json::{Value, json};
 
@@ -26,23 +26,23 @@ pub fn get(rkey: &str) -> Vec<u8> {
     request("GET", &format!("/bluesky/xrpc/com.atproto.repo.getRecord?{query}"), "", "")
 }
 
-impl Playing {
+impl RunningSim {
     pub async fn session(&self) -> String {
         let body = json!({ "identifier": REPO, "password": "secret" }).to_string();
         let path = "/bluesky/xrpc/com.atproto.server.createSession";
-        let (status, said) = self.answer(&request("POST", path, "", &body)).await;
-        assert_eq!((status, &said["handle"]), (200, &json!(REPO)));
-        assert!(said["did"].as_str().unwrap().starts_with("did:plc:"));
-        said["accessJwt"].as_str().unwrap().to_owned()
+        let (status, answer) = self.answer(&request("POST", path, "", &body)).await;
+        assert_eq!((status, &answer["handle"]), (200, &json!(REPO)));
+        assert!(answer["did"].as_str().unwrap().starts_with("did:plc:"));
+        answer["accessJwt"].as_str().unwrap().to_owned()
     }
 }
 
 #[tokio::test]
-async fn a_put_makes_a_record_and_a_second_changes_it_without_a_second_post() {
-    let sim = Playing::with(&[]).await;
+async fn a_second_put_changes_the_record_without_a_second_post() {
+    let sim = RunningSim::with(&[]).await;
     let session = sim.session().await;
-    let (status, said) = sim.answer(&get("3jzfcijpj2z2a")).await;
-    assert_eq!((status, &said["error"]), (400, &json!("RecordNotFound")));
+    let (status, answer) = sim.answer(&get("3jzfcijpj2z2a")).await;
+    assert_eq!((status, &answer["error"]), (400, &json!("RecordNotFound")));
 
     let (status, first) = sim.answer(&put(&session, "3jzfcijpj2z2a", "Hi")).await;
     assert_eq!(status, 200, "{first}");
@@ -58,13 +58,13 @@ async fn a_put_makes_a_record_and_a_second_changes_it_without_a_second_post() {
     assert_eq!([&receipt["rkey"], &receipt["message_id"]], [&json!("3jzfcijpj2z2a"), &first["uri"]]);
     assert_eq!((receipt.get("key"), sim.actions().len()), (None, 1));
     sim.answer(&put(&session, &key(1), "Hi")).await;
-    assert_eq!(sim.actions()[1]["key"], key(1), "a record key that is a key is written down as one");
+    assert_eq!(sim.actions()[1]["key"], key(1), "a record key that is an idempotency key is recorded as one");
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn a_swap_is_refused_only_if_it_would_change_something_else() {
-    let sim = Playing::with(&[]).await;
+async fn a_swap_is_refused_only_if_it_changes_another_version() {
+    let sim = RunningSim::with(&[]).await;
     let session = sim.session().await;
     let swap = |text: &str, expected: Value| {
         let record = record(text);
@@ -74,8 +74,8 @@ async fn a_swap_is_refused_only_if_it_would_change_something_else() {
     let (status, first) = sim.answer(&swap("Hi", Value::Null)).await;
     assert_eq!(status, 200, "{first}");
     assert_eq!(sim.answer(&swap("Hi", Value::Null)).await.0, 200);
-    let (status, said) = sim.answer(&swap("Hello", Value::Null)).await;
-    assert_eq!((status, &said["error"]), (400, &json!("InvalidSwap")));
+    let (status, answer) = sim.answer(&swap("Hello", Value::Null)).await;
+    assert_eq!((status, &answer["error"]), (400, &json!("InvalidSwap")));
     assert_eq!(sim.answer(&swap("Hello", first["cid"].clone())).await.0, 200);
     assert_eq!(sim.actions().len(), 1);
     sim.stop().await;
@@ -83,12 +83,12 @@ async fn a_swap_is_refused_only_if_it_would_change_something_else() {
 
 #[tokio::test]
 async fn a_session_is_for_its_own_repo() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let session = sim.session().await;
     let body =
         json!({ "repo": "other.example.com", "collection": POST, "rkey": "a", "record": record("Hi") });
     assert_eq!(sim.answer(&put_body(&session, &body)).await.0, 400);
-    let (status, said) = sim.answer(&put("no.session.atall", "a", "Hi")).await;
-    assert_eq!((status, &said["error"]), (400, &json!("InvalidToken")));
+    let (status, answer) = sim.answer(&put("no.session.atall", "a", "Hi")).await;
+    assert_eq!((status, &answer["error"]), (400, &json!("InvalidToken")));
     sim.stop().await;
 }

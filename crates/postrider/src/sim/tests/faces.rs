@@ -1,4 +1,4 @@
-//! What the faces of providers have in common: a repeat is recognised or it is not, and every action is a receipt.
+//! The common behavior of faces: repeats, receipts, faults and errors.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ pub fn key(n: u8) -> String {
     format!("{n:02x}").repeat(32)
 }
 
-/// A request with headers and a body, on a connection of its own.
+/// A request with headers and a body, on its own connection.
 pub fn request(method: &str, path: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let head = format!("{method} {path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n");
@@ -74,12 +74,12 @@ pub fn whatsapp(key: &str, text: &str) -> Vec<u8> {
     request("POST", "/whatsapp/1055/messages", "authorization: Bearer EAA\r\n", &body.to_string())
 }
 
-/// Faces that answer a repeat from memory.
+/// Whether the face answers a repeat from memory.
 pub fn remembers(face: &str) -> bool {
     !["sim", "twilio", "slack", "telegram", "whatsapp"].contains(&face)
 }
 
-/// Where an answer names what was done, as text.
+/// The id of the action in an answer, as text.
 fn name_in(face: &str, answer: &Value) -> Value {
     match face {
         "bluesky" => answer["uri"].clone(),
@@ -93,7 +93,7 @@ fn name_in(face: &str, answer: &Value) -> Value {
 
 pub const TWILIO: &str = "/twilio/2010-04-01/Accounts/AC1/Calls.json";
 
-/// One good request to each face that is to act, under this key; `session` is for Bluesky.
+/// One valid request to act for each face, under this key; `session` is for Bluesky.
 pub fn one_of_each(key: &str, session: &str) -> Vec<(&'static str, Vec<u8>)> {
     let message = json!({ "channel": "email", "to": "a@example.com", "text": "Hi" }).to_string();
     vec![
@@ -109,14 +109,14 @@ pub fn one_of_each(key: &str, session: &str) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-impl Playing {
+impl RunningSim {
     /// Status and body of the answer to a request.
     pub async fn answer(&self, request: &[u8]) -> (u16, Value) {
         let answer = self.ask(request).await.unwrap();
         (status_of(&answer), json_of(&answer))
     }
 
-    /// The receipts of what was done.
+    /// The receipts of actions.
     pub fn actions(&self) -> Vec<Value> {
         on_disk(&self.receipts).into_iter().filter(|receipt| receipt["acted"] == true).collect()
     }
@@ -128,8 +128,8 @@ impl Playing {
 }
 
 #[tokio::test]
-async fn a_repeat_is_answered_from_memory_by_those_who_remember_and_acted_on_by_the_others() {
-    let sim = Playing::with(&[]).await;
+async fn faces_with_a_memory_answer_a_repeat_from_it_and_the_others_act_again() {
+    let sim = RunningSim::with(&[]).await;
     let session = sim.session().await;
     for (n, (face, request)) in one_of_each(&key(1), &session).into_iter().enumerate() {
         let (before, recognises) = (sim.actions().len(), remembers(face));
@@ -150,12 +150,12 @@ async fn a_repeat_is_answered_from_memory_by_those_who_remember_and_acted_on_by_
     }
     let counts = sim.counts("").await;
     assert_eq!([&counts["replays"], &counts["accepted"], &counts["received"]], [4, 14, 14]);
-    assert_eq!(counts["repeated_texts"], 1, "Telegram is given no key");
+    assert_eq!(counts["repeated_texts"], 1, "Telegram gets no key");
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn every_fault_strikes_every_face() {
+async fn every_fault_applies_to_every_face() {
     for (fault, acted, answered) in [
         ("latency", true, true),
         ("fail", false, true),
@@ -167,7 +167,7 @@ async fn every_fault_strikes_every_face() {
         ("reset_before", false, false),
         ("stall", true, false),
     ] {
-        let sim = Playing::with(&["--latency-ms", "1", "--stall-seconds", "0"]).await;
+        let sim = RunningSim::with(&["--latency-ms", "1", "--stall-seconds", "0"]).await;
         let session = sim.session().await;
         sim.put_faults(&json!({ fault: 1 }).to_string()).await;
         for (face, request) in one_of_each(&key(2), &session) {
@@ -188,8 +188,8 @@ async fn every_fault_strikes_every_face() {
 }
 
 #[tokio::test]
-async fn what_was_taken_is_never_refused_afterwards_but_a_repeat_may_meet_the_rest() {
-    let sim = Playing::with(&[]).await;
+async fn a_repeat_of_an_accepted_request_is_never_refused_but_gets_other_faults() {
+    let sim = RunningSim::with(&[]).await;
     let session = sim.session().await;
     let remember = |(face, _): &(&str, Vec<u8>)| remembers(face);
     for (face, request) in one_of_each(&key(3), &session).into_iter().filter(remember) {
@@ -205,28 +205,28 @@ async fn what_was_taken_is_never_refused_afterwards_but_a_repeat_may_meet_the_re
         let again = sim.answer(&request).await;
         assert_eq!((again.0, &again.1["id"]), (first.0, &first.1["id"]), "{face}");
     }
-    assert_eq!(on_disk(&sim.receipts).len(), 4, "a repeat is no receipt, whatever became of it");
+    assert_eq!(on_disk(&sim.receipts).len(), 4, "a repeat has no receipt");
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn an_event_is_taken_every_time_and_a_message_once() {
-    let sim = Playing::with(&[]).await;
+async fn an_event_is_accepted_every_time_and_a_message_once() {
+    let sim = RunningSim::with(&[]).await;
     for id in ["evt_1", "evt_1", "17", "17", &key(1), &key(1)] {
         assert_eq!(sim.answer(&webhook(id)).await.0, 200);
     }
-    let taken: Vec<_> = sim.actions().iter().map(|receipt| receipt["webhook_id"].clone()).collect();
-    assert_eq!(taken, ["evt_1", "evt_1", "17", "17", &key(1)]);
+    let accepted: Vec<_> = sim.actions().iter().map(|receipt| receipt["webhook_id"].clone()).collect();
+    assert_eq!(accepted, ["evt_1", "evt_1", "17", "17", &key(1)]);
     let message = sim.actions().pop().unwrap();
     assert_eq!([&message["to"], &message["channel"]], ["a@example.com", "email"]);
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn a_sim_that_starts_again_remembers_nothing_but_its_receipts() {
-    let sim = Playing::with(&[]).await;
+async fn a_restarted_sim_remembers_only_its_receipts() {
+    let sim = RunningSim::with(&[]).await;
     sim.answer(&resend(&key(1), "Hi")).await;
-    let sim = Playing::in_dir(sim.stop().await, &[]).await;
+    let sim = RunningSim::in_dir(sim.stop().await, &[]).await;
     sim.answer(&resend(&key(1), "Hi")).await;
     let counts = sim.counts("").await;
     assert_eq!([&counts["accepted"], &counts["duplicate_keys"]], [2, 1]);
@@ -234,8 +234,8 @@ async fn a_sim_that_starts_again_remembers_nothing_but_its_receipts() {
 }
 
 #[tokio::test]
-async fn garbage_is_refused_in_the_words_of_each_face_and_kills_nothing() {
-    let sim = Playing::with(&[]).await;
+async fn each_face_refuses_invalid_requests_with_its_own_errors() {
+    let sim = RunningSim::with(&[]).await;
     let bearer = "authorization: Bearer t\r\n";
     let basic = "authorization: Basic QUMxOnNlY3JldA==\r\n";
     let (statuses, emails) = ("/mastodon/api/v1/statuses", "/resend/emails");
@@ -278,8 +278,8 @@ async fn garbage_is_refused_in_the_words_of_each_face_and_kills_nothing() {
         (put, &session, "{}", 400),
         (put, &session, r#"{"repo": "a.example", "collection": "c", "rkey": "..", "record": 7}"#, 400),
     ] {
-        let (answered, said) = sim.answer(&request("POST", path, headers, body)).await;
-        assert_eq!(answered, status, "{path} {body}: {said}");
+        let (answered, answer) = sim.answer(&request("POST", path, headers, body)).await;
+        assert_eq!(answered, status, "{path} {body}: {answer}");
     }
     for (path, headers, status) in [
         (TWILIO, "", 401),
@@ -298,8 +298,8 @@ async fn garbage_is_refused_in_the_words_of_each_face_and_kills_nothing() {
 }
 
 #[tokio::test]
-async fn one_token_is_shown_to_each_face_in_its_own_way() {
-    let sim = Playing::with(&["--token", "secret"]).await;
+async fn each_face_reads_the_token_from_its_own_place() {
+    let sim = RunningSim::with(&["--token", "secret"]).await;
     let sign_in = |password: &str| {
         let body = json!({ "identifier": "shop.example.com", "password": password }).to_string();
         request("POST", "/bluesky/xrpc/com.atproto.server.createSession", "", &body)

@@ -1,4 +1,4 @@
-//! What each fault looks like from the other end.
+//! The faults as a client sees them.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use tokio::io::AsyncWriteExt;
 use super::*;
 
 #[tokio::test]
-async fn latency_answers_well_and_late() {
-    let sim = Playing::with(&["--fault", "latency=1", "--latency-ms", "30"]).await;
+async fn latency_delays_a_good_answer() {
+    let sim = RunningSim::with(&["--fault", "latency=1", "--latency-ms", "30"]).await;
     let asked_at = Instant::now();
     assert_eq!(status_of(&sim.ask(&hook("evt_1")).await.unwrap()), 200);
     assert!(asked_at.elapsed() >= Duration::from_millis(30));
@@ -20,7 +20,7 @@ async fn latency_answers_well_and_late() {
 
 #[tokio::test]
 async fn stall_acts_and_never_answers() {
-    let sim = Playing::with(&["--fault", "stall=1"]).await;
+    let sim = RunningSim::with(&["--fault", "stall=1"]).await;
     let mut stream = sim.connect().await;
     stream.write_all(&hook("evt_1")).await.unwrap();
     assert_eq!(sim.counts("?accepted=1").await["by_fault"], json!({ "stall": 1 }));
@@ -32,12 +32,12 @@ async fn stall_acts_and_never_answers() {
 }
 
 #[tokio::test]
-async fn a_client_that_gives_up_frees_its_stall() {
-    let sim = Playing::with(&["--fault", "stall=1"]).await;
+async fn a_stall_ends_when_its_client_disconnects() {
+    let sim = RunningSim::with(&["--fault", "stall=1"]).await;
     let mut stream = sim.connect().await;
     stream.write_all(&hook("evt_1")).await.unwrap();
     sim.counts("?accepted=1").await;
-    // Half-closed, so that this end still sees the other end close.
+    // Half-closed, so that this end still receives the close of the sim.
     stream.shutdown().await.unwrap();
     assert_eq!(read_all(&mut stream).await.unwrap(), "");
     sim.stop().await;
@@ -46,7 +46,7 @@ async fn a_client_that_gives_up_frees_its_stall() {
 #[tokio::test]
 async fn fail_did_not_act_and_fail_after_did() {
     for (fault, acted) in [("fail", false), ("fail_after", true)] {
-        let sim = Playing::with(&["--fault", &format!("{fault}=1")]).await;
+        let sim = RunningSim::with(&["--fault", &format!("{fault}=1")]).await;
         assert_eq!(status_of(&sim.ask(&hook("evt_1")).await.unwrap()), 500);
         assert_eq!(only_receipt(&sim), (json!(fault), json!(acted), json!(500)));
         assert_eq!(sim.counts("").await["accepted"], u64::from(acted));
@@ -55,13 +55,13 @@ async fn fail_did_not_act_and_fail_after_did() {
 }
 
 #[tokio::test]
-async fn refuse_and_busy_say_so_without_acting() {
-    let sim = Playing::with(&["--fault", "refuse=1"]).await;
+async fn refuse_and_busy_answer_without_acting() {
+    let sim = RunningSim::with(&["--fault", "refuse=1"]).await;
     assert_eq!(status_of(&sim.ask(&hook("evt_1")).await.unwrap()), 400);
     assert_eq!(only_receipt(&sim), (json!("refuse"), json!(false), json!(400)));
     sim.stop().await;
 
-    let sim = Playing::with(&["--fault", "busy=1", "--retry-after-seconds", "7"]).await;
+    let sim = RunningSim::with(&["--fault", "busy=1", "--retry-after-seconds", "7"]).await;
     let answer = sim.ask(&hook("evt_1")).await.unwrap();
     assert_eq!(status_of(&answer), 429);
     assert!(answer.contains("retry-after: 7\r\n"));
@@ -72,7 +72,7 @@ async fn refuse_and_busy_say_so_without_acting() {
 #[tokio::test]
 async fn a_reset_is_a_reset_before_and_after_acting() {
     for (fault, acted) in [("reset", true), ("reset_before", false)] {
-        let sim = Playing::with(&["--fault", &format!("{fault}=1")]).await;
+        let sim = RunningSim::with(&["--fault", &format!("{fault}=1")]).await;
         let broken = sim.ask(&hook("evt_1")).await.unwrap_err();
         assert_eq!(broken.kind(), ErrorKind::ConnectionReset);
         assert_eq!(only_receipt(&sim), (json!(fault), json!(acted), Value::Null));
@@ -82,7 +82,7 @@ async fn a_reset_is_a_reset_before_and_after_acting() {
 
 #[tokio::test]
 async fn half_breaks_off_in_the_middle_of_the_body() {
-    let sim = Playing::with(&["--fault", "half=1"]).await;
+    let sim = RunningSim::with(&["--fault", "half=1"]).await;
     let answer = sim.ask(&hook("evt_1")).await.unwrap();
     assert_eq!(status_of(&answer), 200);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -93,12 +93,12 @@ async fn half_breaks_off_in_the_middle_of_the_body() {
 }
 
 #[tokio::test]
-async fn the_same_seed_strikes_the_same_requests() {
+async fn the_same_seed_selects_the_same_requests() {
     let faults =
         ["--fault", "fail=0.2", "--fault", "refuse=0.2", "--fault", "busy=0.2", "--fault", "reset=0.2"];
     let mut seen = Vec::new();
     for seed in ["42", "42", "43"] {
-        let sim = Playing::with(&[&faults[..], &["--seed", seed]].concat()).await;
+        let sim = RunningSim::with(&[&faults[..], &["--seed", seed]].concat()).await;
         for n in 0..24 {
             // Some of them are reset.
             let _ = sim.ask(&hook(&format!("evt_{n}"))).await;
@@ -111,8 +111,8 @@ async fn the_same_seed_strikes_the_same_requests() {
 }
 
 #[tokio::test]
-async fn faults_change_at_run_time_and_bad_ones_change_nothing() {
-    let sim = Playing::with(&[]).await;
+async fn faults_change_at_run_time_and_invalid_rates_are_refused() {
+    let sim = RunningSim::with(&[]).await;
     assert_eq!(json_of(&sim.put_faults(r#"{"fail": 1}"#).await), json!({ "fail": 1.0 }));
     assert_eq!(status_of(&sim.ask(&hook("evt_1")).await.unwrap()), 500);
 

@@ -33,11 +33,11 @@ fn call(attempt: u32, input: &Value) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_function_runs_every_time_and_its_receipts_tell_job_and_attempt() {
-    let sim = Playing::with(&[]).await;
+async fn a_function_runs_every_time_and_its_receipts_contain_job_and_attempt() {
+    let sim = RunningSim::with(&[]).await;
     for attempt in [1, 2, 2] {
-        let said = json!({ "ok": true, "job_id": JOB, "attempt": attempt });
-        assert_eq!(sim.answer(&call(attempt, &Value::Null)).await, (200, said));
+        let answer = json!({ "ok": true, "job_id": JOB, "attempt": attempt });
+        assert_eq!(sim.answer(&call(attempt, &Value::Null)).await, (200, answer));
     }
     let actions = sim.actions();
     let attempts: Vec<_> = actions.iter().map(|receipt| receipt["attempt"].clone()).collect();
@@ -57,8 +57,8 @@ async fn a_function_runs_every_time_and_its_receipts_tell_job_and_attempt() {
 }
 
 #[tokio::test]
-async fn the_input_can_say_what_is_answered() {
-    let sim = Playing::with(&[]).await;
+async fn the_input_can_set_the_answer() {
+    let sim = RunningSim::with(&[]).await;
     for wanted in [json!({ "synced": 12 }), json!("text"), json!([1.5, null]), Value::Null, json!(false)] {
         let input = json!({ "since": 1, "sim_answer": wanted });
         assert_eq!(sim.answer(&call(1, &input)).await, (200, wanted));
@@ -70,8 +70,8 @@ async fn the_input_can_say_what_is_answered() {
 }
 
 #[tokio::test]
-async fn every_fault_and_every_outage_strikes_functions() {
-    let sim = Playing::with(&["--latency-ms", "1", "--stall-seconds", "0"]).await;
+async fn every_fault_and_every_outage_applies_to_functions() {
+    let sim = RunningSim::with(&["--latency-ms", "1", "--stall-seconds", "0"]).await;
     for (fault, acted, answered) in [
         ("latency", true, Some(200)),
         ("busy", false, Some(429)),
@@ -94,7 +94,7 @@ async fn every_fault_and_every_outage_strikes_functions() {
         if let Some(status) = answered {
             assert_eq!(status_of(&answer), status, "{fault}");
         }
-        assert_eq!(sim.answer(&call(8, &Value::Null)).await.0, 200, "once, and over");
+        assert_eq!(sim.answer(&call(8, &Value::Null)).await.0, 200, "the rule applies once");
     }
     for how in ["unavailable", "reset", "silence"] {
         sim.put("/outages", &json!({ "function": how }).to_string()).await;
@@ -108,8 +108,8 @@ async fn every_fault_and_every_outage_strikes_functions() {
 }
 
 #[tokio::test]
-async fn a_signature_is_asked_for_only_with_a_secret() {
-    let sim = Playing::with(&["--secret", SECRET]).await;
+async fn a_signature_is_required_only_with_a_secret() {
+    let sim = RunningSim::with(&["--secret", SECRET]).await;
     let body = body(&data(1, &Value::Null));
     let at = jiff::Timestamp::now().as_second();
     let signature = Webhook::new(SECRET).unwrap().sign(JOB, at, body.as_bytes()).unwrap();
@@ -123,8 +123,8 @@ async fn a_signature_is_asked_for_only_with_a_secret() {
 }
 
 #[tokio::test]
-async fn what_is_no_call_of_a_function_is_refused_and_runs_nothing() {
-    let sim = Playing::with(&[]).await;
+async fn an_invalid_call_of_a_function_is_refused_without_a_run() {
+    let sim = RunningSim::with(&[]).await;
     let good = data(1, &Value::Null);
     let without = |field: &str| {
         let mut data = good.clone();

@@ -1,4 +1,4 @@
-//! The mean faults: keys that are stored late, look-ups that come too early, requests that arrive after all.
+//! The faults with a delayed effect: late keys, early look-ups and late requests.
 
 use serde_json::json;
 
@@ -13,13 +13,13 @@ fn find_message(key: &str) -> Vec<u8> {
     request("GET", &format!("/messages?key={key}"), "", "")
 }
 
-/// Asks until the answer has this status.
-pub async fn until(sim: &Playing, question: &[u8], status: u16) -> serde_json::Value {
-    soon(async {
+/// Repeats a request until the answer has this status.
+pub async fn wait_for_status(sim: &RunningSim, request: &[u8], status: u16) -> serde_json::Value {
+    in_time(async {
         loop {
-            let (answered, said) = sim.answer(question).await;
+            let (answered, answer) = sim.answer(request).await;
             if answered == status {
-                return said;
+                return answer;
             }
             tokio::task::yield_now().await;
         }
@@ -34,7 +34,7 @@ async fn until_a_late_key_is_stored_a_repeat_acts_again() {
         ("mastodon", mastodon(&key(1), "Hi")),
         ("webhook", webhook(&key(1))),
     ] {
-        let sim = Playing::with(&[]).await;
+        let sim = RunningSim::with(&[]).await;
         sim.put_rules(&json!([{ "fault": "key_late", "delay_ms": NEVER, "times": 1 }])).await;
         assert!(sim.ask(&request).await.is_err(), "{face}: the answer is lost");
         assert_eq!(sim.answer(&request).await.0, 200, "{face}");
@@ -46,21 +46,21 @@ async fn until_a_late_key_is_stored_a_repeat_acts_again() {
 }
 
 #[tokio::test]
-async fn what_was_taken_or_is_on_its_way_is_not_refused_although_the_provider_does_not_know_it() {
+async fn a_repeat_of_a_late_key_or_a_late_request_is_not_refused() {
     for fault in ["key_late", "act_late"] {
-        let sim = Playing::with(&[]).await;
+        let sim = RunningSim::with(&[]).await;
         let rules = json!([{ "fault": fault, "delay_ms": NEVER, "times": 1 }, { "fault": "refuse" }]);
         sim.put_rules(&rules).await;
         assert!(sim.ask(&resend(&key(1), "Hi")).await.is_err());
         assert_eq!(sim.answer(&resend(&key(1), "Hi")).await.0, 200, "{fault}");
-        assert_eq!(sim.answer(&resend(&key(2), "Hi")).await.0, 422, "{fault}: this one is new");
+        assert_eq!(sim.answer(&resend(&key(2), "Hi")).await.0, 422, "{fault}: the key is new");
         sim.stop().await;
     }
 }
 
 #[tokio::test]
 async fn once_a_late_key_is_stored_a_repeat_is_answered_from_memory() {
-    let sim = Playing::with(&["--key-late-ms", "0", "--fault", "key_late=1"]).await;
+    let sim = RunningSim::with(&["--key-late-ms", "0", "--fault", "key_late=1"]).await;
     assert!(sim.ask(&resend(&key(1), "Hi")).await.is_err());
     assert_eq!(sim.answer(&resend(&key(1), "Hi")).await.0, 200);
     assert_eq!(sim.actions().len(), 1);
@@ -73,20 +73,20 @@ async fn once_a_late_key_is_stored_a_repeat_is_answered_from_memory() {
 }
 
 #[tokio::test]
-async fn a_look_up_that_is_too_early_finds_nothing() {
-    let sim = Playing::with(&["--lookup-early-ms", SOON]).await;
+async fn an_early_look_up_finds_nothing() {
+    let sim = RunningSim::with(&["--lookup-early-ms", SOON]).await;
     let session = sim.session().await;
     sim.put_faults(r#"{"lookup_early": 1}"#).await;
     for (_, request) in one_of_each(&key(1), &session) {
         assert!(sim.ask(&request).await.is_err(), "the answer is lost");
     }
     assert_eq!(sim.actions().len(), 9);
-    let said = until(&sim, &find_message(&key(1)), 200).await;
-    assert_eq!(said["id"], sim.actions()[0]["message_id"]);
-    until(&sim, &get(&key(1)), 200).await;
+    let answer = wait_for_status(&sim, &find_message(&key(1)), 200).await;
+    assert_eq!(answer["id"], sim.actions()[0]["message_id"]);
+    wait_for_status(&sim, &get(&key(1)), 200).await;
     sim.stop().await;
 
-    let sim = Playing::with(&["--lookup-early-ms", &NEVER.to_string()]).await;
+    let sim = RunningSim::with(&["--lookup-early-ms", &NEVER.to_string()]).await;
     let session = sim.session().await;
     sim.put_faults(r#"{"lookup_early": 1}"#).await;
     for (_, request) in one_of_each(&key(1), &session) {
@@ -103,14 +103,18 @@ async fn a_look_up_that_is_too_early_finds_nothing() {
     let history = request("GET", "/slack/conversations.history?channel=C1", SLACK, "{}");
     assert_eq!(sim.answer(&history).await.1["messages"], json!([]));
     sim.put_faults("{}").await;
-    assert_eq!(sim.answer(&mastodon(&key(1), "Hi")).await.0, 200, "the key is known all the same");
+    assert_eq!(
+        sim.answer(&mastodon(&key(1), "Hi")).await.0,
+        200,
+        "the key is recognised before look-ups find the action"
+    );
     assert_eq!(sim.actions().len(), 9);
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn a_request_that_was_stuck_is_acted_on_after_all() {
-    let sim = Playing::with(&["--act-late-ms", SOON]).await;
+async fn the_sim_acts_on_a_delayed_request_later() {
+    let sim = RunningSim::with(&["--act-late-ms", SOON]).await;
     let session = sim.session().await;
     sim.put_faults(r#"{"act_late": 1}"#).await;
     let requests = one_of_each(&key(1), &session);
@@ -136,8 +140,8 @@ async fn a_request_that_was_stuck_is_acted_on_after_all() {
 }
 
 #[tokio::test]
-async fn what_arrives_late_is_a_repeat_to_those_who_remember_and_a_second_action_to_the_others() {
-    let sim = Playing::with(&["--act-late-ms", SOON]).await;
+async fn faces_with_a_memory_take_a_late_request_as_a_repeat_and_the_others_act_again() {
+    let sim = RunningSim::with(&["--act-late-ms", SOON]).await;
     let session = sim.session().await;
     sim.put_rules(&json!([{ "fault": "act_late", "times": 9 }])).await;
     let requests = one_of_each(&key(1), &session);
@@ -145,16 +149,16 @@ async fn what_arrives_late_is_a_repeat_to_those_who_remember_and_a_second_action
         assert!(sim.ask(request).await.is_err());
     }
     for (face, request) in &requests {
-        // A repeat that meets the first one under way is told so, and comes again.
+        // A repeat during the first request gets 409 and is retried.
         let mut status = sim.answer(request).await.0;
         while status == 409 {
             status = sim.answer(request).await.0;
         }
         assert!(status < 300, "{face}: {status}");
     }
-    // Whichever of the two comes first, each of the four who remember has one repeat.
+    // In either order of the two requests, each of the four faces with a memory has one repeat.
     sim.counts("?accepted=14").await;
-    soon(async {
+    in_time(async {
         while sim.counts("").await["replays"] != 4 {
             tokio::task::yield_now().await;
         }
@@ -168,33 +172,37 @@ async fn what_arrives_late_is_a_repeat_to_those_who_remember_and_a_second_action
 }
 
 #[tokio::test]
-async fn what_is_stuck_when_the_sim_stops_is_lost() {
-    let sim = Playing::with(&["--fault", "act_late=1", "--act-late-ms", &NEVER.to_string()]).await;
+async fn a_delayed_request_is_lost_when_the_sim_stops() {
+    let sim = RunningSim::with(&["--fault", "act_late=1", "--act-late-ms", &NEVER.to_string()]).await;
     assert!(sim.ask(&twilio("http://127.0.0.1:9/k")).await.is_err());
-    let sim = Playing::in_dir(sim.stop().await, &[]).await;
+    let sim = RunningSim::in_dir(sim.stop().await, &[]).await;
     assert_eq!((sim.actions().len(), on_disk(&sim.receipts).len()), (0, 1));
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn look_ups_meet_faults_of_their_own() {
-    let sim = Playing::with(&[]).await;
+async fn look_ups_have_their_own_faults() {
+    let sim = RunningSim::with(&[]).await;
     let rules =
         json!([{ "provider": "bluesky", "on": "lookup", "fault": "fail", "times": 1 }, { "fault": "busy" }]);
     sim.put_rules(&rules).await;
     assert_eq!(sim.answer(&get("a")).await.0, 500);
-    assert_eq!(sim.answer(&get("a")).await.1["error"], "RecordNotFound", "a rule for sends spares look-ups");
-    sim.put_faults(r#"{"refuse": 1}"#).await;
-    let (status, said) = sim.answer(&get("a")).await;
     assert_eq!(
-        (status, &said["error"]),
+        sim.answer(&get("a")).await.1["error"],
+        "RecordNotFound",
+        "a rule for sends does not apply to look-ups"
+    );
+    sim.put_faults(r#"{"refuse": 1}"#).await;
+    let (status, answer) = sim.answer(&get("a")).await;
+    assert_eq!(
+        (status, &answer["error"]),
         (400, &json!("InvalidRequest")),
-        "refused is not the same as not found"
+        "a refusal differs from a record that is not found"
     );
     sim.put_faults(r#"{"half": 1}"#).await;
     assert!(sim.ask(&find_message("k")).await.unwrap().starts_with("HTTP/1.1 404"));
     sim.put_faults(r#"{"key_late": 1}"#).await;
     assert_eq!(sim.answer(&find_message("k")).await.0, 404);
-    assert!(on_disk(&sim.receipts).is_empty(), "a question is no receipt");
+    assert!(on_disk(&sim.receipts).is_empty(), "a look-up has no receipt");
     sim.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The face of a provider of messages, and faults by rule.
+//! The face of a message provider, and faults by rule.
 
 use std::io::ErrorKind;
 
@@ -21,8 +21,8 @@ fn message(key: &str, body: &Value) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn every_request_is_acted_on_and_the_same_key_twice_is_counted() {
-    let sim = Playing::with(&[]).await;
+async fn the_sim_acts_on_every_request_and_counts_repeated_keys() {
+    let sim = RunningSim::with(&[]).await;
     let voice = json!({ "channel": "voice", "to": "+491701234567", "script": "Hello." });
     let social = json!({ "channel": "social", "text": "Hello." });
     let sent =
@@ -53,8 +53,8 @@ async fn every_request_is_acted_on_and_the_same_key_twice_is_counted() {
 }
 
 #[tokio::test]
-async fn a_receipt_of_a_webhook_has_nothing_of_a_message() {
-    let sim = Playing::with(&[]).await;
+async fn a_receipt_of_a_webhook_has_no_fields_of_a_message() {
+    let sim = RunningSim::with(&[]).await;
     sim.ask(&hook("evt_1")).await.unwrap();
     let receipt = on_disk(&sim.receipts).remove(0);
     for field in ["key", "channel", "from", "to", "message_id", "bytes"] {
@@ -64,8 +64,8 @@ async fn a_receipt_of_a_webhook_has_nothing_of_a_message() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_refused_written_down_and_meets_no_fault() {
-    let sim = Playing::with(&["--fault", "reset=1"]).await;
+async fn an_invalid_message_is_refused_with_a_receipt_and_without_a_fault() {
+    let sim = RunningSim::with(&["--fault", "reset=1"]).await;
     let long_key = format!("idempotency-key: {}\r\n", "k".repeat(256));
     let good = email("a@example.com").to_string();
     for (headers, body) in [
@@ -89,7 +89,7 @@ async fn what_is_no_message_is_refused_written_down_and_meets_no_fault() {
 
 #[tokio::test]
 async fn a_token_is_checked_when_there_is_one() {
-    let sim = Playing::with(&["--token", "hunter2"]).await;
+    let sim = RunningSim::with(&["--token", "hunter2"]).await;
     let body = email("a@example.com").to_string();
     for (shown, status) in
         [("", 401), ("authorization: Bearer hunter3\r\n", 401), ("authorization: Bearer hunter2\r\n", 200)]
@@ -104,7 +104,7 @@ async fn a_token_is_checked_when_there_is_one() {
 }
 
 #[tokio::test]
-async fn faults_strike_messages_as_they_strike_webhooks() {
+async fn faults_apply_to_messages_like_to_webhooks() {
     for (fault, acted, answered) in [
         ("fail", false, json!(500)),
         ("fail_after", true, json!(500)),
@@ -113,7 +113,7 @@ async fn faults_strike_messages_as_they_strike_webhooks() {
         ("half", true, Value::Null),
         ("reset", true, Value::Null),
     ] {
-        let sim = Playing::with(&["--fault", &format!("{fault}=1")]).await;
+        let sim = RunningSim::with(&["--fault", &format!("{fault}=1")]).await;
         // One of them is reset.
         let _ = sim.ask(&message("k1", &email("a@example.com"))).await;
         assert_eq!(only_receipt(&sim), (json!(fault), json!(acted), answered));
@@ -123,9 +123,9 @@ async fn faults_strike_messages_as_they_strike_webhooks() {
 }
 
 #[tokio::test]
-async fn rules_strike_whom_they_name_before_dice_are_thrown() {
+async fn rules_apply_to_matching_requests_before_random_faults() {
     let rule = r#"{"to": "a@example.com", "fault": "refuse", "times": 1}"#;
-    let sim = Playing::with(&["--rule", rule, "--fault", "busy=1"]).await;
+    let sim = RunningSim::with(&["--rule", rule, "--fault", "busy=1"]).await;
     let ask = |key: &'static str, to: &'static str| sim.ask_message(key, to);
     assert_eq!(ask("k1", "b@example.com").await, 429);
     assert_eq!(ask("k2", "a@example.com").await, 400);
@@ -150,7 +150,7 @@ async fn rules_strike_whom_they_name_before_dice_are_thrown() {
     sim.stop().await;
 }
 
-impl Playing {
+impl RunningSim {
     async fn ask_message(&self, key: &str, to: &str) -> u16 {
         status_of(&self.ask(&message(key, &email(to))).await.unwrap())
     }

@@ -1,4 +1,4 @@
-//! The sim as a raw TCP client sees it.
+//! Tests of the sim with a raw TCP client.
 
 mod bluesky;
 mod faces;
@@ -38,8 +38,8 @@ fn args(flags: &[&str]) -> Result<SimArgs, clap::Error> {
     Cli::try_parse_from(std::iter::once("sim").chain(flags.iter().copied())).map(|cli| cli.sim)
 }
 
-/// A sim at work in this process, and its receipts in a directory of its own.
-struct Playing {
+/// A sim that runs in this process, with its own directory for receipts.
+struct RunningSim {
     address: SocketAddr,
     smtp_address: SocketAddr,
     receipts: PathBuf,
@@ -48,7 +48,7 @@ struct Playing {
     dir: tempfile::TempDir,
 }
 
-impl Playing {
+impl RunningSim {
     async fn with(flags: &[&str]) -> Self {
         Self::in_dir(tempfile::tempdir().unwrap(), flags).await
     }
@@ -102,9 +102,9 @@ impl Playing {
     }
 }
 
-/// What comes of waiting for something that must happen.
-async fn soon<T>(happens: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), happens).await.expect("it does not happen")
+/// Waits for a future that must complete in time.
+async fn in_time<T>(happens: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), happens).await.expect("the condition was not met in time")
 }
 
 async fn read_all(stream: &mut TcpStream) -> std::io::Result<String> {
@@ -144,7 +144,7 @@ fn on_disk(path: &Path) -> Vec<Value> {
 }
 
 /// `(fault, acted, answered)` of the only receipt.
-fn only_receipt(sim: &Playing) -> (Value, Value, Value) {
+fn only_receipt(sim: &RunningSim) -> (Value, Value, Value) {
     let receipts = on_disk(&sim.receipts);
     assert_eq!(receipts.len(), 1);
     let receipt = &receipts[0];

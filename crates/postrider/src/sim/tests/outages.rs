@@ -1,18 +1,18 @@
-//! A face that is away, and how hard it is knocked at.
+//! A face with an outage, and the receipts of its requests.
 
 use serde_json::{Value, json};
 
 use super::faces::{SLACK, key, one_of_each, request, slack, telegram};
 use super::*;
 
-async fn set(sim: &Playing, outages: &Value) {
+async fn set(sim: &RunningSim, outages: &Value) {
     let answer = sim.put("/outages", &outages.to_string()).await;
     assert_eq!((status_of(&answer), &json_of(&answer)), (200, outages));
 }
 
 #[tokio::test]
-async fn from_one_moment_to_another_everything_is_turned_away_and_written_down() {
-    let sim = Playing::with(&[]).await;
+async fn during_an_outage_every_request_is_turned_away_with_a_receipt() {
+    let sim = RunningSim::with(&[]).await;
     assert_eq!(sim.answer(&slack(&key(1), "Hi")).await.0, 200);
     let began = jiff::Timestamp::now();
     set(&sim, &json!({ "slack": "unavailable" })).await;
@@ -20,7 +20,7 @@ async fn from_one_moment_to_another_everything_is_turned_away_and_written_down()
     let gone = (503, json!({ "ok": false, "error": "service_unavailable" }));
     assert_eq!(sim.answer(&slack(&key(2), "Hi")).await, gone);
     assert_eq!(sim.answer(&history).await, gone);
-    assert_eq!(sim.answer(&telegram("Hi")).await.0, 200, "others are there");
+    assert_eq!(sim.answer(&telegram("Hi")).await.0, 200, "other faces answer");
     assert_eq!(json_of(&sim.get("/outages").await), json!({ "slack": "unavailable" }));
     set(&sim, &json!({})).await;
     let ended = jiff::Timestamp::now();
@@ -44,8 +44,8 @@ async fn from_one_moment_to_another_everything_is_turned_away_and_written_down()
 }
 
 #[tokio::test]
-async fn every_face_can_be_away_in_every_way() {
-    let sim = Playing::with(&["--stall-seconds", "0", "--fault", "latency=1"]).await;
+async fn every_face_can_have_every_outage() {
+    let sim = RunningSim::with(&["--stall-seconds", "0", "--fault", "latency=1"]).await;
     let session = sim.session().await;
     for how in ["unavailable", "reset", "silence"] {
         for (face, request) in one_of_each(&key(1), &session) {
@@ -58,7 +58,7 @@ async fn every_face_can_be_away_in_every_way() {
             }
             let receipt = on_disk(&sim.receipts).pop().unwrap();
             assert_eq!([&receipt["provider"], &receipt["outage"]], [face, how]);
-            assert_eq!(receipt["fault"], Value::Null, "no fault strikes who is away");
+            assert_eq!(receipt["fault"], Value::Null, "a face with an outage draws no fault");
             let known = if face == "telegram" { Value::Null } else { json!(key(1)) };
             assert_eq!(receipt["key"], known, "{face}");
         }
@@ -70,7 +70,7 @@ async fn every_face_can_be_away_in_every_way() {
     assert_eq!(
         json_of(&sim.get("/outages").await),
         json!({ "whatsapp": "silence" }),
-        "bad ones change nothing"
+        "an invalid outage changes nothing"
     );
     sim.stop().await;
 }

@@ -1,4 +1,4 @@
-//! What is written down, what is refused, and what is left alone.
+//! Receipts, refused requests, and files that the sim does not change.
 
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
@@ -8,7 +8,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_receipt_is_on_disk_before_the_answer() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let answer = sim.ask(&hook("evt_1")).await.unwrap();
 
     assert_eq!(status_of(&answer), 200);
@@ -27,8 +27,8 @@ async fn a_receipt_is_on_disk_before_the_answer() {
 }
 
 #[tokio::test]
-async fn every_one_of_many_answered_at_once_is_on_disk() {
-    let sim = Playing::with(&[]).await;
+async fn the_receipt_of_every_concurrent_request_is_on_disk_before_its_answer() {
+    let sim = RunningSim::with(&[]).await;
     let asked = (0..64).map(|n| {
         let (sim, id) = (&sim, format!("evt_{:02}", n % 60));
         async move {
@@ -52,9 +52,9 @@ async fn every_one_of_many_answered_at_once_is_on_disk() {
 }
 
 #[tokio::test]
-async fn a_signature_must_hold_under_one_of_the_secrets() {
+async fn a_signature_must_be_valid_under_one_of_the_secrets() {
     let other = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
-    let sim = Playing::with(&["--secret", other, "--secret", SECRET, "--fault", "fail_after=1"]).await;
+    let sim = RunningSim::with(&["--secret", other, "--secret", SECRET, "--fault", "fail_after=1"]).await;
     let now = jiff::Timestamp::now().as_second();
     let good = Webhook::new(SECRET).unwrap().sign("evt_1", now, body_of("evt_1").as_bytes()).unwrap();
     assert_eq!(status_of(&sim.ask(&signed_hook("evt_1", now, &good)).await.unwrap()), 500);
@@ -68,8 +68,8 @@ async fn a_signature_must_hold_under_one_of_the_secrets() {
 }
 
 #[tokio::test]
-async fn what_is_no_webhook_is_refused_and_kills_nothing() {
-    let sim = Playing::with(&[]).await;
+async fn an_invalid_webhook_is_refused_and_the_sim_continues() {
+    let sim = RunningSim::with(&[]).await;
     let post = "POST /hooks/orders HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n";
     let large = format!("{post}webhook-id: a\r\ncontent-length: 1048577\r\n\r\n{}", "x".repeat(1_048_577));
     let endless = format!("{post}x: {}\r\n\r\n", "x".repeat(20_000));
@@ -90,7 +90,7 @@ async fn what_is_no_webhook_is_refused_and_kills_nothing() {
         let answer = sim.ask(request.as_bytes()).await.unwrap();
         assert_eq!(status_of(&answer), status, "{}", &request[..request.len().min(80)]);
     }
-    // Half a request, then gone.
+    // Half a request, then a disconnect.
     sim.connect().await.write_all(&hook("evt_1")[..100]).await.unwrap();
 
     assert_eq!(status_of(&sim.get("/healthz").await), 200);
@@ -100,15 +100,15 @@ async fn what_is_no_webhook_is_refused_and_kills_nothing() {
 }
 
 #[tokio::test]
-async fn a_restarted_sim_goes_on_counting_and_cuts_off_an_unfinished_line() {
-    let sim = Playing::with(&[]).await;
+async fn a_restarted_sim_continues_counting_and_truncates_an_incomplete_line() {
+    let sim = RunningSim::with(&[]).await;
     sim.ask(&hook("evt_1")).await.unwrap();
     let dir = sim.stop().await;
     let path = dir.path().join("receipts.ndjson");
     let whole = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("{whole}{{\"seq\":2,\"at\":\"20")).unwrap();
 
-    let sim = Playing::in_dir(dir, &[]).await;
+    let sim = RunningSim::in_dir(dir, &[]).await;
     sim.ask(&hook("evt_1")).await.unwrap();
     let receipts = on_disk(&sim.receipts);
     assert_eq!([&receipts[0]["seq"], &receipts[1]["seq"]], [1, 2]);
@@ -121,7 +121,7 @@ async fn a_restarted_sim_goes_on_counting_and_cuts_off_an_unfinished_line() {
 }
 
 #[tokio::test]
-async fn a_file_of_something_else_is_left_alone() {
+async fn a_file_without_receipts_is_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     for notes in ["notes without an end", "notes\n", "{\"seq\":7}\n"] {
         let path = dir.path().join("notes.txt");
@@ -133,7 +133,7 @@ async fn a_file_of_something_else_is_left_alone() {
 }
 
 #[tokio::test]
-async fn bad_flags_are_refused_with_a_way_out() {
+async fn invalid_flags_are_refused_with_advice() {
     let refused = |flags: &[&str]| args(flags).unwrap_err().to_string();
     assert!(refused(&["--listen", "0.0.0.0:0"]).contains("loopback only"));
     assert!(refused(&["--listen", "localhost"]).contains("127.0.0.1:0"));

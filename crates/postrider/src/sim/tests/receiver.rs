@@ -1,4 +1,4 @@
-//! One who is called back, and answers as told.
+//! A receiver of callbacks with scripted answers.
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -19,7 +19,7 @@ impl Receiver {
 
     /// Head and body of the next callback, which is answered with this status.
     pub async fn next(&self, status: u16) -> (String, String) {
-        let (mut stream, _) = soon(self.listener.accept()).await.unwrap();
+        let (mut stream, _) = in_time(self.listener.accept()).await.unwrap();
         let mut read = String::new();
         let (head, body) = loop {
             let mut bytes = [0; 4096];

@@ -1,4 +1,4 @@
-//! Messages to channels and threads, and how they are found.
+//! Messages to channels and threads, and their look-up.
 
 use serde_json::{Value, json};
 
@@ -9,12 +9,12 @@ fn post(body: &Value) -> Vec<u8> {
     request("POST", "/slack/chat.postMessage", SLACK, &body.to_string())
 }
 
-async fn read(sim: &Playing, query: &str) -> Value {
+async fn read(sim: &RunningSim, query: &str) -> Value {
     let headers = "authorization: Bearer xoxb-1\r\n";
-    let (status, said) =
+    let (status, answer) =
         sim.answer(&request("GET", &format!("/slack/conversations.{query}"), headers, "")).await;
-    assert_eq!(status, 200, "{said}");
-    said
+    assert_eq!(status, 200, "{answer}");
+    answer
 }
 
 fn texts(page: &Value) -> Vec<&str> {
@@ -23,7 +23,7 @@ fn texts(page: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_message_is_posted_each_time_and_found_by_its_metadata() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let (status, first) = sim.answer(&slack(&key(1), "Hi")).await;
     assert_eq!((status, &first["ok"], &first["channel"]), (200, &json!(true), &json!("C1")));
     let message = &first["message"];
@@ -52,9 +52,9 @@ async fn a_message_is_posted_each_time_and_found_by_its_metadata() {
 }
 
 #[tokio::test]
-async fn what_was_posted_is_found_although_the_answer_was_lost() {
+async fn a_post_is_found_although_the_answer_was_lost() {
     for fault in ["reset", "half", "fail_after", "stall"] {
-        let sim = Playing::with(&["--stall-seconds", "0"]).await;
+        let sim = RunningSim::with(&["--stall-seconds", "0"]).await;
         sim.put_rules(&json!([{ "provider": "slack", "to": "C1", "key": key(1), "fault": fault }])).await;
         // Some of them are cut.
         let _ = sim.ask(&slack(&key(1), "Hi")).await;
@@ -68,7 +68,7 @@ async fn what_was_posted_is_found_although_the_answer_was_lost() {
 
 #[tokio::test]
 async fn a_conversation_is_read_in_pages_within_two_times() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let mut ts = Vec::new();
     for n in 0..5 {
         ts.push(sim.answer(&slack(&key(n), &n.to_string())).await.1["ts"].as_str().unwrap().to_owned());
@@ -82,13 +82,13 @@ async fn a_conversation_is_read_in_pages_within_two_times() {
         if page["has_more"] == false {
             break;
         }
-        // What comes meanwhile does not move the pages.
+        // A new message does not move the pages.
         sim.answer(&slack(&key(9), "9")).await;
     }
     assert_eq!((seen, cursor.as_str()), (vec!["43".to_owned(), "21".to_owned(), "0".to_owned()], ""));
 
     let oldest = format!("history?channel=C1&oldest={}&latest={}", ts[1], ts[3]);
-    assert_eq!(texts(&read(&sim, &oldest).await), ["2"], "the ends are not part of it");
+    assert_eq!(texts(&read(&sim, &oldest).await), ["2"], "the period excludes its start and end");
     assert_eq!(texts(&read(&sim, &format!("{oldest}&inclusive=true")).await), ["3", "2", "1"]);
     let backwards = format!("history?channel=C1&oldest={}&latest={}", ts[3], ts[1]);
     assert_eq!(texts(&read(&sim, &backwards).await), Vec::<&str>::new());
@@ -96,20 +96,20 @@ async fn a_conversation_is_read_in_pages_within_two_times() {
 }
 
 #[tokio::test]
-async fn a_thread_begins_with_its_message_and_is_not_in_the_channel() {
-    let sim = Playing::with(&[]).await;
+async fn a_thread_begins_with_its_message_and_the_channel_does_not_show_it() {
+    let sim = RunningSim::with(&[]).await;
     let parent = "1512085950.000216";
     for n in ["1", "2", "3"] {
         let metadata = json!({ "event_type": "postrider", "event_payload": { "key": n } });
         let body = json!({ "channel": "C1", "thread_ts": parent, "text": n, "metadata": metadata });
-        let (_, said) = sim.answer(&post(&body)).await;
-        assert_eq!(said["message"]["thread_ts"], parent);
+        let (_, answer) = sim.answer(&post(&body)).await;
+        assert_eq!(answer["message"]["thread_ts"], parent);
     }
     assert_eq!(sim.actions()[0]["thread"], parent);
     assert_eq!(read(&sim, "history?channel=C1").await["messages"], json!([]));
 
     let page = read(&sim, &format!("replies?channel=C1&ts={parent}&limit=2&include_all_metadata=1")).await;
-    assert_eq!(texts(&page), ["Hi", "1", "2"], "the first is what a person wrote");
+    assert_eq!(texts(&page), ["Hi", "1", "2"], "the first message is that of a person");
     assert_eq!(page["messages"][0]["ts"], parent);
     assert_eq!(page["messages"][1]["metadata"]["event_payload"]["key"], "1");
     let next = page["response_metadata"]["next_cursor"].as_str().unwrap();
@@ -126,8 +126,8 @@ async fn a_thread_begins_with_its_message_and_is_not_in_the_channel() {
 }
 
 #[tokio::test]
-async fn it_refuses_with_200_and_a_word() {
-    let sim = Playing::with(&[]).await;
+async fn slack_refuses_with_200_and_an_error_code() {
+    let sim = RunningSim::with(&[]).await;
     let json_type = "content-type: application/json\r\n";
     let good = json!({ "channel": "C1", "text": "Hi" });
     let with = |field: &str, value: Value| {

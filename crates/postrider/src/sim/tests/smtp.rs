@@ -1,4 +1,4 @@
-//! The face of a mail server, as a client sees it that writes line by line.
+//! The face of a mail server, with a client that writes line by line.
 
 use std::io::ErrorKind;
 
@@ -12,20 +12,20 @@ const TEXT: &str = "Message-ID:\r\n <k1@example.org>\r\nSubject: Hello\r\n\r\nHe
 struct Client(BufReader<TcpStream>);
 
 impl Client {
-    /// Connected and greeted.
-    async fn new(sim: &Playing) -> Self {
+    /// Connects and sends EHLO.
+    async fn new(sim: &RunningSim) -> Self {
         let mut client = Self(BufReader::new(TcpStream::connect(sim.smtp_address).await.unwrap()));
         assert!(client.reply().await.unwrap().starts_with("220 "));
-        assert!(client.says("EHLO client.example").await.unwrap().starts_with("250 "));
+        assert!(client.send("EHLO client.example").await.unwrap().starts_with("250 "));
         client
     }
 
-    async fn says(&mut self, line: &str) -> std::io::Result<String> {
+    async fn send(&mut self, line: &str) -> std::io::Result<String> {
         self.0.write_all(format!("{line}\r\n").as_bytes()).await?;
         self.reply().await
     }
 
-    /// The last line of the next reply, or what there is of it.
+    /// The last line of the next reply, possibly incomplete.
     async fn reply(&mut self) -> std::io::Result<String> {
         let mut line = String::new();
         loop {
@@ -38,26 +38,26 @@ impl Client {
     }
 
     async fn code_of(&mut self, line: &str) -> u16 {
-        self.says(line).await.unwrap()[..3].parse().unwrap()
+        self.send(line).await.unwrap()[..3].parse().unwrap()
     }
 
-    /// All of a mail, and what the server says to its final dot.
-    async fn gives(&mut self, to: &str) -> std::io::Result<String> {
+    /// Sends a mail. Returns the reply to its final dot, or to the first refused command.
+    async fn send_mail(&mut self, to: &str) -> std::io::Result<String> {
         for line in ["MAIL FROM:<news@example.org> BODY=8BITMIME", &format!("RCPT TO:<{to}>"), "DATA"] {
-            let reply = self.says(line).await?;
+            let reply = self.send(line).await?;
             if !reply.starts_with("250 ") && !reply.starts_with("354 ") {
                 return Ok(reply);
             }
         }
-        self.says(&format!("{TEXT}.")).await
+        self.send(&format!("{TEXT}.")).await
     }
 }
 
 #[tokio::test]
 async fn a_mail_is_on_disk_before_it_is_acknowledged() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let mut client = Client::new(&sim).await;
-    assert!(client.gives("a@example.com").await.unwrap().starts_with("250 "));
+    assert!(client.send_mail("a@example.com").await.unwrap().starts_with("250 "));
 
     let receipt = on_disk(&sim.receipts).remove(0);
     let received = TEXT.replace("\r\n..", "\r\n.");
@@ -70,8 +70,8 @@ async fn a_mail_is_on_disk_before_it_is_acknowledged() {
     assert_eq!(receipt["body_sha256"], hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&received)));
     assert_eq!(only_receipt(&sim), (Value::Null, json!(true), json!(250)));
 
-    // The same once more, in the same session.
-    assert!(client.gives("a@example.com").await.unwrap().starts_with("250 "));
+    // A second mail in the same session.
+    assert!(client.send_mail("a@example.com").await.unwrap().starts_with("250 "));
     let counts = sim.counts("").await;
     assert_eq!([&counts["acknowledged"], &counts["distinct_keys"], &counts["duplicate_keys"]], [2, 1, 1]);
     assert_eq!(client.code_of("QUIT").await, 221);
@@ -80,8 +80,8 @@ async fn a_mail_is_on_disk_before_it_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn commands_out_of_order_or_unknown_are_refused_and_end_nothing() {
-    let sim = Playing::with(&[]).await;
+async fn unknown_commands_and_wrong_orders_are_refused_and_the_session_continues() {
+    let sim = RunningSim::with(&[]).await;
     let mut stream = Client(BufReader::new(TcpStream::connect(sim.smtp_address).await.unwrap()));
     stream.reply().await.unwrap();
     for (line, code) in [
@@ -113,7 +113,7 @@ async fn commands_out_of_order_or_unknown_are_refused_and_end_nothing() {
 
 #[tokio::test]
 async fn a_user_must_sign_in_when_there_is_one() {
-    let sim = Playing::with(&["--smtp-user", "user", "--smtp-password", "pass"]).await;
+    let sim = RunningSim::with(&["--smtp-user", "user", "--smtp-password", "pass"]).await;
     let mut client = Client::new(&sim).await;
     for (line, code) in [
         ("MAIL FROM:<a@example.com>", 530),
@@ -130,20 +130,20 @@ async fn a_user_must_sign_in_when_there_is_one() {
     let mut client = Client::new(&sim).await;
     assert_eq!(client.code_of("AUTH PLAIN").await, 334);
     assert_eq!(client.code_of("AHVzZXIAcGFzcw==").await, 235);
-    // Some clients say their name at once.
+    // Some clients send their name with the command.
     let mut client = Client::new(&sim).await;
     assert_eq!(client.code_of("AUTH LOGIN dXNlcg==").await, 334);
     assert_eq!(client.code_of("cGFzcw==").await, 235);
     sim.stop().await;
 
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     assert_eq!(Client::new(&sim).await.code_of("AUTH PLAIN AHVzZXIAd3Jvbmc=").await, 235);
     sim.stop().await;
 }
 
 #[tokio::test]
 async fn mails_that_are_too_large_are_read_to_their_dot_and_refused() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let mut client = Client::new(&sim).await;
     for text in [format!("{}\r\n.", "x".repeat(999)), format!("{}.", "0123456789\r\n".repeat(100_000))] {
         for line in ["MAIL FROM:<a@example.com>", "RCPT TO:<b@example.com>", "DATA"] {
@@ -151,20 +151,20 @@ async fn mails_that_are_too_large_are_read_to_their_dot_and_refused() {
         }
         assert_eq!(client.code_of(&text).await, 554);
     }
-    assert!(client.gives("a@example.com").await.unwrap().starts_with("250 "));
+    assert!(client.send_mail("a@example.com").await.unwrap().starts_with("250 "));
     let counts = sim.counts("").await;
     assert_eq!([&counts["received"], &counts["accepted"]], [3, 1]);
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn half_a_mail_is_not_received() {
-    let sim = Playing::with(&[]).await;
+async fn an_incomplete_mail_is_not_received() {
+    let sim = RunningSim::with(&[]).await;
     let mut client = Client::new(&sim).await;
     for line in ["MAIL FROM:<a@example.com>", "RCPT TO:<b@example.com>", "DATA"] {
         client.code_of(line).await;
     }
-    // A bare line feed around a dot ends nothing.
+    // A dot between bare line feeds does not end a mail.
     client.0.write_all(b"Subject: Hello\r\n\r\nHello.\n.\nHello.\r\n.\n").await.unwrap();
     client.0.shutdown().await.unwrap();
     assert_eq!(client.reply().await.unwrap(), "");
@@ -173,7 +173,7 @@ async fn half_a_mail_is_not_received() {
 }
 
 #[tokio::test]
-async fn each_fault_is_what_its_table_says() {
+async fn each_fault_behaves_as_documented() {
     for (fault, acted, answered) in [
         ("latency", true, Some(250)),
         ("fail", false, Some(451)),
@@ -186,13 +186,13 @@ async fn each_fault_is_what_its_table_says() {
         ("key_late", true, None),
         ("lookup_early", true, None),
     ] {
-        let sim = Playing::with(&["--fault", &format!("{fault}=1"), "--latency-ms", "20"]).await;
-        let heard = Client::new(&sim).await.gives("a@example.com").await;
+        let sim = RunningSim::with(&["--fault", &format!("{fault}=1"), "--latency-ms", "20"]).await;
+        let reply = Client::new(&sim).await.send_mail("a@example.com").await;
         match (answered, fault) {
-            (Some(code), _) => assert!(heard.unwrap().starts_with(&format!("{code} ")), "{fault}"),
-            (None, "half") => assert_eq!(heard.unwrap(), "250 2.0.0 take"),
-            (None, "fail_after") => assert_eq!(heard.unwrap(), ""),
-            (None, _) => assert_eq!(heard.unwrap_err().kind(), ErrorKind::ConnectionReset, "{fault}"),
+            (Some(code), _) => assert!(reply.unwrap().starts_with(&format!("{code} ")), "{fault}"),
+            (None, "half") => assert_eq!(reply.unwrap(), "250 2.0.0 accep"),
+            (None, "fail_after") => assert_eq!(reply.unwrap(), ""),
+            (None, _) => assert_eq!(reply.unwrap_err().kind(), ErrorKind::ConnectionReset, "{fault}"),
         }
         assert_eq!(only_receipt(&sim), (json!(fault), json!(acted), json!(answered)));
         sim.stop().await;
@@ -200,10 +200,10 @@ async fn each_fault_is_what_its_table_says() {
 }
 
 #[tokio::test]
-async fn a_mail_that_was_stuck_is_taken_after_all() {
-    let sim = Playing::with(&["--fault", "act_late=1", "--act-late-ms", "20"]).await;
-    let heard = Client::new(&sim).await.gives("a@example.com").await;
-    assert_eq!(heard.unwrap_err().kind(), ErrorKind::ConnectionReset);
+async fn a_delayed_mail_is_accepted_later() {
+    let sim = RunningSim::with(&["--fault", "act_late=1", "--act-late-ms", "20"]).await;
+    let reply = Client::new(&sim).await.send_mail("a@example.com").await;
+    assert_eq!(reply.unwrap_err().kind(), ErrorKind::ConnectionReset);
     sim.counts("?accepted=1").await;
     let receipts = on_disk(&sim.receipts);
     assert_eq!([&receipts[0]["fault"], &receipts[0]["acted"]], [&json!("act_late"), &json!(false)]);
@@ -214,8 +214,8 @@ async fn a_mail_that_was_stuck_is_taken_after_all() {
 }
 
 #[tokio::test]
-async fn stall_takes_a_mail_and_says_nothing() {
-    let sim = Playing::with(&["--fault", "stall=1"]).await;
+async fn stall_accepts_a_mail_without_a_reply() {
+    let sim = RunningSim::with(&["--fault", "stall=1"]).await;
     let mut client = Client::new(&sim).await;
     let text = format!("{TEXT}.\r\n");
     for line in ["MAIL FROM:<a@example.com>", "RCPT TO:<b@example.com>", "DATA"] {
@@ -225,23 +225,23 @@ async fn stall_takes_a_mail_and_says_nothing() {
     assert_eq!(sim.counts("?accepted=1").await["by_fault"], json!({ "stall": 1 }));
     let silence = client.0.get_ref().try_read(&mut [0; 1]).unwrap_err();
     assert_eq!(silence.kind(), ErrorKind::WouldBlock);
-    // A client that gives up frees its stall.
+    // The stall ends when its client disconnects.
     client.0.shutdown().await.unwrap();
     assert_eq!(client.reply().await.unwrap(), "");
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn rules_strike_by_recipient_and_by_message_id() {
+async fn rules_match_by_recipient_and_by_message_id() {
     let rules = [
         r#"{"to": "a@example.com", "fault": "refuse", "times": 1}"#,
         r#"{"key": "<k1@example.org>", "fault": "busy", "times": 1}"#,
     ];
-    let sim = Playing::with(&["--rule", rules[0], "--rule", rules[1]]).await;
+    let sim = RunningSim::with(&["--rule", rules[0], "--rule", rules[1]]).await;
     let mut client = Client::new(&sim).await;
     for (to, code) in [("b@example.com", "451"), ("a@example.com", "550"), ("a@example.com", "250")] {
-        let heard = client.gives(to).await.unwrap();
-        assert!(heard.starts_with(code), "{to}: {heard}");
+        let reply = client.send_mail(to).await.unwrap();
+        assert!(reply.starts_with(code), "{to}: {reply}");
         client.code_of("RSET").await;
     }
     let sizes: Vec<_> = on_disk(&sim.receipts).iter().map(|receipt| receipt.get("bytes").is_some()).collect();

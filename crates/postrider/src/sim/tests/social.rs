@@ -7,18 +7,18 @@ use super::*;
 
 const BEARER: &str = "authorization: Bearer token\r\n";
 
-async fn timeline(sim: &Playing, query: &str) -> Vec<Value> {
+async fn timeline(sim: &RunningSim, query: &str) -> Vec<Value> {
     let who = request("GET", "/mastodon/api/v1/accounts/verify_credentials", BEARER, "");
     let (_, account) = sim.answer(&who).await;
     let path = format!("/mastodon/api/v1/accounts/{}/statuses?{query}", account["id"].as_str().unwrap());
-    let (status, said) = sim.answer(&request("GET", &path, BEARER, "")).await;
-    assert_eq!(status, 200, "{said}");
-    said.as_array().unwrap().clone()
+    let (status, answer) = sim.answer(&request("GET", &path, BEARER, "")).await;
+    assert_eq!(status, 200, "{answer}");
+    answer.as_array().unwrap().clone()
 }
 
 #[tokio::test]
-async fn a_status_is_kept_under_its_key_whatever_the_repeat_says() {
-    let sim = Playing::with(&[]).await;
+async fn a_repeat_with_another_text_gets_the_first_status() {
+    let sim = RunningSim::with(&[]).await;
     let (status, first) = sim.answer(&mastodon(&key(1), "Hi <all>\n\nBye")).await;
     assert_eq!((status, &first["content"]), (200, &json!("<p>Hi &lt;all&gt;</p><p>Bye</p>")));
     assert_eq!(sim.answer(&mastodon(&key(1), "Something else")).await.1, first);
@@ -29,12 +29,12 @@ async fn a_status_is_kept_under_its_key_whatever_the_repeat_says() {
 
 #[tokio::test]
 async fn a_timeline_has_the_newest_first_and_can_be_paged() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let mut ids = Vec::new();
     for n in 0..5 {
         ids.push(sim.answer(&mastodon(&key(n), "Hi")).await.1["id"].clone());
     }
-    // A form, and somebody else's.
+    // A form of another account.
     let form = "content-type: application/x-www-form-urlencoded\r\nauthorization: Bearer other\r\n";
     let other = request("POST", "/mastodon/api/v1/statuses", form, "status=Hi+there&visibility=unlisted");
     assert_eq!(sim.answer(&other).await.1["visibility"], "unlisted");

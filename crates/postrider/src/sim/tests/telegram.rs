@@ -13,7 +13,7 @@ fn send(body: &Value) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_message_is_sent_each_time_and_its_text_shows_a_repeat() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let (status, first) = sim.answer(&telegram("Hi")).await;
     assert_eq!((status, &first["ok"]), (200, &json!(true)));
     let message = &first["result"];
@@ -39,15 +39,15 @@ async fn a_message_is_sent_each_time_and_its_text_shows_a_repeat() {
     let counts = sim.counts("").await;
     assert_eq!([&counts["accepted"], &counts["repeated_texts"], &counts["duplicate_keys"]], [6, 1, 0]);
     let kept = std::fs::read_to_string(&sim.receipts).unwrap();
-    assert!(!kept.contains("123:abc"), "the token is kept out of the receipts");
+    assert!(!kept.contains("123:abc"), "receipts do not contain the token");
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn a_sim_that_starts_again_knows_a_repeat_by_its_text_and_not_by_its_number() {
-    let sim = Playing::with(&[]).await;
+async fn a_restarted_sim_counts_a_repeat_by_its_text_and_not_by_its_number() {
+    let sim = RunningSim::with(&[]).await;
     sim.answer(&telegram("Hi")).await;
-    let sim = Playing::in_dir(sim.stop().await, &[]).await;
+    let sim = RunningSim::in_dir(sim.stop().await, &[]).await;
     sim.answer(&telegram("Ho")).await;
     let counts = sim.counts("").await;
     assert_eq!([&counts["repeated_texts"], &counts["duplicate_keys"]], [0, 0]);
@@ -57,8 +57,8 @@ async fn a_sim_that_starts_again_knows_a_repeat_by_its_text_and_not_by_its_numbe
 }
 
 #[tokio::test]
-async fn it_says_what_is_wrong_and_when_to_come_again() {
-    let sim = Playing::with(&["--retry-after-seconds", "7"]).await;
+async fn errors_contain_the_reason_and_the_time_for_a_retry() {
+    let sim = RunningSim::with(&["--retry-after-seconds", "7"]).await;
     let long = "😀".repeat(4097);
     for (body, description) in [
         (json!({ "text": "Hi" }), "Bad Request: chat_id is empty"),
@@ -70,16 +70,16 @@ async fn it_says_what_is_wrong_and_when_to_come_again() {
             "Bad Request: message to be replied not found",
         ),
     ] {
-        let said = json!({ "ok": false, "error_code": 400, "description": description });
-        assert_eq!(sim.answer(&send(&body)).await, (400, said));
+        let answer = json!({ "ok": false, "error_code": 400, "description": description });
+        assert_eq!(sim.answer(&send(&body)).await, (400, answer));
     }
     let fits = json!({ "chat_id": 77, "text": "😀".repeat(4096) });
     assert_eq!(sim.answer(&send(&fits)).await.0, 200);
 
     sim.put_faults(r#"{"busy": 1}"#).await;
-    let (status, said) = sim.answer(&telegram("Hi")).await;
-    assert_eq!((status, &said["error_code"]), (429, &json!(429)));
-    assert_eq!(said["description"], "Too Many Requests: retry after 7");
-    assert_eq!(said["parameters"], json!({ "retry_after": 7 }));
+    let (status, answer) = sim.answer(&telegram("Hi")).await;
+    assert_eq!((status, &answer["error_code"]), (429, &json!(429)));
+    assert_eq!(answer["description"], "Too Many Requests: retry after 7");
+    assert_eq!(answer["parameters"], json!({ "retry_after": 7 }));
     sim.stop().await;
 }

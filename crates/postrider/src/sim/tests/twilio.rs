@@ -12,7 +12,7 @@ use super::*;
 const BASIC: &str = "authorization: Basic QUMxOnNlY3JldA==\r\n";
 
 impl Receiver {
-    /// Checks the signature of a callback and gives its fields.
+    /// Checks the signature of a callback and returns its fields.
     async fn verified(&self, status: u16) -> Value {
         let (head, body) = self.next(status).await;
         let mut form: Vec<(String, String)> =
@@ -28,15 +28,15 @@ impl Receiver {
     }
 }
 
-async fn list(sim: &Playing, query: &str) -> Value {
-    let (status, said) = sim.answer(&request("GET", &format!("{TWILIO}?{query}"), BASIC, "")).await;
-    assert_eq!(status, 200, "{said}");
-    said
+async fn list(sim: &RunningSim, query: &str) -> Value {
+    let (status, answer) = sim.answer(&request("GET", &format!("{TWILIO}?{query}"), BASIC, "")).await;
+    assert_eq!(status, 200, "{answer}");
+    answer
 }
 
 #[tokio::test]
 async fn a_call_is_made_each_time_and_listed() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let (status, first) = sim.answer(&twilio(&format!("http://127.0.0.1:9/cb/{}", key(1)))).await;
     assert_eq!((status, &first["status"]), (201, &json!("queued")));
     assert_eq!([&first["to"], &first["from"]], ["+491701234567", "+15005550006"]);
@@ -61,10 +61,10 @@ async fn a_call_is_made_each_time_and_listed() {
 }
 
 #[tokio::test]
-async fn callbacks_are_signed_and_come_although_the_answer_was_lost() {
+async fn callbacks_are_signed_and_sent_although_the_answer_was_lost() {
     for fault in ["reset", "stall", "fail_after", "half", "act_late"] {
         let receiver = Receiver::new(&format!("/cb/twilio/{}", key(1))).await;
-        let sim = Playing::with(&["--fault", &format!("{fault}=1"), "--act-late-ms", "1"]).await;
+        let sim = RunningSim::with(&["--fault", &format!("{fault}=1"), "--act-late-ms", "1"]).await;
         let mut stream = sim.connect().await;
         stream.write_all(&twilio(&receiver.url)).await.unwrap();
 
@@ -84,26 +84,30 @@ async fn callbacks_are_signed_and_come_although_the_answer_was_lost() {
 }
 
 #[tokio::test]
-async fn a_callback_that_is_not_taken_comes_again() {
+async fn a_callback_that_is_not_accepted_is_retried() {
     let receiver = Receiver::new("/cb/k").await;
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     sim.answer(&twilio(&receiver.url)).await;
     let refused = receiver.verified(503).await;
-    let taken = receiver.verified(204).await;
-    assert_eq!(refused, taken);
+    let accepted = receiver.verified(204).await;
+    assert_eq!(refused, accepted);
     assert_eq!(receiver.verified(200).await["CallStatus"], "completed");
     sim.stop().await;
 }
 
 #[tokio::test]
-async fn a_request_that_was_not_taken_calls_nobody_back() {
+async fn a_request_that_was_not_accepted_sends_no_callbacks() {
     let receiver = Receiver::new("/cb/k").await;
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     for fault in ["fail", "refuse", "busy"] {
         sim.put_rules(&json!([{ "fault": fault, "times": 1 }])).await;
         assert!(sim.answer(&twilio(&receiver.url)).await.0 >= 400);
     }
     let (_, made) = sim.answer(&twilio(&receiver.url)).await;
-    assert_eq!(receiver.verified(200).await["CallSid"], made["sid"], "the first to come is that of the call");
+    assert_eq!(
+        receiver.verified(200).await["CallSid"],
+        made["sid"],
+        "the first callback is that of the call"
+    );
     sim.stop().await;
 }

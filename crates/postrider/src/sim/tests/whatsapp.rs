@@ -1,4 +1,4 @@
-//! Messages to numbers, and what is reported of them.
+//! Messages to numbers, and their status reports.
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::receiver::Receiver;
 use super::*;
 
 impl Receiver {
-    /// Checks the signature of a report and gives the change it is about.
+    /// Checks the signature of a report and returns its status.
     async fn status(&self, app_secret: &str, answer: u16) -> Value {
         let (head, body) = self.next(answer).await;
         let mut mac = Hmac::<sha2::Sha256>::new_from_slice(app_secret.as_bytes()).unwrap();
@@ -17,9 +17,9 @@ impl Receiver {
         let expected = format!("x-hub-signature-256: sha256={}", hex::encode(mac.finalize().into_bytes()));
         assert!(head.contains(&expected), "{head}");
         assert!(head.contains("content-type: application/json"), "{head}");
-        let said: Value = serde_json::from_str(&body).unwrap();
-        assert_eq!(said["object"], "whatsapp_business_account");
-        let change = &said["entry"][0]["changes"][0];
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(answer["object"], "whatsapp_business_account");
+        let change = &answer["entry"][0]["changes"][0];
         assert_eq!(
             (&change["field"], &change["value"]["messaging_product"]),
             (&json!("messages"), &json!("whatsapp"))
@@ -29,14 +29,14 @@ impl Receiver {
     }
 }
 
-async fn set_webhooks(sim: &Playing, webhooks: &Value) {
+async fn set_webhooks(sim: &RunningSim, webhooks: &Value) {
     let answer = sim.put("/callbacks/whatsapp", &webhooks.to_string()).await;
     assert_eq!(status_of(&answer), 200, "{answer}");
 }
 
 #[tokio::test]
 async fn a_message_is_sent_each_time() {
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let (status, first) = sim.answer(&whatsapp(&key(1), "Hi")).await;
     assert_eq!((status, &first["messaging_product"]), (200, &json!("whatsapp")));
     assert_eq!(first["contacts"], json!([{ "input": "+491701234567", "wa_id": "491701234567" }]));
@@ -53,10 +53,10 @@ async fn a_message_is_sent_each_time() {
 }
 
 #[tokio::test]
-async fn reports_are_signed_and_come_although_the_answer_was_lost() {
+async fn reports_are_signed_and_sent_although_the_answer_was_lost() {
     for fault in ["latency", "reset", "stall", "fail_after", "half", "act_late"] {
         let receiver = Receiver::new("/api/v2/channels/whatsapp/1/webhook").await;
-        let sim = Playing::with(&["--fault", &format!("{fault}=1"), "--act-late-ms", "1"]).await;
+        let sim = RunningSim::with(&["--fault", &format!("{fault}=1"), "--act-late-ms", "1"]).await;
         set_webhooks(&sim, &json!([{ "url": receiver.url, "app_secret": "shh" }])).await;
         let mut stream = sim.connect().await;
         stream.write_all(&whatsapp(&key(1), "Hi")).await.unwrap();
@@ -73,19 +73,19 @@ async fn reports_are_signed_and_come_although_the_answer_was_lost() {
 }
 
 #[tokio::test]
-async fn a_report_that_is_not_taken_comes_again_and_nothing_is_reported_of_what_was_not_sent() {
+async fn a_report_that_is_not_accepted_is_retried_and_unsent_messages_have_no_reports() {
     let receiver = Receiver::new("/hook").await;
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     set_webhooks(&sim, &json!([{ "url": receiver.url, "app_secret": "shh" }])).await;
     for fault in ["fail", "refuse", "busy"] {
         sim.put_rules(&json!([{ "fault": fault, "times": 1 }])).await;
-        let (status, said) = sim.answer(&whatsapp(&key(1), "Hi")).await;
-        assert!(status >= 400 && said["error"]["code"].is_u64(), "{said}");
-        assert_eq!(said["error"]["type"], "OAuthException");
+        let (status, answer) = sim.answer(&whatsapp(&key(1), "Hi")).await;
+        assert!(status >= 400 && answer["error"]["code"].is_u64(), "{answer}");
+        assert_eq!(answer["error"]["type"], "OAuthException");
     }
     let (_, sent) = sim.answer(&whatsapp(&key(2), "Hi")).await;
     let refused = receiver.status("shh", 503).await;
-    assert_eq!(refused["id"], sent["messages"][0]["id"], "the first to come is that of the message");
+    assert_eq!(refused["id"], sent["messages"][0]["id"], "the first report is that of the message");
     assert_eq!(receiver.status("shh", 204).await, refused);
     assert_eq!(receiver.status("shh", 200).await["status"], "delivered");
     sim.stop().await;
@@ -94,7 +94,7 @@ async fn a_report_that_is_not_taken_comes_again_and_nothing_is_reported_of_what_
 #[tokio::test]
 async fn each_number_has_its_webhook_and_secrets_are_not_shown() {
     let (mine, others) = (Receiver::new("/mine").await, Receiver::new("/others").await);
-    let sim = Playing::with(&[]).await;
+    let sim = RunningSim::with(&[]).await;
     let webhooks = json!([
         { "url": others.url, "app_secret": "theirs" },
         { "phone_number_id": "1055", "url": mine.url, "app_secret": "mine" },
@@ -113,8 +113,8 @@ async fn each_number_has_its_webhook_and_secrets_are_not_shown() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_in_the_words_of_the_graph() {
-    let sim = Playing::with(&[]).await;
+async fn errors_have_the_codes_of_the_graph_api() {
+    let sim = RunningSim::with(&[]).await;
     let bearer = "authorization: Bearer EAA\r\n";
     let good = json!({ "messaging_product": "whatsapp", "to": "491701234567", "text": { "body": "Hi" } });
     let post = |path: &str, body: &Value| request("POST", path, bearer, &body.to_string());
@@ -129,15 +129,15 @@ async fn what_is_wrong_is_said_in_the_words_of_the_graph() {
     ] {
         let mut body = good.clone();
         body[field] = value;
-        let (status, said) = sim.answer(&post("/whatsapp/1055/messages", &body)).await;
-        assert_eq!((status, &said["error"]["code"]), (400, &json!(100)), "{field}");
-        let details = said["error"]["error_data"]["details"].as_str().unwrap();
+        let (status, answer) = sim.answer(&post("/whatsapp/1055/messages", &body)).await;
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!(100)), "{field}");
+        let details = answer["error"]["error_data"]["details"].as_str().unwrap();
         assert!(details.contains(field), "{details}");
-        assert!(said["error"]["fbtrace_id"].is_string());
+        assert!(answer["error"]["fbtrace_id"].is_string());
     }
-    let (status, said) = sim.answer(&post("/whatsapp/shop/messages", &good)).await;
+    let (status, answer) = sim.answer(&post("/whatsapp/shop/messages", &good)).await;
     assert_eq!(
-        (status, &said["error"]["code"], &said["error"]["error_subcode"]),
+        (status, &answer["error"]["code"], &answer["error"]["error_subcode"]),
         (400, &json!(100), &json!(33))
     );
     sim.stop().await;
