@@ -83,7 +83,7 @@ impl Stage {
              update execution.campaign_events set at = at - interval '2 days' where sequence <= {through};
              commit;
              select execution.prune_campaign_events('{}', now() - interval '1 day', 100000)",
-            self.api.acme.id
+            self.api.acme.id.0
         );
         Ok(execute(&self.api.admin, sql).await?)
     }
