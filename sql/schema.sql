@@ -1265,6 +1265,10 @@ COMMENT ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigin
 CREATE FUNCTION events.tenants_with_events() RETURNS SETOF uuid
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
     select tenant.id
       from tenancy.tenants as tenant
@@ -5323,7 +5327,8 @@ CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
          CASE
              WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
              WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
-'::text))), 4, '0'::text)
+
+'::text))), 4, '0'::text)
              WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
              ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
          END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
@@ -6322,6 +6327,10 @@ COMMENT ON FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant int
 CREATE FUNCTION jobs.tenants_with_old_runs(p_older_than interval) RETURNS TABLE(tenant_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
     select tenant.id
       from tenancy.tenants as tenant
@@ -7196,6 +7205,8 @@ CREATE FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_proce
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_now constant timestamptz := clock_timestamp();
 begin
     -- A crash must not undo a mark that the process has seen, so the commit is synchronous whatever the login is set
     -- to.
@@ -7208,7 +7219,7 @@ begin
            epoch_id = excluded.epoch_id,
            process = excluded.process,
            timeline = excluded.timeline,
-           marked_at = clock_timestamp(),
+           marked_at = v_now,
            stopped_at = excluded.stopped_at
     returning known.mark into mark;
     lsn := ((tenancy.database_identity()).lsn - '0/0'::pg_lsn)::bigint;
@@ -7435,6 +7446,8 @@ CREATE FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_now constant timestamptz := now();
 begin
     if tenancy.key_id_of(p_sealed_check) is null then
         raise exception 'p_sealed_check must be a sealed value' using errcode = 'invalid_parameter_value';
@@ -7442,7 +7455,7 @@ begin
     perform from tenancy.master_key for update;
     insert into tenancy.master_key (sealed_check)
     values (p_sealed_check)
-    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
+    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = v_now;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (tenancy.system_tenant_id(), p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
 end
@@ -7762,6 +7775,10 @@ COMMENT ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) IS 'Records 
 CREATE FUNCTION tenancy.tenants_with_old_requests() RETURNS SETOF uuid
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
     select tenant.id
       from tenancy.tenants as tenant
@@ -8518,6 +8535,7 @@ CREATE TABLE tenancy.api_keys (
     CONSTRAINT api_keys_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
 );
+ALTER TABLE ONLY tenancy.api_keys ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY tenancy.api_keys FORCE ROW LEVEL SECURITY;
 
@@ -8633,6 +8651,7 @@ CREATE TABLE tenancy.provider_accounts (
     CONSTRAINT provider_accounts_provider_is_given CHECK ((provider ~ '^[a-z][a-z0-9_]{0,62}$'::text)),
     CONSTRAINT provider_accounts_settings_are_an_object CHECK ((jsonb_typeof(settings) = 'object'::text))
 );
+ALTER TABLE ONLY tenancy.provider_accounts ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY tenancy.provider_accounts FORCE ROW LEVEL SECURITY;
 
@@ -8650,6 +8669,7 @@ CREATE TABLE tenancy.requests (
     CONSTRAINT requests_fingerprint_is_sha256 CHECK ((octet_length(fingerprint) = 32)),
     CONSTRAINT requests_key_is_printable CHECK ((idempotency_key ~ '^[ -~]{1,255}$'::text))
 );
+ALTER TABLE ONLY tenancy.requests ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY tenancy.requests FORCE ROW LEVEL SECURITY;
 

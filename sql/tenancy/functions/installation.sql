@@ -185,6 +185,8 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_now constant timestamptz := clock_timestamp();
 begin
     -- A crash must not undo a mark that the process has seen, so the commit is synchronous whatever the login is set
     -- to.
@@ -197,7 +199,7 @@ begin
            epoch_id = excluded.epoch_id,
            process = excluded.process,
            timeline = excluded.timeline,
-           marked_at = clock_timestamp(),
+           marked_at = v_now,
            stopped_at = excluded.stopped_at
     returning known.mark into mark;
     lsn := ((tenancy.database_identity()).lsn - '0/0'::pg_lsn)::bigint;

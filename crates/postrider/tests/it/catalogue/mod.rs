@@ -4,6 +4,7 @@
 mod attacks;
 mod context;
 mod lint;
+mod plans;
 mod rights;
 mod tenants;
 mod visibility;
