@@ -2,6 +2,7 @@
 //! forgets a rule fails here. Each rule is broken once, too, and both this test and `doctor` must notice.
 
 mod attacks;
+mod bodies;
 mod context;
 mod lint;
 mod plans;
