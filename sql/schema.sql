@@ -7,7 +7,7 @@ COMMENT ON SCHEMA channels IS 'Chat: messages, links of senders, executors and r
 
 CREATE SCHEMA events;
 
-COMMENT ON SCHEMA events IS 'Domain events: the sinks of the relay, and the functions that claim and complete events under them.';
+COMMENT ON SCHEMA events IS 'Domain events: the sinks of the relay, deliveries, and the functions of the relay and of operators.';
 
 CREATE SCHEMA execution;
 
@@ -19,7 +19,7 @@ COMMENT ON SCHEMA jobs IS 'Scheduled jobs: functions, schedules, job runs, dead 
 
 CREATE SCHEMA m10_recovery;
 
-COMMENT ON SCHEMA m10_recovery IS 'Domain events: the outbox and the functions of the M10 contract.';
+COMMENT ON SCHEMA m10_recovery IS 'Domain events: the table and the three functions of the M10 contract, and nothing else.';
 
 CREATE SCHEMA postrider;
 
@@ -29,129 +29,23 @@ CREATE SCHEMA tenancy;
 
 COMMENT ON SCHEMA tenancy IS 'Tenants, workspaces, API keys, provider accounts, the audit log, answered requests, and the installation itself.';
 
-CREATE TABLE channels.channel_messages (
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    tenant_id uuid NOT NULL,
-    account_id uuid NOT NULL,
-    provider text NOT NULL,
-    provider_message_id text NOT NULL,
-    sender_id text NOT NULL,
-    recipient_id text NOT NULL,
-    thread text,
-    text text NOT NULL,
-    status text DEFAULT 'accepted'::text NOT NULL,
-    user_id text,
-    role text,
-    reply jsonb,
-    last_error text,
-    correlation_id uuid NOT NULL,
-    deliveries integer DEFAULT 1 NOT NULL,
-    executions integer DEFAULT 0 NOT NULL,
-    is_executing boolean DEFAULT false NOT NULL,
-    leased_until timestamp with time zone,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT channel_messages_executions_are_leased CHECK (((NOT is_executing) OR (leased_until IS NOT NULL))),
-    CONSTRAINT channel_messages_names_are_given CHECK (((btrim(provider_message_id) <> ''::text) AND (octet_length(provider_message_id) <= 512) AND (btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(recipient_id) <> ''::text) AND (octet_length(recipient_id) <= 255) AND (octet_length(thread) <= 512))),
-    CONSTRAINT channel_messages_only_failures_keep_a_reply CHECK (((reply IS NULL) OR (status = 'dispatch_failed'::text))),
-    CONSTRAINT channel_messages_only_open_ones_are_leased CHECK (((leased_until IS NULL) OR (status = ANY (ARRAY['accepted'::text, 'dispatch_failed'::text])))),
-    CONSTRAINT channel_messages_status_check CHECK ((status = ANY (ARRAY['accepted'::text, 'executed'::text, 'denied_unlinked'::text, 'denied_rbac'::text, 'denied_sentinel'::text, 'dispatch_failed'::text]))),
-    CONSTRAINT channel_messages_text_is_bounded CHECK ((octet_length(text) <= 65536))
-)
-WITH (fillfactor='70');
-
-ALTER TABLE ONLY channels.channel_messages FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE channels.channel_messages IS 'Messages that providers delivered, one row per provider message id. A message is executed if and only if its reply is in channels.channel_outbox. A reply that could not be enqueued is kept in `reply`.';
-
-CREATE FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) RETURNS TABLE(verdict text, execution integer, user_id text, role text)
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_link     channels.channel_links;
-    v_required text;
-    v_status   text;
-    v_reason   text;
-begin
-    select executor.required_role
-      into v_required
-      from channels.channel_executors as executor
-     where executor.tenant_id = p_message.tenant_id
-       and (executor.account_id = p_message.account_id or executor.account_id is null)
-     order by executor.account_id nulls last
-     limit 1;
-    if not found then
-        raise exception 'nothing executes the messages of this account'
-            using errcode = 'no_data_found',
-                  hint = 'Say what does: PUT /api/v2/channels/executors, or `postrider channels executor`.';
-    end if;
-    select link.*
-      into v_link
-      from channels.channel_links as link
-     where link.tenant_id = p_message.tenant_id
-       and link.account_id = p_message.account_id
-       and link.sender_id = p_message.sender_id;
-    if not found then
-        v_status := 'denied_unlinked';
-        v_reason := 'nobody is linked to this sender';
-    elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
-          < array_position(array['viewer', 'operator', 'admin'], v_required) then
-        v_status := 'denied_rbac';
-        v_reason := format('%s is %s, and it takes %s', v_link.user_id, v_link.role, v_required);
-    end if;
-    if v_status is not null then
-        update channels.channel_messages as message
-           set status = v_status,
-               user_id = v_link.user_id,
-               role = v_link.role,
-               last_error = v_reason,
-               is_executing = false,
-               leased_until = null,
-               updated_at = now()
-         where message.id = p_message.id;
-        return query select 'denied'::text, p_message.executions, v_link.user_id, v_link.role;
-        return;
-    end if;
-    return query
-        update channels.channel_messages as message
-           set executions = message.executions + 1,
-               is_executing = true,
-               leased_until = now() + p_lease,
-               user_id = v_link.user_id,
-               role = v_link.role,
-               updated_at = now()
-         where message.id = p_message.id
-        returning 'execute'::text, message.executions, message.user_id, message.role;
-end
-$$;
-
-COMMENT ON FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) IS 'Decides whether the sender may have the message executed, and if so leases the message to a new execution. Returns the verdict `execute` or `denied`.';
-
-CREATE FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) RETURNS TABLE(id uuid, tenant_id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone)
-    LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) RETURNS TABLE(tenant_id uuid, account_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
     SET enable_incremental_sort TO 'off'
     AS $$
 declare
-    v_nobody  constant uuid := '00000000-0000-0000-0000-000000000000';
-    v_tenant  uuid := coalesce(p_after_tenant, v_nobody);
-    v_account uuid := coalesce(p_after_account, v_nobody);
-    -- The claim goes around all accounts once.
+    v_nil     constant uuid := uuid '00000000-0000-0000-0000-000000000000';
+    v_now     constant timestamptz := now();
+    v_tenant  uuid := coalesce(p_after_tenant, v_nil);
+    v_account uuid := coalesce(p_after_account, v_nil);
+    -- The walk goes around all accounts once.
     v_is_second_round boolean := p_after_tenant is null;
-    v_room    integer;
     v_left    integer := p_limit;
-    v_found   uuid[];
-    v_ids     uuid[] := '{}';
 begin
-    if coalesce(btrim(p_worker), '') = '' then
-        raise exception 'a dispatcher must name itself to claim replies' using errcode = 'invalid_parameter_value';
-    end if;
     while v_left > 0 loop
         select reply.tenant_id, reply.account_id
           into v_tenant, v_account
@@ -163,50 +57,167 @@ begin
         if not found then
             exit when v_is_second_round;
             v_is_second_round := true;
-            v_tenant := v_nobody;
-            v_account := v_nobody;
+            v_tenant := v_nil;
+            v_account := v_nil;
             continue;
         end if;
         exit when v_is_second_round and p_after_tenant is not null
               and (v_tenant, v_account) > (p_after_tenant, p_after_account);
-        v_room := least(coalesce(p_rooms[array_position(p_accounts, v_account)], p_room), v_left);
-        continue when v_room < 1;
-        v_found := array(
+        continue when exists (select
+                                from unnest(p_full_tenants, p_full_accounts) as filled (tenant_id, account_id)
+                               where filled.tenant_id = v_tenant
+                                 and filled.account_id = v_account);
+        perform
+           from channels.channel_outbox as reply
+          where reply.status in ('pending', 'sending')
+            and reply.status = 'pending'
+            and reply.tenant_id = v_tenant
+            and reply.account_id = v_account
+            and reply.next_attempt_at <= v_now
+          order by reply.next_attempt_at, reply.id
+          limit 1;
+        continue when not found;
+        tenant_id := v_tenant;
+        account_id := v_account;
+        return next;
+        v_left := v_left - 1;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) IS 'Chooses up to p_limit accounts of all tenants that have due replies, without locking anything. The walk starts after the given account, goes around once, and skips the accounts in p_full_tenants and p_full_accounts. It finds accounts one by one in the index, so one backlog does not slow down the choice.';
+
+CREATE FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) RETURNS TABLE(verdict text, execution integer, user_id text, role text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now      constant timestamptz := now();
+    v_link     channels.channel_links;
+    v_required text;
+    v_status   text;
+    v_reason   text;
+begin
+    select executor.required_role
+      into v_required
+      from channels.channel_executors as executor
+     where executor.tenant_id = p_tenant_id
+       and (executor.account_id = p_account_id or executor.account_id is null)
+     order by executor.account_id nulls last
+     limit 1;
+    if not found then
+        raise exception 'nothing executes the messages of this account'
+            using errcode = 'no_data_found',
+                  hint = 'Say what does: PUT /api/v2/channels/executors, or `postrider channels executor`.';
+    end if;
+    select link.*
+      into v_link
+      from channels.channel_links as link
+     where link.tenant_id = p_tenant_id
+       and link.account_id = p_account_id
+       and link.sender_id = p_sender_id;
+    if not found then
+        v_status := 'denied_unlinked';
+        v_reason := 'nobody is linked to this sender';
+    elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
+          < array_position(array['viewer', 'operator', 'admin'], v_required) then
+        v_status := 'denied_rbac';
+        v_reason := format('%s is %s, and it takes %s', v_link.user_id, v_link.role, v_required);
+    end if;
+    if v_status is not null then
+        return query
+            update channels.channel_messages as message
+               set status = v_status,
+                   user_id = v_link.user_id,
+                   role = v_link.role,
+                   last_error = v_reason,
+                   is_executing = false,
+                   leased_until = null,
+                   updated_at = v_now
+             where message.tenant_id = p_tenant_id
+               and message.id = p_message_id
+            returning 'denied'::text, message.executions, message.user_id, message.role;
+        return;
+    end if;
+    return query
+        update channels.channel_messages as message
+           set executions = message.executions + 1,
+               is_executing = true,
+               leased_until = v_now + p_lease,
+               user_id = v_link.user_id,
+               role = v_link.role,
+               updated_at = v_now
+         where message.tenant_id = p_tenant_id
+           and message.id = p_message_id
+        returning 'execute'::text, message.executions, message.user_id, message.role;
+end
+$$;
+
+COMMENT ON FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) IS 'Decides whether the sender may have the message executed, and if so leases the message to a new execution. Returns the verdict `execute` or `denied`.';
+
+CREATE FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) RETURNS TABLE(id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_incremental_sort TO 'off'
+    AS $$
+declare
+    v_now     constant timestamptz := now();
+    v_left    integer := p_limit;
+    v_version timestamptz;
+    v_ids     uuid[];
+    v_id      uuid;
+begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    end if;
+    if coalesce(btrim(p_worker), '') = '' then
+        raise exception 'p_worker must not be empty' using errcode = 'invalid_parameter_value';
+    end if;
+    for v_at in 1..coalesce(cardinality(p_accounts), 0) loop
+        exit when v_left < 1;
+        continue when p_capacities[v_at] < 1;
+        v_ids := array(
             select reply.id
               from channels.channel_outbox as reply
              where reply.status in ('pending', 'sending')
                and reply.status = 'pending'
-               and reply.tenant_id = v_tenant
-               and reply.account_id = v_account
-               and reply.next_attempt_at <= now()
+               and reply.tenant_id = p_tenant_id
+               and reply.account_id = p_accounts[v_at]
+               and reply.next_attempt_at <= v_now
              order by reply.next_attempt_at, reply.id
-             limit v_room
+             limit least(p_capacities[v_at], v_left)
                for update skip locked);
-        v_ids := v_ids || v_found;
-        v_left := v_left - cardinality(v_found);
+        continue when v_ids = '{}';
+        v_left := v_left - cardinality(v_ids);
+        v_version := (select account.updated_at
+                        from tenancy.provider_accounts as account
+                       where account.tenant_id = p_tenant_id
+                         and account.id = p_accounts[v_at]);
+        -- One by one: for a list of ids Postgres might read all replies of the tenant, when it takes them to be few.
+        foreach v_id in array v_ids loop
+            return query
+                update channels.channel_outbox as reply
+                   set status = 'sending',
+                       locked_at = v_now,
+                       locked_by = p_worker,
+                       claims = reply.claims + 1,
+                       updated_at = v_now
+                 where reply.tenant_id = p_tenant_id
+                   and reply.id = v_id
+                returning reply.id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
+                          reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
+                          reply.provider_message_id, reply.correlation_id, reply.created_at, v_version;
+        end loop;
     end loop;
-    if v_ids = '{}' then
-        return;
-    end if;
-    return query
-        update channels.channel_outbox as reply
-           set status = 'sending',
-               locked_at = now(),
-               locked_by = p_worker,
-               claims = reply.claims + 1,
-               updated_at = now()
-         where reply.id = any (v_ids)
-        returning reply.id, reply.tenant_id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
-                  reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
-                  reply.provider_message_id, reply.correlation_id, reply.created_at,
-                  (select account.updated_at from tenancy.provider_accounts as account
-                    where account.tenant_id = reply.tenant_id and account.id = reply.account_id);
 end
 $$;
 
-COMMENT ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) IS 'Claims up to p_limit due replies, starting after the given account and going around once. Each account yields at most its entry in p_rooms, or p_room if it has none. Accounts are found one by one in the index, so one backlog does not slow down the claims of others.';
+COMMENT ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) IS 'Claims up to p_limit due replies of a tenant, account by account in the given order, the longest due first. Each account yields at most its entry in p_capacities. Replies that another dispatcher is claiming are skipped.';
 
-CREATE FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) RETURNS TABLE(message_id uuid, tenant_id uuid, account_id uuid, provider text, sender_id text, recipient_id text, thread text, text text, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+CREATE FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) RETURNS TABLE(message_id uuid, account_id uuid, provider text, sender_id text, recipient_id text, thread text, text text, verdict text, execution integer, user_id text, role text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -214,69 +225,78 @@ CREATE FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease inte
     SET enable_sort TO 'off'
     AS $$
 declare
+    v_now     constant timestamptz := now();
     v_message channels.channel_messages;
 begin
     for v_message in
         select message.*
           from channels.channel_messages as message
-         where message.leased_until < now()
+         where message.tenant_id = p_tenant_id
+           and message.leased_until < v_now
            and message.reply is null
          order by message.leased_until
          limit p_limit
            for update skip locked
     loop
         if not exists (select from tenancy.provider_accounts as account
-                        where account.tenant_id = v_message.tenant_id and account.id = v_message.account_id) then
+                        where account.tenant_id = p_tenant_id and account.id = v_message.account_id) then
             update channels.channel_messages as message
                set status = 'dispatch_failed',
                    last_error = 'its account was removed',
                    is_executing = false,
                    leased_until = null,
-                   updated_at = now()
-             where message.id = v_message.id;
+                   updated_at = v_now
+             where message.tenant_id = p_tenant_id
+               and message.id = v_message.id;
             continue;
         end if;
         -- A message of an account without an executor waits until there is one.
         if not exists (select from channels.channel_executors as executor
-                        where executor.tenant_id = v_message.tenant_id
+                        where executor.tenant_id = p_tenant_id
                           and (executor.account_id = v_message.account_id or executor.account_id is null)) then
             update channels.channel_messages as message
                set is_executing = false,
-                   leased_until = now() + interval '1 minute'
-             where message.id = v_message.id;
+                   leased_until = v_now + interval '1 minute'
+             where message.tenant_id = p_tenant_id
+               and message.id = v_message.id;
             continue;
         end if;
         return query
-            select v_message.id, v_message.tenant_id, v_message.account_id, v_message.provider, v_message.sender_id,
-                   v_message.recipient_id, v_message.thread, v_message.text, admitted.verdict, admitted.execution,
-                   admitted.user_id, admitted.role, v_message.correlation_id
-              from channels.admit_message(v_message, p_lease) as admitted;
+            select v_message.id, v_message.account_id, v_message.provider, v_message.sender_id, v_message.recipient_id,
+                   v_message.thread, v_message.text, admitted.verdict, admitted.execution, admitted.user_id,
+                   admitted.role, v_message.correlation_id
+              from channels.admit_message(p_tenant_id, v_message.id, v_message.account_id, v_message.sender_id, p_lease)
+                   as admitted;
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) IS 'Takes up to p_limit messages whose execution lease has expired, because the process that executed them is gone. Returns the same verdicts as admit_message.';
+COMMENT ON FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) IS 'Takes up to p_limit messages of a tenant whose execution lease has expired, because the process that executed them is gone. Returns the same verdicts as admit_message.';
 
-CREATE FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) RETURNS boolean
+CREATE FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_messages as message
        set status = 'denied_sentinel',
            last_error = left(p_reason, 1000),
            is_executing = false,
            leased_until = null,
            updated_at = now()
-     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id
+       and message.executions = p_execution
+       and message.status in ('accepted', 'dispatch_failed');
     return found;
 end
 $$;
 
-COMMENT ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) IS 'Ends a message that the sentinel refused. Returns false if this execution does not hold the message any more.';
+COMMENT ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) IS 'Ends a message that the sentinel refused. Returns false and changes nothing if a newer execution has the message or the message has ended.';
 
-CREATE FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) RETURNS integer
+CREATE FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -284,173 +304,194 @@ CREATE FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts
     SET enable_sort TO 'off'
     AS $$
 declare
-    v_message channels.channel_messages;
+    v_now     constant timestamptz := now();
+    v_message record;
     v_count   integer := 0;
 begin
     for v_message in
-        select message.*
+        select message.id, message.reply
           from channels.channel_messages as message
-         where message.leased_until < now()
+         where message.tenant_id = p_tenant_id
+           and message.leased_until < v_now
            and message.reply is not null
          order by message.leased_until
          limit cardinality(p_reply_ids)
            for update skip locked
     loop
         begin
-            perform channels.enqueue_reply(v_message, p_reply_ids[v_count + 1], v_message.reply, p_max_attempts);
+            perform channels.enqueue_reply(
+                p_tenant_id, v_message.id, p_reply_ids[v_count + 1], v_message.reply, p_max_attempts);
             v_count := v_count + 1;
         exception when integrity_constraint_violation then
             update channels.channel_messages as message
                set last_error = left('its reply cannot be enqueued: ' || sqlerrm, 1000),
-                   leased_until = now() + interval '1 minute',
-                   updated_at = now()
-             where message.id = v_message.id;
+                   leased_until = v_now + interval '1 minute',
+                   updated_at = v_now
+             where message.tenant_id = p_tenant_id
+               and message.id = v_message.id;
         end;
     end loop;
     return v_count;
 end
 $$;
 
-COMMENT ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) IS 'Puts kept replies into the outbox, at most one per given reply id, and returns their number. A reply that the outbox refuses waits a minute, so that it does not delay the others.';
+COMMENT ON FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) IS 'Puts kept replies of a tenant into the outbox, at most one per given reply id, and returns their number. A reply that the outbox refuses waits a minute, so that it does not delay the others.';
 
-CREATE FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS void
+CREATE FUNCTION channels.enqueue_reply(p_tenant_id uuid, p_message_id uuid, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_message channels.channel_messages;
 begin
+    select message.*
+      into strict v_message
+      from channels.channel_messages as message
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id;
     insert into channels.channel_outbox
            (id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, max_attempts, correlation_id)
-    values (p_reply_id, p_message.tenant_id, p_message.id, p_message.account_id, p_message.provider, p_message.recipient_id,
-            p_payload, p_max_attempts, p_message.correlation_id);
-    update channels.channel_messages
+    values (p_reply_id, p_tenant_id, p_message_id, v_message.account_id, v_message.provider, v_message.recipient_id,
+            p_payload, p_max_attempts, v_message.correlation_id);
+    update channels.channel_messages as message
        set status = 'executed',
            reply = null,
            last_error = null,
            is_executing = false,
            leased_until = null,
            updated_at = now()
-     where id = p_message.id;
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id;
 end
 $$;
 
-COMMENT ON FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Puts a reply into the outbox and ends its message, in the transaction of the caller: both or neither.';
+COMMENT ON FUNCTION channels.enqueue_reply(p_tenant_id uuid, p_message_id uuid, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Puts a reply into the outbox and ends its message, in the transaction of the caller: both or neither. The caller has locked the message.';
 
-CREATE FUNCTION channels.executor_of(p_account_id uuid) RETURNS TABLE(id uuid, kind text, url text, timeout_seconds integer, sealed_secret bytea, sentinel jsonb)
-    LANGUAGE sql STABLE SECURITY DEFINER
+CREATE FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) RETURNS TABLE(id uuid, kind text, url text, timeout_seconds integer, sealed_secret bytea, sentinel jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select executor.id, executor.kind, executor.url, executor.timeout_seconds, executor.sealed_secret, executor.sentinel
-      from channels.channel_executors as executor
-     where executor.tenant_id = tenancy.required_tenant_id()
-       and (executor.account_id = p_account_id or executor.account_id is null)
-     order by executor.account_id nulls last
-     limit 1
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select executor.id, executor.kind, executor.url, executor.timeout_seconds, executor.sealed_secret,
+               executor.sentinel
+          from channels.channel_executors as executor
+         where executor.tenant_id = p_tenant_id
+           and (executor.account_id = p_account_id or executor.account_id is null)
+         order by executor.account_id nulls last
+         limit 1;
+end
 $$;
 
-COMMENT ON FUNCTION channels.executor_of(p_account_id uuid) IS 'Returns the executor of an account of the current tenant. The secret is sealed; the executing process has the master key.';
+COMMENT ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) IS 'Returns the executor of an account. The secret is sealed; the executing process has the master key.';
 
-CREATE FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) RETURNS boolean
+CREATE FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
+declare
+    v_now      constant timestamptz := now();
+    v_retry_at constant timestamptz := case
+                                           when p_reply is not null then v_now + interval '1 minute'
+                                           when p_execution < 5
+                                               then v_now + interval '1 minute' * power(2, p_execution - 1)
+                                       end;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_messages as message
        set status = 'dispatch_failed',
            reply = p_reply,
            last_error = left(p_error, 1000),
            is_executing = false,
-           leased_until = case
-                              when p_reply is not null then now() + interval '1 minute'
-                              when p_execution < 5 then now() + interval '1 minute' * power(2, p_execution - 1)
-                          end,
-           updated_at = now()
-     where message.id = (select held.id from channels.held_message(p_message_id, p_execution) as held);
+           leased_until = v_retry_at,
+           updated_at = v_now
+     where message.tenant_id = p_tenant_id
+       and message.id = p_message_id
+       and message.executions = p_execution
+       and message.status in ('accepted', 'dispatch_failed');
     return found;
 end
 $$;
 
-COMMENT ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) IS 'Records that a message could not be executed, or that its reply could not be enqueued and is kept. A kept reply is retried every minute. An execution is retried after 1, 2, 4 and 8 minutes; after that only the provider or an operator can retry it.';
+COMMENT ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) IS 'Records that a message could not be executed, or that its reply could not be enqueued and is kept. A kept reply is retried every minute. An execution is retried after 1, 2, 4 and 8 minutes; after that only the provider or an operator can retry it. Returns false and changes nothing if a newer execution has the message or the message has ended.';
 
-CREATE FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS boolean
+CREATE FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
-declare
-    v_message channels.channel_messages;
 begin
-    select * into v_message from channels.held_message(p_message_id, p_execution);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform
+       from channels.channel_messages as message
+      where message.tenant_id = p_tenant_id
+        and message.id = p_message_id
+        and message.executions = p_execution
+        and message.status in ('accepted', 'dispatch_failed')
+        for update;
     if not found then
         return false;
     end if;
-    perform channels.enqueue_reply(v_message, p_reply_id, p_payload, p_max_attempts);
+    perform channels.enqueue_reply(p_tenant_id, p_message_id, p_reply_id, p_payload, p_max_attempts);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Ends a message with its reply. Returns false and changes nothing if this execution does not hold the message any more.';
+COMMENT ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) IS 'Ends a message with its reply. Returns false and changes nothing if a newer execution has the message or the message has ended.';
 
-CREATE FUNCTION channels.held_message(p_message_id uuid, p_execution integer) RETURNS SETOF channels.channel_messages
-    LANGUAGE sql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select message.*
-      from channels.channel_messages as message
-     where message.tenant_id = tenancy.required_tenant_id()
-       and message.id = p_message_id
-       and message.executions = p_execution
-       and message.status in ('accepted', 'dispatch_failed')
-       for update
-$$;
-
-COMMENT ON FUNCTION channels.held_message(p_message_id uuid, p_execution integer) IS 'Returns and locks the message of the current tenant that this execution may still end. Returns no row if a newer execution has the message or the message has ended.';
-
-CREATE FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) RETURNS uuid
+CREATE FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_id        uuid;
+    v_now constant timestamptz := now();
+    v_id  uuid;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into channels.channel_links as link (id, tenant_id, account_id, sender_id, user_id, role)
-    values (p_id, v_tenant_id, p_account_id, p_sender_id, p_user_id, p_role)
+    values (p_id, p_tenant_id, p_account_id, p_sender_id, p_user_id, p_role)
     on conflict on constraint channel_links_one_per_sender do update
        set user_id = excluded.user_id,
            role = excluded.role,
-           updated_at = now()
+           updated_at = v_now
     returning link.id into v_id;
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'sender.linked', 'link:' || v_id, p_user_id || ' as ' || p_role);
+    values (p_tenant_id, p_actor, 'sender.linked', 'link:' || v_id, p_user_id || ' as ' || p_role);
     return v_id;
 end
 $$;
 
-COMMENT ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) IS 'Sets the user and role of a sender at an account of the current tenant. Returns the id of the link.';
+COMMENT ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) IS 'Sets the user and role of a sender at an account. Returns the id of the link.';
 
 CREATE FUNCTION channels.measure_replies() RETURNS TABLE(pending bigint, due bigint, over_a_minute bigint, over_ten_minutes bigint, over_an_hour bigint, oldest_seconds double precision, tried_before bigint, in_doubt bigint, sending bigint, dead bigint, unfinished_messages bigint)
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select count(*) filter (where reply.status = 'pending'),
-           count(*) filter (where reply.status = 'pending' and reply.next_attempt_at <= now()),
-           count(*) filter (where reply.created_at < now() - interval '1 minute'),
-           count(*) filter (where reply.created_at < now() - interval '10 minutes'),
-           count(*) filter (where reply.created_at < now() - interval '1 hour'),
-           coalesce(extract(epoch from now() - min(reply.created_at)), 0)::double precision,
-           count(*) filter (where reply.attempt_count > 0),
-           count(*) filter (where reply.in_doubt_since is not null),
-           count(*) filter (where reply.status = 'sending'),
-           (select count(*) from channels.channel_outbox as dead where dead.status = 'dead'),
-           (select count(*) from channels.channel_messages as message where message.leased_until is not null)
-      from channels.channel_outbox as reply
-     where reply.status in ('pending', 'sending')
+declare
+    v_now constant timestamptz := now();
+begin
+    return query
+        select count(*) filter (where reply.status = 'pending'),
+               count(*) filter (where reply.status = 'pending' and reply.next_attempt_at <= v_now),
+               count(*) filter (where reply.created_at < v_now - interval '1 minute'),
+               count(*) filter (where reply.created_at < v_now - interval '10 minutes'),
+               count(*) filter (where reply.created_at < v_now - interval '1 hour'),
+               coalesce(extract(epoch from v_now - min(reply.created_at)), 0)::double precision,
+               count(*) filter (where reply.attempt_count > 0),
+               count(*) filter (where reply.in_doubt_since is not null),
+               count(*) filter (where reply.status = 'sending'),
+               (select count(*) from channels.channel_outbox as dead where dead.status = 'dead'),
+               (select count(*) from channels.channel_messages as message where message.leased_until is not null)
+          from channels.channel_outbox as reply
+         where reply.status in ('pending', 'sending');
+end
 $$;
 
-COMMENT ON FUNCTION channels.measure_replies() IS 'Counts replies and unfinished messages over all tenants, for the metrics.';
+COMMENT ON FUNCTION channels.measure_replies() IS 'Counts replies and unfinished messages over all tenants, for the metrics, without locking anything.';
 
-CREATE FUNCTION channels.prune_messages(p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -460,72 +501,77 @@ CREATE FUNCTION channels.prune_messages(p_older_than interval, p_limit integer D
     SET enable_sort TO 'off'
     AS $$
 declare
-    v_removed bigint;
+    v_before constant timestamptz := now() - p_older_than;
+    v_ids    uuid[];
+    v_id     uuid;
 begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    end if;
     if p_older_than is null or p_older_than < interval '0' or p_limit is null or p_limit < 1 then
         raise exception 'say how old a message must be, and how many to remove at most' using errcode = 'invalid_parameter_value';
     end if;
-    -- Materialized: see requeue_replies.
-    with old as materialized (
+    v_ids := array(
         select old.id
           from channels.channel_messages as old
-         where old.created_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id
+           and old.created_at < v_before
            and old.status <> 'accepted'
            and old.leased_until is null
-           and not exists (select from channels.channel_outbox as reply
-                            where reply.tenant_id = old.tenant_id
-                              and reply.channel_message_id = old.id
-                              and (reply.status in ('pending', 'sending') or reply.updated_at >= now() - p_older_than))
+           -- A message has at most one reply.
+           and coalesce((select reply.status in ('sent', 'dead') and reply.updated_at < v_before
+                           from channels.channel_outbox as reply
+                          where reply.tenant_id = p_tenant_id
+                            and reply.channel_message_id = old.id), true)
          order by old.created_at
          limit p_limit
-           for update skip locked
-    )
-    delete from channels.channel_messages as message
-     using old
-     where message.id = old.id;
-    get diagnostics v_removed = row_count;
-    return v_removed;
+           for update skip locked);
+    foreach v_id in array v_ids loop
+        delete from channels.channel_messages as message
+         where message.tenant_id = p_tenant_id
+           and message.id = v_id;
+    end loop;
+    return cardinality(v_ids)::bigint;
 end
 $$;
 
-COMMENT ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) IS 'Deletes up to p_limit ended messages that are older than p_older_than, with their replies. Messages with a reply that is not yet sent or dead stay.';
+COMMENT ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) IS 'Deletes up to p_limit ended messages of a tenant that are older than p_older_than, with their replies. Messages with a reply that is not yet sent or dead stay.';
 
-CREATE FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) RETURNS void
+CREATE FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- The row lock serializes two calls at once: the second one replaces the executor of the first.
-    perform from tenancy.tenants as tenant where tenant.id = v_tenant_id for no key update;
+    perform from tenancy.tenants as tenant where tenant.id = p_tenant_id for no key update;
     delete from channels.channel_executors as executor
-     where executor.tenant_id = v_tenant_id
+     where executor.tenant_id = p_tenant_id
        and executor.account_id is not distinct from p_account_id;
     insert into channels.channel_executors
            (id, tenant_id, account_id, kind, url, timeout_seconds, sealed_secret, required_role, sentinel)
-    values (p_id, v_tenant_id, p_account_id, p_kind, p_url, p_timeout_seconds, p_sealed_secret, p_required_role, p_sentinel);
+    values (p_id, p_tenant_id, p_account_id, p_kind, p_url, p_timeout_seconds, p_sealed_secret, p_required_role, p_sentinel);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'executor.set', 'executor:' || p_id, p_kind);
+    values (p_tenant_id, p_actor, 'executor.set', 'executor:' || p_id, p_kind);
 end
 $$;
 
-COMMENT ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) IS 'Sets the executor of an account of the current tenant, or with a null account of all accounts without one of their own.';
+COMMENT ON FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) IS 'Sets the executor of an account, or with a null account of all accounts without one of their own.';
 
-CREATE FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) RETURNS TABLE(message_id uuid, verdict text, execution integer, user_id text, role text, correlation_id uuid)
+CREATE FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) RETURNS TABLE(message_id uuid, verdict text, execution integer, user_id text, role text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_provider  text;
-    v_message   channels.channel_messages;
+    v_provider text;
+    v_message  channels.channel_messages;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select account.provider
       into v_provider
       from tenancy.provider_accounts as account
-     where account.tenant_id = v_tenant_id
+     where account.tenant_id = p_tenant_id
        and account.id = p_account_id;
     if not found then
         raise exception 'there is no such account' using errcode = 'no_data_found';
@@ -533,14 +579,14 @@ begin
     -- One statement, so that Postgres finds an earlier delivery by the index of the constraint.
     insert into channels.channel_messages as message
            (id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id)
-    values (p_id, v_tenant_id, p_account_id, v_provider, p_provider_message_id, p_sender_id, p_recipient_id, p_thread, p_text,
+    values (p_id, p_tenant_id, p_account_id, v_provider, p_provider_message_id, p_sender_id, p_recipient_id, p_thread, p_text,
             p_correlation_id)
     on conflict on constraint channel_messages_one_per_delivery do update
        set deliveries = message.deliveries + 1
     returning message.* into v_message;
     if v_message.deliveries > 1 then
         if v_message.status = 'dispatch_failed' and v_message.reply is not null then
-            perform channels.enqueue_reply(v_message, p_reply_id, v_message.reply, p_max_attempts);
+            perform channels.enqueue_reply(p_tenant_id, v_message.id, p_reply_id, v_message.reply, p_max_attempts);
             return query select v_message.id, 'enqueued'::text, v_message.executions, v_message.user_id, v_message.role,
                                 v_message.correlation_id;
             return;
@@ -553,148 +599,156 @@ begin
     end if;
     return query
         select v_message.id, admitted.verdict, admitted.execution, admitted.user_id, admitted.role, v_message.correlation_id
-          from channels.admit_message(v_message, p_lease) as admitted;
+          from channels.admit_message(p_tenant_id, v_message.id, v_message.account_id, v_message.sender_id, p_lease)
+               as admitted;
 end
 $$;
 
-COMMENT ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) IS 'Records a message that a provider delivered, in the current tenant, and returns a verdict. `execute`: the caller executes it under this execution number until the lease ends. `denied`: the sender has no link or not the required role. `duplicate`: nothing to do. `enqueued`: the kept reply is in the outbox now.';
+COMMENT ON FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) IS 'Records a message that a provider delivered and returns a verdict. `execute`: the caller executes it under this execution number until the lease ends. `denied`: the sender has no link or not the required role. `duplicate`: nothing to do. `enqueued`: the kept reply is in the outbox now.';
 
-CREATE FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) RETURNS integer
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select count(*)::integer
-      from (select from channels.channel_messages as message
-             where message.tenant_id = tenancy.required_tenant_id()
-               and message.account_id = p_account_id
-               and message.sender_id = p_sender_id
-               and message.created_at > now() - interval '1 minute'
-             limit 1000) as recent
-$$;
-
-COMMENT ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) IS 'Counts the messages of a sender of the current tenant in the last minute, up to a thousand.';
-
-CREATE FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer DEFAULT 1000) RETURNS TABLE(id uuid, channel_message_id uuid, correlation_id uuid, worker text)
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET enable_sort TO 'off'
-    AS $$
-    -- Materialized: see requeue_replies.
-    with stale as materialized (
-        select stale.id, stale.locked_by
-          from channels.channel_outbox as stale
-         where stale.status = 'sending'
-           and stale.locked_at < now() - p_lock_timeout
-         order by stale.locked_at
-         limit p_limit
-           for update skip locked
-    )
-    update channels.channel_outbox as reply
-       set status = 'pending',
-           in_doubt_since = coalesce(reply.in_doubt_since, now()),
-           last_error = 'the dispatcher that was sending it went away',
-           next_attempt_at = now(),
-           locked_at = null,
-           locked_by = null,
-           updated_at = now()
-      from stale
-     where reply.id = stale.id
-    returning reply.id, reply.channel_message_id, reply.correlation_id, stale.locked_by
-$$;
-
-COMMENT ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) IS 'Releases replies whose lock is older than p_lock_timeout, because their dispatcher is gone. They become in doubt, because the attempt may have arrived.';
-
-CREATE FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) RETURNS integer
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return (select count(*)::integer
+              from (select from channels.channel_messages as message
+                     where message.tenant_id = p_tenant_id
+                       and message.account_id = p_account_id
+                       and message.sender_id = p_sender_id
+                       and message.created_at > now() - interval '1 minute'
+                     limit 1000) as recent);
+end
+$$;
+
+COMMENT ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) IS 'Counts the messages of a sender in the last minute, up to a thousand.';
+
+CREATE FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer DEFAULT 1000) RETURNS TABLE(id uuid, channel_message_id uuid, correlation_id uuid, worker text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    AS $$
+declare
+    v_now   constant timestamptz := now();
+    v_stale record;
+begin
+    for v_stale in
+        select stale.id, stale.locked_by
+          from channels.channel_outbox as stale
+         where stale.tenant_id = p_tenant_id
+           and stale.status = 'sending'
+           and stale.locked_at < v_now - p_lock_timeout
+         order by stale.locked_at
+         limit p_limit
+           for update skip locked
+    loop
+        return query
+            update channels.channel_outbox as reply
+               set status = 'pending',
+                   in_doubt_since = coalesce(reply.in_doubt_since, v_now),
+                   last_error = 'the dispatcher that was sending it went away',
+                   next_attempt_at = v_now,
+                   locked_at = null,
+                   locked_by = null,
+                   updated_at = v_now
+             where reply.tenant_id = p_tenant_id
+               and reply.id = v_stale.id
+            returning reply.id, reply.channel_message_id, reply.correlation_id, v_stale.locked_by;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer) IS 'Releases replies of a tenant whose lock is older than p_lock_timeout, because their dispatcher is gone. They become in doubt, because the attempt may have arrived.';
+
+CREATE FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_at  constant timestamptz := coalesce(p_at, v_now);
+begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_outbox as reply
        set provider_message_id = case when p_proves_action then coalesce(reply.provider_message_id, left(p_provider_message_id, 512))
                                       else reply.provider_message_id end,
            -- Reports can arrive out of order.
-           delivery_status = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_status
+           delivery_status = case when reply.delivery_status_at > v_at then reply.delivery_status
                                   else left(p_status, 64) end,
-           delivery_error = case when reply.delivery_status_at > coalesce(p_at, now()) then reply.delivery_error
+           delivery_error = case when reply.delivery_status_at > v_at then reply.delivery_error
                                  else left(p_error, 1000) end,
-           delivery_status_at = greatest(reply.delivery_status_at, coalesce(p_at, now())),
+           delivery_status_at = greatest(reply.delivery_status_at, v_at),
            -- For a dead reply this is the time at which it became dead.
-           updated_at = case when reply.status = 'dead' then reply.updated_at else now() end
-     where reply.tenant_id = tenancy.required_tenant_id()
+           updated_at = case when reply.status = 'dead' then reply.updated_at else v_now end
+     where reply.tenant_id = p_tenant_id
        and reply.account_id = p_account_id
        and reply.id = p_reply_id;
     return found;
 end
 $$;
 
-COMMENT ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) IS 'Records a delivery report of a provider about a reply, in the current tenant. A report that proves the arrival keeps the reply from being sent again. Returns false if the account has no such reply.';
+COMMENT ON FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) IS 'Records a delivery report of a provider about a reply. A report that proves the arrival keeps the reply from being sent again. Returns false if the account has no such reply.';
 
-CREATE FUNCTION channels.remove_executor(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    delete from channels.channel_executors as executor where executor.tenant_id = v_tenant_id and executor.id = p_id;
+    perform tenancy.require_tenant(p_tenant_id);
+    delete from channels.channel_executors as executor where executor.tenant_id = p_tenant_id and executor.id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'executor.removed', 'executor:' || p_id);
+    values (p_tenant_id, p_actor, 'executor.removed', 'executor:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) IS 'Removes an executor. Messages that find no other executor are refused from then on. Returns false if the current tenant has no such executor.';
+COMMENT ON FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes an executor. Messages that find no other executor are refused from then on. Returns false if the tenant has no such executor.';
 
-CREATE FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) RETURNS SETOF uuid
+CREATE FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) RETURNS SETOF uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
+    v_id  uuid;
 begin
-    return query
-        -- Materialized, because a join could run this query again for each row and then find other rows each time.
-        with dead as materialized (
-            select dead.id
-              from channels.channel_outbox as dead
-             where dead.tenant_id = v_tenant_id
-               and dead.status = 'dead'
-               and (p_id is null or dead.id = p_id)
-               and (p_account_id is null or dead.account_id = p_account_id)
-               and (p_provider is null or dead.provider = p_provider)
-               and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
-               and (p_dead_before is null or dead.updated_at < p_dead_before)
-               and (p_dead_since is null or dead.updated_at >= p_dead_since)
-             order by dead.updated_at
-             limit p_limit
-               for update
-        ), requeued as (
-            update channels.channel_outbox as reply
-               set status = 'pending',
-                   attempt_count = 0,
-                   next_attempt_at = now(),
-                   updated_at = now()
-              from dead
-             where reply.id = dead.id
-               and reply.status = 'dead'
-            returning reply.id
-        ), noted as (
-            insert into tenancy.audit_log (tenant_id, actor, action, subject)
-            select v_tenant_id, p_actor, 'reply.requeued', 'reply:' || requeued.id
-              from requeued
-        )
-        select requeued.id from requeued;
+    perform tenancy.require_tenant(p_tenant_id);
+    for v_id in
+        select dead.id
+          from channels.channel_outbox as dead
+         where dead.tenant_id = p_tenant_id
+           and dead.status = 'dead'
+           and (p_id is null or dead.id = p_id)
+           and (p_account_id is null or dead.account_id = p_account_id)
+           and (p_provider is null or dead.provider = p_provider)
+           and (p_error_contains is null or position(lower(p_error_contains) in lower(dead.last_error)) > 0)
+           and (p_dead_before is null or dead.updated_at < p_dead_before)
+           and (p_dead_since is null or dead.updated_at >= p_dead_since)
+         order by dead.updated_at
+         limit p_limit
+           for update
+    loop
+        update channels.channel_outbox as reply
+           set status = 'pending',
+               attempt_count = 0,
+               next_attempt_at = v_now,
+               updated_at = v_now
+         where reply.tenant_id = p_tenant_id
+           and reply.id = v_id;
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (p_tenant_id, p_actor, 'reply.requeued', 'reply:' || v_id);
+        return next v_id;
+    end loop;
 end
 $$;
 
-COMMENT ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) IS 'Makes dead replies of the current tenant pending again, with all their attempts: the one with p_id, or up to p_limit that match. A null filter matches everything. Each one is audited.';
+COMMENT ON FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) IS 'Makes dead replies of a tenant pending again, with all their attempts: the one with p_id, or up to p_limit that match. A null filter matches everything. Each one is audited.';
 
 CREATE FUNCTION channels.require_reply() RETURNS trigger
     LANGUAGE plpgsql
@@ -712,34 +766,35 @@ $$;
 
 COMMENT ON FUNCTION channels.require_reply() IS 'Trigger function: refuses the status `executed` for a message whose reply is not in channels.channel_outbox.';
 
-CREATE FUNCTION channels.retry_message(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update channels.channel_messages as message
        set is_executing = false,
-           leased_until = now(),
-           updated_at = now()
-     where message.tenant_id = v_tenant_id
+           leased_until = v_now,
+           updated_at = v_now
+     where message.tenant_id = p_tenant_id
        and message.id = p_id
        and message.status = 'dispatch_failed'
-       and not (message.is_executing and message.leased_until > now());
+       and not (message.is_executing and message.leased_until > v_now);
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'message.retried', 'message:' || p_id);
+    values (p_tenant_id, p_actor, 'message.retried', 'message:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.retry_message(p_id uuid, p_actor text) IS 'Makes a failed message of the current tenant due now, for an operator. Returns false if the tenant has no such failed message or the message is being executed.';
+COMMENT ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Makes a failed message due now, for an operator. Returns false if the tenant has no such failed message or the message is being executed.';
 
-CREATE FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
+CREATE FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -747,6 +802,8 @@ CREATE FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims in
     SET enable_mergejoin TO 'off'
     SET lock_timeout TO '10s'
     AS $$
+declare
+    v_now constant timestamptz := now();
 begin
     return query
         with settled as (
@@ -759,30 +816,31 @@ begin
                                 else 'pending'
                             end,
                    attempt_count = reply.attempt_count + case when given.verdict in ('retry', 'dead') then 1 else 0 end,
-                   next_attempt_at = case when given.verdict in ('retry', 'release') then now() + given.pause
+                   next_attempt_at = case when given.verdict in ('retry', 'release') then v_now + given.pause
                                           else reply.next_attempt_at end,
                    last_error = case when given.verdict = 'sent' then reply.last_error
                                      else coalesce(left(given.error, 1000), reply.last_error) end,
                    in_doubt_since = case when given.verdict = 'sent'
                                            or given.verdict <> 'release' and reply.provider_message_id is not null then null
-                                         when given.in_doubt then coalesce(reply.in_doubt_since, now())
+                                         when given.in_doubt then coalesce(reply.in_doubt_since, v_now)
                                          else reply.in_doubt_since end,
                    provider_message_id = coalesce(left(given.message_id, 512), reply.provider_message_id),
                    sent_at = case when given.verdict = 'sent'
-                                    or given.verdict <> 'release' and reply.provider_message_id is not null then now() end,
+                                    or given.verdict <> 'release' and reply.provider_message_id is not null then v_now end,
                    locked_at = null,
                    locked_by = null,
-                   updated_at = now()
-              from unnest(p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
-                   as given (id, claim, verdict, message_id, error, pause, in_doubt)
+                   updated_at = v_now
+              from unnest(p_tenant_ids, p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
+                   as given (tenant_id, id, claim, verdict, message_id, error, pause, in_doubt)
              -- A lock implies the status `sending`. A condition on the status would make Postgres search the index of
              -- all pending and sending replies.
-             where reply.id = given.id
+             where reply.tenant_id = given.tenant_id
+               and reply.id = given.id
                and reply.locked_by = p_worker
                and reply.claims = given.claim
                and given.verdict in ('sent', 'retry', 'dead', 'release')
             returning reply.id, reply.status, reply.tenant_id, reply.last_error
-        ), noted as (
+        ), audited as (
             insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
             select settled.tenant_id, p_worker, 'reply.dead', 'reply:' || settled.id, settled.last_error
               from settled
@@ -792,28 +850,80 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) IS 'Records results under their claims and returns the new status of each reply; replies that are no longer held under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; `dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent.';
+COMMENT ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) IS 'Records results under their claims and returns the new status of each reply; replies that are no longer held under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; `dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent. One call may combine several tenants: each result names the tenant of its reply.';
 
-CREATE FUNCTION channels.unlink_sender(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    select message.tenant_id
+      from channels.channel_messages as message
+     where message.leased_until < now()
+       and (message.reply is not null) = p_keeps_reply
+     group by message.tenant_id
+     order by min(message.leased_until)
+     limit p_limit
+$$;
+
+COMMENT ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) IS 'Chooses up to p_limit tenants with messages whose lease has expired, the oldest lease first, without locking anything: messages that keep a reply, or messages to execute.';
+
+CREATE FUNCTION channels.tenants_with_old_messages(p_older_than interval) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where (select message.created_at
+              from channels.channel_messages as message
+             where message.tenant_id = tenant.id
+             order by message.created_at
+             limit 1) < now() - p_older_than
+$$;
+
+COMMENT ON FUNCTION channels.tenants_with_old_messages(p_older_than interval) IS 'Chooses the tenants that have messages older than p_older_than, without locking anything.';
+
+CREATE FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+    -- Only the index of locks has the order of the inner query. Without the inner query, Postgres may group by tenant
+    -- while it reads all pending replies in the index for claims.
+    select stale.tenant_id
+      from (select reply.tenant_id, reply.locked_at
+              from channels.channel_outbox as reply
+             where reply.status = 'sending'
+               and reply.locked_at < now() - p_lock_timeout
+             order by reply.locked_at) as stale
+     group by stale.tenant_id
+     order by min(stale.locked_at)
+     limit p_limit
+$$;
+
+COMMENT ON FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) IS 'Chooses up to p_limit tenants with replies whose lock is older than p_lock_timeout, the oldest lock first, without locking anything.';
+
+CREATE FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
-    delete from channels.channel_links as link where link.tenant_id = v_tenant_id and link.id = p_id;
+    perform tenancy.require_tenant(p_tenant_id);
+    delete from channels.channel_links as link where link.tenant_id = p_tenant_id and link.id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'sender.unlinked', 'link:' || p_id);
+    values (p_tenant_id, p_actor, 'sender.unlinked', 'link:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) IS 'Removes the link of a sender. Returns false if the current tenant has no such link.';
+COMMENT ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes the link of a sender. Returns false if the tenant has no such link.';
 
-CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
+CREATE FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) RETURNS TABLE(tenant_id uuid, id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer, created_at timestamp with time zone, delivered_to text[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -830,25 +940,70 @@ begin
                   hint = 'Run `postrider relay sinks` to see the registered ones.';
     end if;
     -- Claim first, then read in a statement of its own. A single statement would claim events that were committed after
-    -- its snapshot, not find them when it reads the outbox, and keep them claimed without returning them.
+    -- its snapshot, not find them when it reads the outbox, and keep them claimed without returning them. The function of
+    -- the contract returns no tenant, so the id alone finds its rows.
     v_ids := array(select claimed.id from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed);
     return query
-        select event.id,
+        select event.tenant_id,
+               event.id,
                event.aggregate_type,
                event.aggregate_id,
                event.event_type,
                event.payload,
                event.retry_count,
                event.created_at,
-               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
+               array(select noted.sink
+                       from events.outbox_deliveries as noted
+                      where noted.tenant_id = event.tenant_id
+                        and noted.event_id = event.id)
           from m10_recovery.outbox as event
          where event.id = any (v_ids);
 end
 $$;
 
-COMMENT ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) IS 'Claims events for a relay that delivers to the sinks of this generation. For each event it also returns when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
+COMMENT ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) IS 'Claims events of all tenants for a relay that delivers to the sinks of this generation. For each event it also returns its tenant, when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
 
-CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS boolean
+CREATE FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_event record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if coalesce(btrim(p_note), '') = '' then
+        raise exception 'closing an event needs a note that says why' using errcode = 'invalid_parameter_value';
+    end if;
+    select event.processed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set processed_at = v_now,
+           claimed_at = null,
+           claimed_by = null,
+           last_error = left('closed by ' || p_actor || ': ' || p_note, 2000)
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, 'event.closed', 'event:' || p_event_id, p_note);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) IS 'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its claim. Returns `done`, `unknown` or `processed`.';
+
+CREATE FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -857,24 +1012,134 @@ begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         return false;
     end if;
-    perform m10_recovery.complete_outbox_events(p_processor_id, p_event_ids, p_errors);
+    perform events.complete_outbox_events(p_processor_id, p_tenant_ids, p_event_ids, p_errors);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes events like m10_recovery.complete_outbox_events, if the sinks of this generation are the registered ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay releases them.';
+COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) IS 'Completes events like events.complete_outbox_events, if the sinks of this generation are the registered ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay releases them.';
 
-CREATE TABLE events.sink_sets (
-    generation bigint NOT NULL,
-    sinks jsonb NOT NULL,
-    registered_at timestamp with time zone DEFAULT now() NOT NULL,
-    registered_by text NOT NULL,
-    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
-);
+CREATE FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_succeeded constant bigint := (select count(*)
+                                      from unnest(p_event_ids, p_errors) as done (id, error)
+                                     where done.error is null);
+    v_completed bigint;
+begin
+    update m10_recovery.outbox as event
+       set processed_at = v_now
+      from unnest(p_tenant_ids, p_event_ids, p_errors) as done (tenant_id, id, error)
+     where done.error is null
+       and event.tenant_id = done.tenant_id
+       and event.id = done.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null;
+    get diagnostics v_completed = row_count;
 
-COMMENT ON TABLE events.sink_sets IS 'Sets of sinks that relays deliver to; the one with the highest generation is registered. A sink has a name, a kind, a target that identifies its destination without its secrets, and the patterns of the events that it receives.';
+    -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
+    -- these is an error.
+    if v_completed <> v_succeeded then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
+           from unnest(p_event_ids, p_errors) as done (id, error)
+          where done.error is null;
+    end if;
+    if v_succeeded < cardinality(p_event_ids) then
+        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
+           from unnest(p_event_ids, p_errors) as done (id, error)
+          where done.error is not null;
+    end if;
+end
+$$;
 
-CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+COMMENT ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) IS 'Completes many events of one processor, of any tenants, under the rules of complete_outbox_event: all of them or none. A null error is a success. One statement per event would cost more than the event.';
+
+CREATE FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into events.outbox_deliveries (tenant_id, event_id, sink)
+    select event.tenant_id, event.id, noted.sink
+      from unnest(p_tenant_ids, p_event_ids, p_sinks) as noted (tenant_id, event_id, sink)
+      join m10_recovery.outbox as event on event.tenant_id = noted.tenant_id and event.id = noted.event_id
+     where event.claimed_by = p_processor_id
+       and event.processed_at is null
+     order by event.tenant_id, event.id, noted.sink
+        on conflict do nothing
+$$;
+
+COMMENT ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) IS 'Records the sinks that have an event which the processor holds.';
+
+CREATE FUNCTION events.outbox_backlog(p_stuck_after integer) RETURNS TABLE(pending bigint, stuck bigint, oldest_ready_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select (select count(*)
+              from (select from m10_recovery.outbox as event where event.processed_at is null limit 100000) as counted),
+           (select count(*)
+              from (select
+                      from m10_recovery.outbox as event
+                     where event.processed_at is null
+                       and event.retry_count > 0
+                       and event.retry_count > p_stuck_after
+                     limit 100000) as counted),
+           coalesce((select extract(epoch from now() - coalesce(event.process_after, event.created_at))
+                       from m10_recovery.outbox as event
+                      where event.processed_at is null
+                        and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
+                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
+                      order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
+                      limit 1), 0)::double precision
+$$;
+
+COMMENT ON FUNCTION events.outbox_backlog(p_stuck_after integer) IS 'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the oldest ready event.';
+
+CREATE FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_ids bigint[];
+    v_removed bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if p_window is null or p_window < 1 then
+        raise exception 'the window must hold at least one id' using errcode = 'invalid_parameter_value';
+    end if;
+    v_ids := array(select event.id
+                     from m10_recovery.outbox as event
+                    where event.tenant_id = p_tenant_id
+                      and event.id > p_after_id
+                    order by event.id
+                    limit p_window);
+    -- Ids rise with time: all events after one that was published after the limit were processed after it, too.
+    delete from m10_recovery.outbox as event
+     where event.tenant_id = p_tenant_id
+       and event.id = any (v_ids)
+       and event.processed_at < p_processed_before;
+    get diagnostics v_removed = row_count;
+    return query
+        select v_removed,
+               coalesce(v_ids[cardinality(v_ids)], p_after_id),
+               cardinality(v_ids) < p_window
+               or exists (select
+                            from m10_recovery.outbox as event
+                           where event.tenant_id = p_tenant_id
+                             and event.id = v_ids[cardinality(v_ids)]
+                             and event.created_at >= p_processed_before);
+end
+$$;
+
+COMMENT ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) IS 'Deletes events of one tenant that were processed before the given time, within one window of ids, so that each call is short. Call it again from `last_id` until `done`.';
+
+CREATE FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) RETURNS TABLE(generation bigint, sinks jsonb, registered_at timestamp with time zone, registered_by text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -887,7 +1152,7 @@ begin
          where not exists (select from events.sink_sets);
     end if;
     return query
-        select registered.*
+        select registered.generation, registered.sinks, registered.registered_at, registered.registered_by
           from events.sink_sets as registered
          order by registered.generation desc
          limit 1;
@@ -896,7 +1161,28 @@ $$;
 
 COMMENT ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) IS 'Registers the sinks if none are registered yet, and returns the registered ones.';
 
-CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS SETOF events.sink_sets
+CREATE FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update m10_recovery.outbox as event
+       set process_after = v_now + released.delay_ms * interval '1 millisecond',
+           claimed_at = null,
+           claimed_by = null
+      from unnest(p_tenant_ids, p_event_ids, p_delays_ms) as released (tenant_id, id, delay_ms)
+     where event.tenant_id = released.tenant_id
+       and event.id = released.id
+       and event.claimed_by = p_processor_id
+       and event.processed_at is null;
+end
+$$;
+
+COMMENT ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) IS 'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no failure; each event is ready again after its delay.';
+
+CREATE FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) RETURNS TABLE(generation bigint, sinks jsonb, registered_at timestamp with time zone, registered_by text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -914,13 +1200,78 @@ begin
         values (coalesce(v_registered.generation, 0) + 1, p_sinks, p_actor)
         returning * into v_registered;
         insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (null, p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
+        values (tenancy.system_tenant_id(), p_actor, 'sinks.replaced', 'sinks:' || v_registered.generation);
     end if;
-    return next v_registered;
+    return query
+        select v_registered.generation, v_registered.sinks, v_registered.registered_at, v_registered.registered_by;
 end
 $$;
 
 COMMENT ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) IS 'Registers these sinks in place of the registered ones, and returns the registered ones. Completions under way commit first; complete_events refuses later ones under the old sinks.';
+
+CREATE FUNCTION events.require_tenant_of_event() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform from tenancy.tenants as tenant where tenant.id = new.tenant_id for key share;
+    if not found then
+        raise exception 'there is no tenant %', new.tenant_id
+            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return new;
+end
+$$;
+
+COMMENT ON FUNCTION events.require_tenant_of_event() IS 'Trigger function: refuses an event of a tenant that does not exist. The tenant cannot be removed before the transaction ends; tenancy.refuse_removal_with_events protects it afterwards.';
+
+CREATE FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_event record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    select event.processed_at, event.claimed_at
+      into v_event
+      from m10_recovery.outbox as event
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id
+       for update;
+    if not found then
+        return 'unknown';
+    end if;
+    if v_event.processed_at is not null then
+        return 'processed';
+    end if;
+    if v_event.claimed_at >= v_now - interval '5 minutes' then
+        return 'claimed';
+    end if;
+
+    update m10_recovery.outbox as event
+       set process_after = v_now
+     where event.tenant_id = p_tenant_id
+       and event.id = p_event_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (p_tenant_id, p_actor, 'event.retried', 'event:' || p_event_id);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
+
+CREATE FUNCTION events.tenants_with_events() RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select from m10_recovery.outbox as event where event.tenant_id = tenant.id)
+$$;
+
+COMMENT ON FUNCTION events.tenants_with_events() IS 'Returns the tenants that have events, the system tenant included. Retention calls prune_outbox for each of them.';
 
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
     LANGUAGE plpgsql
@@ -935,24 +1286,24 @@ $$;
 
 COMMENT ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) IS 'Adds a line to the audit log of campaigns.';
 
-CREATE FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) RETURNS bigint
+CREATE FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_run_id uuid;
     v_job_id uuid;
     v_in_flight bigint;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select run.id
       into v_run_id
       from execution.campaign_phases as phase
            join execution.campaign_runs as run
              on run.tenant_id = phase.tenant_id and run.phase_id = phase.id
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
      order by run.number desc
@@ -963,11 +1314,16 @@ begin
     for v_job_id in
         select job.id
           from execution.job_queue as job
-         where job.run_id = v_run_id
+         where job.tenant_id = p_tenant_id
+           and job.run_id = v_run_id
            and job.status = 'locked'
     loop
         begin
-            perform from execution.job_queue as job where job.id = v_job_id for no key update;
+            perform
+               from execution.job_queue as job
+              where job.tenant_id = p_tenant_id
+                and job.id = v_job_id
+                for no key update;
             raise sqlstate 'PR000';
         exception when sqlstate 'PR000' then
             null; -- the rollback to the savepoint released the lock
@@ -975,14 +1331,14 @@ begin
     end loop;
     select coalesce(sum(progress.in_flight), 0)::bigint
       into v_in_flight
-      from execution.run_progress(array[v_run_id]) as progress;
+      from execution.run_progress(p_tenant_id, array[v_run_id]) as progress;
     return v_in_flight;
 end
 $$;
 
-COMMENT ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) IS 'Waits until every transaction that began to reserve items of the phase before its pause has committed. Returns the number of calls in flight.';
+COMMENT ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) IS 'Waits until every transaction that began to reserve items of the phase before its pause has committed. Returns the number of calls in flight.';
 
-CREATE FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
+CREATE FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(tenant_id uuid, job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -990,14 +1346,14 @@ declare
     v_begun record;
     v_last integer := 0;
 begin
-    v_begun := execution.begin_windows(p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids, p_recipients,
-                                       p_message_hashes, p_verdicts, p_reasons);
+    v_begun := execution.begin_windows(p_tenant_ids, p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids,
+                                       p_recipients, p_message_hashes, p_verdicts, p_reasons);
     for n in 1..cardinality(p_job_ids) loop
         if v_begun.windows[n] <> 'open' then
-            return query select p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
+            return query select p_tenant_ids[n], p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
         else
             return query
-                select p_job_ids[n], v_begun.outbox_ids[i], v_begun.item_ids[i], v_begun.idempotency_keys[i],
+                select p_tenant_ids[n], p_job_ids[n], v_begun.outbox_ids[i], v_begun.item_ids[i], v_begun.idempotency_keys[i],
                        coalesce(v_begun.verdicts[i], 'reserved')
                   from generate_series(v_last + 1, v_last + p_counts[n]) as i;
         end if;
@@ -1006,9 +1362,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) IS 'Reserves items as begin_windows does, and returns a row per item whose verdict is reserved or the status of the item. A window that is not open returns one row with the verdict lost or paused.';
+COMMENT ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) IS 'Reserves items as begin_windows does, and returns a row per item whose verdict is reserved or the status of the item. A window that is not open returns one row with the verdict lost or paused.';
 
-CREATE FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) RETURNS record
+CREATE FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1019,14 +1375,14 @@ CREATE FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_at
 #variable_conflict use_column
 declare
     v_job record;
+    v_now constant timestamptz := now();
     v_suppressed uuid[];
     v_end integer;
-    v_paused uuid[];
+    v_place integer;
     -- One entry per window: the values that its items share.
     v_ends integer[] := '{}'::integer[];
-    v_tenant_ids uuid[] := array_fill(null::uuid, array[cardinality(p_job_ids)]);
-    v_workspace_ids uuid[] := v_tenant_ids;
-    v_run_ids uuid[] := v_tenant_ids;
+    v_workspace_ids uuid[] := array_fill(null::uuid, array[cardinality(p_job_ids)]);
+    v_run_ids uuid[] := v_workspace_ids;
     v_channels text[] := array_fill(null::text, array[cardinality(p_job_ids)]);
     v_providers text[] := v_channels;
     v_prefixes text[] := v_channels;
@@ -1060,13 +1416,15 @@ begin
     -- The share lock keeps the job with this worker until the reservations are committed.
     for v_job in
         select wanted.n, wanted.first, wanted.count, job.*
-          from unnest(p_job_ids, p_attempts, p_first, p_counts) with ordinality as wanted (job_id, attempt, first, count, n)
+          from unnest(p_tenant_ids, p_job_ids, p_attempts, p_first, p_counts) with ordinality
+               as wanted (tenant_id, job_id, attempt, first, count, n)
                cross join lateral (
                    select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
                           run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
                      from execution.job_queue as job
-                          join execution.campaign_runs as run on run.id = job.run_id
-                    where job.id = wanted.job_id
+                          join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+                    where job.tenant_id = wanted.tenant_id
+                      and job.id = wanted.job_id
                       and job.status = 'locked'
                       and job.locked_by = p_worker_id
                       and job.attempts = wanted.attempt
@@ -1095,7 +1453,6 @@ begin
             end if;
         end loop;
         windows[v_job.n] := 'open';
-        v_tenant_ids[v_job.n] := v_job.tenant_id;
         v_workspace_ids[v_job.n] := v_job.workspace_id;
         v_run_ids[v_job.n] := v_job.run_id;
         v_channels[v_job.n] := v_job.channel;
@@ -1109,18 +1466,21 @@ begin
     -- Read the phases after the last job is locked, in a statement with its own snapshot. A pause that has
     -- committed is seen here; a pause that commits later waits for these locks before it answers
     -- (await_reservations).
-    v_paused := array(
-        select run.id
-          from execution.campaign_runs as run
-               join execution.campaign_phases as phase
-                 on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-         where run.id = any (v_run_ids)
-           and phase.status <> 'in_progress');
-    for n in 1..cardinality(p_job_ids) * least(cardinality(v_paused), 1) loop
-        if v_run_ids[n] = any (v_paused) then
-            windows[n] := 'paused';
-            v_places := array_replace(v_places, n, null);
-        end if;
+    for v_place in
+        select begun.n::integer
+          from unnest(p_tenant_ids, v_run_ids) with ordinality as begun (tenant_id, run_id, n)
+               cross join lateral (
+                   select phase.status
+                     from execution.campaign_runs as run
+                          join execution.campaign_phases as phase
+                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                    where run.tenant_id = begun.tenant_id
+                      and run.id = begun.run_id
+                   offset 0) as phase
+         where phase.status <> 'in_progress'
+    loop
+        windows[v_place] := 'paused';
+        v_places := array_replace(v_places, v_place, null);
     end loop;
 
     -- The same key as outbox_key, with the parts that a window shares computed once.
@@ -1132,10 +1492,10 @@ begin
         insert into execution.channel_outbox
                (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
                 status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
-        select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+        select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
                v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                        unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                        unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -1151,10 +1511,10 @@ begin
     insert into execution.channel_outbox
            (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
             status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
-    select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+    select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
            v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                    unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -1174,16 +1534,19 @@ begin
                      end order by wanted.n)
       into outbox_ids, verdicts
       from unnest(outbox_ids, v_places, idempotency_keys) with ordinality as wanted (id, place, key, n)
-           left join execution.channel_outbox as item
-                  on item.tenant_id = any (array[v_tenant_ids[wanted.place]])
-                 and item.workspace_id = any (array[v_workspace_ids[wanted.place]])
-                 and item.idempotency_key = any (array[wanted.key]);
+           left join lateral (
+               select known.id, known.status, known.reserved_by, known.attempt, known.in_doubt_since
+                 from execution.channel_outbox as known
+                where known.tenant_id = p_tenant_ids[wanted.place]
+                  and known.workspace_id = v_workspace_ids[wanted.place]
+                  and known.idempotency_key = wanted.key
+               offset 0) as item on true;
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of jobs that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
+COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
 
-CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
+CREATE FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1192,7 +1555,10 @@ CREATE FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p
     SET enable_mergejoin TO 'off'
     AS $$
 #variable_conflict use_column
+declare
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_resolver_id), '') = '' then
         raise exception 'a resolver must name itself to claim doubts'
@@ -1206,9 +1572,10 @@ begin
         with due as (
             select doubt.tenant_id, doubt.outbox_id
               from execution.doubts as doubt
-             where not doubt.is_for_person
-               and doubt.next_look_at <= now()
-               and (doubt.held_until is null or doubt.held_until < now())
+             where doubt.tenant_id = p_tenant_id
+               and not doubt.is_for_person
+               and doubt.next_look_at <= v_now
+               and (doubt.held_until is null or doubt.held_until < v_now)
                and doubt.provider = any (p_providers)
                and doubt.account_id <> all (p_except_accounts)
              order by doubt.next_look_at
@@ -1218,15 +1585,15 @@ begin
             update execution.doubts as doubt
                set looks = doubt.looks + 1,
                    held_by = p_resolver_id,
-                   held_until = now() + p_lease
+                   held_until = v_now + p_lease
               from due
-             where doubt.tenant_id = any (array[due.tenant_id])
-               and doubt.outbox_id = any (array[due.outbox_id])
+             where doubt.tenant_id = due.tenant_id
+               and doubt.outbox_id = due.outbox_id
          returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
                held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
-               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, now(), asset.content, account.settings,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content, account.settings,
                account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
                case
                    when lead.id is not null
@@ -1259,8 +1626,8 @@ begin
                  order by callback.received_at
                  limit 1)
           from held
-               join execution.channel_outbox as item on item.id = any (array[held.outbox_id])
-               join execution.campaign_runs as run on run.id = any (array[item.run_id])
+               join execution.channel_outbox as item on item.tenant_id = held.tenant_id and item.id = held.outbox_id
+               join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
                join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
                       on account.tenant_id = held.tenant_id
@@ -1270,9 +1637,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) IS 'Claims items in doubt that are due for a look, of the given providers, for the length of the lease. The number of the look is the fencing token: a resolver whose claim was taken over changes nothing.';
+COMMENT ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) IS 'Claims items in doubt of a tenant that are due for a look, of the given providers, for the length of the lease. The number of the look is the fencing token: a resolver whose claim was taken over changes nothing.';
 
-CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DEFAULT 10, p_except uuid[] DEFAULT '{}'::uuid[], p_except_runs uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer, item_ids uuid[], channel text, asset_id uuid, provider_account_id uuid, provider text, scheduled_for timestamp with time zone, key_part text, correlation_id uuid)
+CREATE FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer DEFAULT 10, p_except_runs uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer, item_ids uuid[], channel text, asset_id uuid, provider_account_id uuid, provider text, scheduled_for timestamp with time zone, key_part text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1283,15 +1650,16 @@ CREATE FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer DE
     AS $$
 #variable_conflict use_column
 declare
+    v_now constant timestamptz := now();
+    v_served_at timestamptz;
+    v_ids uuid[];
+    v_id uuid;
     v_job record;
+    v_run_ids uuid[] := '{}'::uuid[];
     v_run_id uuid;
     v_run record;
-    v_tenants uuid[];
-    v_tenant uuid;
-    v_share integer;
-    v_found uuid[];
-    v_ids uuid[] := '{}'::uuid[];
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_worker_id), '') = '' then
         raise exception 'a worker must name itself to claim jobs'
@@ -1301,253 +1669,154 @@ begin
         raise exception 'the limit must lie between 1 and 1000, not %', coalesce(p_limit::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
-
-    for v_job in
-        with stale as (
-            select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts, job.locked_by
-              from execution.job_queue as job
-             where job.status = 'locked'
-               and job.locked_at < now() - interval '5 minutes'
-             order by job.locked_at
-             limit 100
-               for update skip locked
-        )
-        -- Ordered by run, because ending a run locks it: two concurrent sweeps cannot deadlock.
-        select stale.* from stale order by stale.run_id, stale.id
-    loop
-        -- A hanging worker may hold locks on some of these items. Skip its job instead of waiting, so that one such
-        -- worker cannot block every claim; a later claim tries again.
-        begin
-            perform
-               from execution.channel_outbox as item
-              where item.job_id = v_job.id
-                and item.status = 'queued'
-                and item.in_doubt_since is null
-              order by item.id
-                for no key update nowait;
-        exception when lock_not_available then
-            continue;
-        end;
-        if exists (select
-                     from execution.campaign_runs as run
-                          join execution.campaign_phases as phase
-                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-                    where run.id = v_job.run_id
-                      and phase.status = 'paused'
-                      for share of phase)
-        then
-            -- The worker did not release the job when its phase was paused. That uses up no attempt.
-            perform execution.doubt_leftovers(v_job.id, p_worker_id);
-            update execution.job_queue
-               set status = 'queued',
-                   attempts = attempts - 1,
-                   locked_by = null,
-                   locked_at = null,
-                   run_after = 'infinity'
-             where id = v_job.id;
-            perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
-                                    'its phase is paused; not heard of for five minutes: ' || v_job.locked_by);
-        elsif v_job.attempts < v_job.max_attempts then
-            perform execution.doubt_leftovers(v_job.id, p_worker_id);
-            update execution.job_queue
-               set status = 'queued',
-                   locked_by = null,
-                   locked_at = null,
-                   last_error = 'its worker was not heard of for five minutes'
-             where id = v_job.id;
-            perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
-                                    'not heard of for five minutes: ' || v_job.locked_by);
-        else
-            perform execution.end_attempt(v_job.id, p_worker_id, interval '0', 'its worker was not heard of for five minutes');
-        end if;
-    end loop;
-    with due as (
-        select retry.id
-          from execution.job_queue as retry
-         where retry.status = 'failed'
-           and retry.run_after <= now()
-         order by retry.run_after
-         limit 100
-           for update skip locked
-    ), requeued as (
-        update execution.job_queue as job
-           set status = 'queued'
-          from due
-         where job.id = any (array[due.id])
-     returning job.tenant_id, job.run_id, job.id
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
-    select requeued.tenant_id, requeued.run_id, requeued.id, p_worker_id, 'job.queued'
-      from requeued;
-
-    -- A loose index scan: one index lookup per tenant that has a queued job.
-    v_tenants := array(
-        with recursive waiting as (
-            (select job.tenant_id, job.run_after
-               from execution.job_queue as job
-              where job.status = 'queued'
-              order by job.tenant_id, job.run_after
-              limit 1)
-            union all
-            select next.tenant_id, next.run_after
-              from waiting
-                   cross join lateral (
-                       select job.tenant_id, job.run_after
-                         from execution.job_queue as job
-                        where job.status = 'queued'
-                          and job.tenant_id > waiting.tenant_id
-                        order by job.tenant_id, job.run_after
-                        limit 1) as next
-        )
-        select waiting.tenant_id
-          from waiting
-               left join execution.turns as turn on turn.tenant_id = waiting.tenant_id
-         where waiting.run_after <= now()
-           and waiting.tenant_id <> all (p_except)
-         order by turn.last_turn_at nulls first, waiting.tenant_id);
-
-    -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more jobs.
-    v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
-    for round in 1..2 loop
-        foreach v_tenant in array v_tenants loop
-            exit when cardinality(v_ids) >= p_limit;
-            v_found := array(
-                select job.id
-                  from execution.job_queue as job
-                 where job.tenant_id = v_tenant
-                   and job.status = 'queued'
-                   and job.run_after <= now()
-                   and job.id <> all (v_ids)
-                   -- The case hides the condition from the planner, so that it reads the index in order and stops
-                   -- at the limit.
-                   and case when cardinality(p_except_runs) = 0 then true else job.run_id <> all (p_except_runs) end
-                 order by job.run_after, job.id
-                 limit least(v_share, p_limit - cardinality(v_ids))
-                   for update skip locked);
-            v_ids := v_ids || v_found;
-        end loop;
-        v_share := p_limit;
-    end loop;
+    v_ids := array(
+        select job.id
+          from execution.job_queue as job
+         where job.tenant_id = p_tenant_id
+           and job.status = 'queued'
+           and job.run_after <= v_now
+           -- The case hides the condition from the planner, so that it reads the index in order and stops at the limit.
+           and case when cardinality(p_except_runs) = 0 then true else job.run_id <> all (p_except_runs) end
+         order by job.run_after, job.id
+         limit p_limit
+           for update skip locked);
     if cardinality(v_ids) = 0 then
         return;
     end if;
 
-    update execution.job_queue as job
-       set status = 'locked',
-           attempts = job.attempts + 1,
-           locked_by = p_worker_id,
-           locked_at = now(),
-           waits_for = null
-     where job.id = any (v_ids);
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
-    select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.locked', 'attempt ' || job.attempts
-      from execution.job_queue as job
-     where job.id = any (v_ids);
+    foreach v_id in array v_ids loop
+        update execution.job_queue as job
+           set status = 'locked',
+               attempts = job.attempts + 1,
+               locked_by = p_worker_id,
+               locked_at = v_now,
+               waits_for = null
+         where job.tenant_id = p_tenant_id
+           and job.id = v_id
+     returning job.run_id, job.attempts
+          into v_job;
+        perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_id, null, p_worker_id, 'job.locked',
+                                'attempt ' || v_job.attempts);
+        if v_job.run_id <> all (v_run_ids) then
+            v_run_ids := v_run_ids || v_job.run_id;
+        end if;
+    end loop;
     -- Ordered by id, so that two concurrent claims cannot deadlock.
-    for v_run_id in
-        select distinct job.run_id from execution.job_queue as job where job.id = any (v_ids) order by job.run_id
-    loop
+    for v_run_id in select started.id from unnest(v_run_ids) as started (id) order by started.id loop
         update execution.campaign_runs as run
            set status = 'running',
-               started_at = now()
-         where run.id = v_run_id
+               started_at = v_now
+         where run.tenant_id = p_tenant_id
+           and run.id = v_run_id
            and run.status = 'queued'
-     returning run.tenant_id, run.campaign_id, run.phase_id
+     returning run.campaign_id, run.phase_id
           into v_run;
         if found then
-            perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, v_run_id, null, null, p_worker_id,
+            perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, v_run_id, null, null, p_worker_id,
                                     'run.running', null);
         end if;
     end loop;
-    -- Record the order in which the tenants were served. Another worker that is serving a tenant at the same time
-    -- updates that tenant's row, so a locked row is skipped.
-    update execution.turns as turn
-       set last_turn_at = (select clock_timestamp()) + array_position(v_tenants, turn.tenant_id) * interval '1 microsecond'
-     where turn.tenant_id in (select noted.tenant_id
-                                from execution.turns as noted
-                               where noted.tenant_id = any (array(select job.tenant_id
-                                                                    from execution.job_queue as job
-                                                                   where job.id = any (v_ids)))
-                                 for update skip locked);
+    -- Record the turn. Another worker that is serving the tenant at the same time updates this row, so a locked row is
+    -- skipped.
+    perform
+       from execution.turns as turn
+      where turn.tenant_id = p_tenant_id
+        for update skip locked;
+    if found then
+        v_served_at := clock_timestamp();
+        update execution.turns as turn
+           set last_turn_at = v_served_at
+         where turn.tenant_id = p_tenant_id;
+    end if;
 
     return query
-        select job.id, job.tenant_id, job.workspace_id, job.run_id, job.job_type, job.attempts, job.max_attempts, job.item_ids,
-               run.channel, run.asset_id, run.provider_account_id, run.provider, run.scheduled_for, run.key_part,
-               run.correlation_id
-          from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = any (array[job.run_id])
-         where job.id = any (v_ids);
+        select job.id, p_tenant_id, job.workspace_id, job.run_id, job.job_type, job.attempts, job.max_attempts, job.item_ids,
+               job.channel, job.asset_id, job.provider_account_id, job.provider, job.scheduled_for, job.key_part,
+               job.correlation_id
+          from unnest(v_ids) as claimed (id)
+               cross join lateral (
+                   select job.id, job.workspace_id, job.run_id, job.job_type, job.attempts, job.max_attempts, job.item_ids,
+                          run.channel, run.asset_id, run.provider_account_id, run.provider, run.scheduled_for, run.key_part,
+                          run.correlation_id
+                     from execution.job_queue as job
+                          join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+                    where job.tenant_id = p_tenant_id
+                      and job.id = claimed.id
+                   offset 0) as job;
 end
 $$;
 
-COMMENT ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) IS 'Claims up to p_limit send jobs that are due, in turn for each tenant: the tenant that was served longest ago comes first. Before that, it takes over locks older than five minutes and queues retries that are due. It counts the attempt at the claim, so that a job that kills its worker does not return for ever.';
+COMMENT ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) IS 'Claims up to p_limit send jobs of a tenant that are due, longest due first, and records the tenant''s turn. tenants_with_due_jobs chooses the tenants. The attempt counts at the claim, so that a job that kills its worker does not return for ever.';
 
-CREATE FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS void
+CREATE FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    v_held record;
+    v_now constant timestamptz := now();
+    v_account_id uuid;
 begin
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    perform tenancy.require_tenant(p_tenant_id);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     update execution.account_states as state
        set circuit_open_until = null,
            circuit_reason = null,
            circuit_openings = 0,
            probe_job_id = null,
            probe_until = null
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
        and state.circuit_open_until is not null;
     if not found then
         return;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_held.tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_held.account_id);
+    values (p_tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_account_id);
     -- Ordered by id, and without jobs that a claim has locked.
     with waiting as (
-        select job.id
+        select job.tenant_id, job.id
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
-         where job.tenant_id = v_held.tenant_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+         where job.tenant_id = p_tenant_id
            and job.status = 'queued'
            and job.waits_for = 'circuit'
-           and job.run_after > now()
-           and run.provider_account_id = v_held.account_id
+           and job.run_after > v_now
+           and run.provider_account_id = v_account_id
          order by job.id
            for no key update of job skip locked
     )
     update execution.job_queue as job
-       set run_after = now()
+       set run_after = v_now
       from waiting
-     where job.id = waiting.id;
+     where job.tenant_id = waiting.tenant_id
+       and job.id = waiting.id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Closes the circuit of an account after a call was answered. Jobs that waited for it are due at once.';
+COMMENT ON FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Closes the circuit of an account after a call was answered. Jobs that waited for it are due at once.';
 
-CREATE FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
+CREATE FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
-    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, null);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_retry_after, null);
 end
 $$;
 
-COMMENT ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Ends a job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an item is in doubt.';
+COMMENT ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Ends a job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an item is in doubt.';
 
-CREATE FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text DEFAULT NULL::text, p_job_size integer DEFAULT 500) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint, second_messages bigint)
+CREATE FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text DEFAULT NULL::text, p_job_size integer DEFAULT 500) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint, second_messages bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_goal constant text := execution.phase_goal(p_trigger);
     v_reason constant text := nullif(left(btrim(p_reason), 2000), '');
     v_phase record;
@@ -1557,6 +1826,7 @@ declare
     v_sequence bigint;
     v_second bigint;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if v_goal is null then
         raise exception 'a phase is not controlled by `%`', coalesce(p_trigger, 'null')
@@ -1569,7 +1839,7 @@ begin
     select campaign.sequence
       into v_sequence
       from execution.campaigns as campaign
-     where campaign.tenant_id = v_tenant_id
+     where campaign.tenant_id = p_tenant_id
        and campaign.id = p_campaign_id
        for no key update;
     if not found then
@@ -1579,7 +1849,7 @@ begin
     select phase.*
       into v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
        for no key update;
@@ -1588,12 +1858,12 @@ begin
             using errcode = 'no_data_found',
                   hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
                             from execution.campaign_phases as phase
-                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+                           where phase.tenant_id = p_tenant_id and phase.campaign_id = p_campaign_id);
     end if;
     select run.id, run.status, run.intended
       into v_run
       from execution.campaign_runs as run
-     where run.tenant_id = v_tenant_id
+     where run.tenant_id = p_tenant_id
        and run.phase_id = v_phase.id
      order by run.number desc
      limit 1;
@@ -1623,14 +1893,15 @@ begin
     end if;
 
     if p_trigger = 'start' then
-        v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
+        v_sequence := execution.start_phase(p_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
     elsif p_trigger = 'retry' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
+        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
         if v_run_id is null then
             select count(*)
               into v_doubts
               from execution.channel_outbox as item
-             where item.run_id = any (execution.runs_since_all(v_tenant_id, v_phase.id))
+             where item.tenant_id = p_tenant_id
+               and item.run_id = any (execution.runs_since_all(p_tenant_id, v_phase.id))
                and item.status = 'queued';
             if v_doubts > 0 then
                 return query select 'conflict', v_phase.status, v_phase.kind,
@@ -1640,49 +1911,56 @@ begin
             end if;
         end if;
         v_sequence := execution.enter_phase_state(
-            v_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
+            p_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
             jsonb_strip_nulls(jsonb_build_object(
-                'items', coalesce((select run.intended from execution.campaign_runs as run where run.id = v_run_id), 0),
+                'items', coalesce((select run.intended
+                                    from execution.campaign_runs as run
+                                   where run.tenant_id = p_tenant_id
+                                     and run.id = v_run_id), 0),
                 'reason', v_reason)));
         if v_run_id is null then
             -- Every item in doubt was settled as successful and nothing is left to send: tend_phase ends the phase.
-            update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
+            update execution.campaign_phases set due = 'end' where tenant_id = p_tenant_id and id = v_phase.id;
         end if;
     elsif p_trigger = 'rerun' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
+        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
         -- Count the recipients that got the message, or may have, and get it again.
         select count(distinct item.recipient_id)
           into v_second
           from execution.job_queue as job
                cross join lateral unnest(job.item_ids) as wanted (id)
-               join execution.channel_outbox as item on item.recipient_id = wanted.id
-         where job.tenant_id = v_tenant_id
+               join execution.channel_outbox as item
+                 on item.tenant_id = job.tenant_id and item.recipient_id = wanted.id
+         where job.tenant_id = p_tenant_id
            and job.run_id = v_run_id
            and item.run_id in (select run.id
                                  from execution.campaign_runs as run
-                                where run.tenant_id = v_tenant_id
+                                where run.tenant_id = p_tenant_id
                                   and run.phase_id = v_phase.id
                                   and run.id <> v_run_id)
            and item.status in ('sent', 'called', 'posted', 'queued');
         v_sequence := execution.enter_phase_state(
-            v_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
+            p_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
             jsonb_strip_nulls(jsonb_build_object(
-                'items', (select run.intended from execution.campaign_runs as run where run.id = v_run_id),
+                'items', (select run.intended
+                                    from execution.campaign_runs as run
+                                   where run.tenant_id = p_tenant_id
+                                     and run.id = v_run_id),
                 'secondMessages', v_second, 'reason', v_reason)));
     else
         if p_trigger = 'complete' then
-            perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
+            perform execution.note_progress_of(p_tenant_id, p_campaign_id, v_phase.id, 100);
         end if;
         v_sequence := execution.enter_phase_state(
-            v_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
+            p_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
             jsonb_strip_nulls(jsonb_build_object('reason', v_reason)));
         if p_trigger = 'pause' then
-            perform execution.shelve_jobs(v_run.id);
+            perform execution.shelve_jobs(p_tenant_id, v_run.id);
         elsif p_trigger = 'resume' then
-            perform execution.unshelve_jobs(v_run.id);
+            perform execution.unshelve_jobs(p_tenant_id, v_run.id);
             if v_run.status in ('completed', 'partial', 'failed') then
                 -- The last items of the run ended while the phase was paused: tend_phase ends the phase.
-                update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
+                update execution.campaign_phases set due = 'end' where tenant_id = p_tenant_id and id = v_phase.id;
             end if;
         end if;
     end if;
@@ -1696,14 +1974,14 @@ begin
                       and newest.phase_id = phase.id
                     order by newest.number desc
                     limit 1) as run on true
-         where phase.tenant_id = v_tenant_id
+         where phase.tenant_id = p_tenant_id
            and phase.id = v_phase.id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) IS 'Applies a trigger (start, pause, resume, retry, rerun, complete or fail) to a phase of the tenant. outcome is changed; unchanged if the phase is already in the state that the trigger asks for, and then nothing is written; or conflict, with the reason. After a pause has committed, await_reservations waits for reservations that began before it.';
+COMMENT ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) IS 'Applies a trigger (start, pause, resume, retry, rerun, complete or fail) to a phase of the tenant. outcome is changed; unchanged if the phase is already in the state that the trigger asks for, and then nothing is written; or conflict, with the reason. After a pause has committed, await_reservations waits for reservations that began before it.';
 
-CREATE FUNCTION execution.count_items(p_job_id uuid) RETURNS TABLE(intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
+CREATE FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) RETURNS TABLE(intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1714,39 +1992,41 @@ begin
         select job.intended, items.succeeded, items.failed, items.skipped, items.in_doubt, job.intended - items.known
           from (select cardinality(item_ids) as intended
                   from execution.job_queue
-                 where id = p_job_id) as job,
+                 where tenant_id = p_tenant_id
+                   and id = p_job_id) as job,
                (select count(*) filter (where status in ('sent', 'called', 'posted'))::integer as succeeded,
                        count(*) filter (where status = 'failed')::integer as failed,
                        count(*) filter (where status = 'skipped')::integer as skipped,
                        count(*) filter (where status = 'queued')::integer as in_doubt,
                        count(*)::integer as known
                   from execution.channel_outbox
-                 where job_id = p_job_id) as items;
+                 where tenant_id = p_tenant_id
+                   and job_id = p_job_id) as items;
 end
 $$;
 
-COMMENT ON FUNCTION execution.count_items(p_job_id uuid) IS 'Counts the items of a job by result.';
+COMMENT ON FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) IS 'Counts the items of a job by result.';
 
-CREATE FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) RETURNS TABLE(id uuid, version integer)
+CREATE FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) RETURNS TABLE(id uuid, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_newest record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Create one asset at a time per workspace, so that versions have no gaps. The lock is on a row that only this
     -- tenant can reach: any client that guesses the number of an advisory lock could hold it.
     perform
        from tenancy.workspaces as workspace
-      where workspace.tenant_id = v_tenant_id
+      where workspace.tenant_id = p_tenant_id
         and workspace.id = p_workspace_id
         for no key update;
     select asset.id, asset.version, asset.channel, asset.content
       into v_newest
       from execution.assets as asset
-     where asset.tenant_id = v_tenant_id
+     where asset.tenant_id = p_tenant_id
        and asset.workspace_id = p_workspace_id
        and asset.name = p_name
      order by asset.version desc
@@ -1756,21 +2036,20 @@ begin
         return;
     end if;
     insert into execution.assets (id, tenant_id, workspace_id, name, version, channel, content)
-    values (p_id, v_tenant_id, p_workspace_id, p_name, coalesce(v_newest.version, 0) + 1, p_channel, p_content);
+    values (p_id, p_tenant_id, p_workspace_id, p_name, coalesce(v_newest.version, 0) + 1, p_channel, p_content);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'asset.created', 'asset:' || p_id, p_name);
+    values (p_tenant_id, p_actor, 'asset.created', 'asset:' || p_id, p_name);
     return query select p_id, coalesce(v_newest.version, 0) + 1;
 end
 $$;
 
-COMMENT ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) IS 'Creates the next version of an asset in the tenant of the context. Returns the newest version instead if its channel and content are the same.';
+COMMENT ON FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) IS 'Creates the next version of an asset of the tenant. Returns the newest version instead if its channel and content are the same.';
 
-CREATE FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) RETURNS void
+CREATE FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_phase jsonb;
     v_position integer := 0;
     v_kind text;
@@ -1781,12 +2060,13 @@ declare
     v_account_id uuid;
     v_failover_id uuid;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if jsonb_typeof(p_phases) is distinct from 'array' or jsonb_array_length(p_phases) not between 1 and 100 then
         raise exception 'a campaign has between 1 and 100 phases' using errcode = 'invalid_parameter_value';
     end if;
     insert into execution.campaigns (id, tenant_id, workspace_id, name, auto_advance)
-    values (p_id, v_tenant_id, p_workspace_id, p_name, p_auto_advance);
-    perform execution.audit(v_tenant_id, p_id, null, null, null, null, p_actor, 'campaign.created', p_name);
+    values (p_id, p_tenant_id, p_workspace_id, p_name, p_auto_advance);
+    perform execution.audit(p_tenant_id, p_id, null, null, null, null, p_actor, 'campaign.created', p_name);
 
     for v_phase in select value from jsonb_array_elements(p_phases) loop
         v_position := v_position + 1;
@@ -1800,7 +2080,7 @@ begin
             select asset.id, asset.channel
               into v_asset_id, v_asset_channel
               from execution.assets as asset
-             where asset.tenant_id = v_tenant_id
+             where asset.tenant_id = p_tenant_id
                and asset.workspace_id = p_workspace_id
                and asset.id = (v_phase ->> 'asset_id')::uuid;
             if not found then
@@ -1816,7 +2096,7 @@ begin
                 select list.id
                   into v_list_id
                   from execution.lead_lists as list
-                 where list.tenant_id = v_tenant_id
+                 where list.tenant_id = p_tenant_id
                    and list.workspace_id = p_workspace_id
                    and list.name = v_phase ->> 'list';
                 if not found then
@@ -1830,7 +2110,7 @@ begin
             select account.id
               into v_account_id
               from tenancy.provider_accounts as account
-             where account.tenant_id = v_tenant_id
+             where account.tenant_id = p_tenant_id
                and account.workspace_id = p_workspace_id
                and account.name = v_phase ->> 'provider_account';
             if not found then
@@ -1842,7 +2122,7 @@ begin
                 select account.id
                   into v_failover_id
                   from tenancy.provider_accounts as account
-                 where account.tenant_id = v_tenant_id
+                 where account.tenant_id = p_tenant_id
                    and account.workspace_id = p_workspace_id
                    and account.name = v_phase ->> 'failover_account';
                 if not found then
@@ -1859,7 +2139,7 @@ begin
         insert into execution.campaign_phases
                (id, tenant_id, workspace_id, campaign_id, position, phase, kind, channel, asset_id, list_id,
                 provider_account_id, failover_account_id, failure_tolerance, scheduled_for, quiet_time)
-        values ((v_phase ->> 'id')::uuid, v_tenant_id, p_workspace_id, p_id, v_position, v_phase ->> 'phase', v_kind,
+        values ((v_phase ->> 'id')::uuid, p_tenant_id, p_workspace_id, p_id, v_position, v_phase ->> 'phase', v_kind,
                 v_channel, v_asset_id, v_list_id, v_account_id, v_failover_id,
                 coalesce((v_phase ->> 'failure_tolerance')::numeric, 0.05),
                 (v_phase ->> 'scheduled_for')::timestamptz,
@@ -1869,7 +2149,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) IS 'Creates a campaign with its phases in the tenant of the context, all or nothing. An error names the phase that it is about.';
+COMMENT ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) IS 'Creates a campaign of the tenant with its phases, all or nothing. An error names the phase that it is about.';
 
 CREATE FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) RETURNS uuid
     LANGUAGE plpgsql
@@ -1902,7 +2182,8 @@ begin
           into v_audience, v_members
           from (select item.recipient_id
                   from execution.channel_outbox as item
-                 where item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
+                 where item.tenant_id = p_tenant_id
+                   and item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
                  group by item.recipient_id
                 having bool_and(item.status = 'failed')) as failed;
         if v_members = 0 then
@@ -1974,20 +2255,20 @@ $$;
 
 COMMENT ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) IS 'Creates a run of a delivery and its send jobs: of the whole audience or, for a retry, of the items that certainly failed. Returns null if a retry has no such items. The caller has locked the campaign.';
 
-CREATE FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500) RETURNS uuid
+CREATE FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_actor constant text := coalesce(nullif(btrim(p_actor), ''), session_user::text);
     v_run_id constant uuid := coalesce(p_run_id, gen_random_uuid());
     v_phase record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- With this lock, two concurrent deployments create one run.
     perform
        from execution.campaigns
-      where tenant_id = v_tenant_id
+      where tenant_id = p_tenant_id
         and id = p_campaign_id
         for no key update;
     if not found then
@@ -1997,14 +2278,14 @@ begin
     select phase.*
       into v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and (phase.phase = p_phase
             -- Without a name: the phase that is in progress or paused, else the first that was not started.
             or p_phase is null
                and phase.position = (select candidate.position
                                        from execution.campaign_phases as candidate
-                                      where candidate.tenant_id = v_tenant_id
+                                      where candidate.tenant_id = p_tenant_id
                                         and candidate.campaign_id = p_campaign_id
                                         and candidate.status in ('in_progress', 'paused', 'not_started')
                                       order by candidate.status = 'not_started', candidate.position
@@ -2020,7 +2301,7 @@ begin
             using errcode = 'no_data_found',
                   hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
                             from execution.campaign_phases as phase
-                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+                           where phase.tenant_id = p_tenant_id and phase.campaign_id = p_campaign_id);
     end if;
     if v_phase.kind <> 'delivery' then
         raise exception 'phase `%` is done by another service and is not deployed', v_phase.phase
@@ -2029,7 +2310,7 @@ begin
     if v_phase.status in ('in_progress', 'paused') then
         return (select run.id
                   from execution.campaign_runs as run
-                 where run.tenant_id = v_tenant_id
+                 where run.tenant_id = p_tenant_id
                    and run.phase_id = v_phase.id
                  order by run.number desc
                  limit 1);
@@ -2042,35 +2323,38 @@ begin
                              else '`rerun` sends it to everybody again.'
                          end;
     end if;
-    perform execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, p_job_size, v_actor);
+    perform execution.start_phase(p_tenant_id, p_campaign_id, v_phase.id, v_run_id, p_job_size, v_actor);
     return v_run_id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) IS 'Deploys a phase, or without a name the next one, and returns its run. A phase that is in progress or paused is not deployed again; its newest run is returned.';
+COMMENT ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) IS 'Deploys a phase of a campaign of the tenant, or without a name the next one, and returns its run. A phase that is in progress or paused is not deployed again; its newest run is returned.';
 
-CREATE FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) RETURNS integer
+CREATE FUNCTION execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := now();
     v_count integer;
 begin
     -- Settlements lock items in the order of their ids too, so that the two cannot deadlock.
     with leftover as (
-        select item.id
+        select item.tenant_id, item.id
           from execution.channel_outbox as item
-         where item.job_id = p_job_id
+         where item.tenant_id = p_tenant_id
+           and item.job_id = p_job_id
            and item.status = 'queued'
            and item.in_doubt_since is null
          order by item.id
            for no key update
     ), doubted as (
         update execution.channel_outbox as item
-           set in_doubt_since = now(),
+           set in_doubt_since = v_now,
                error = 'the worker that reserved it is gone'
           from leftover
-         where item.id = leftover.id
+         where item.tenant_id = leftover.tenant_id
+           and item.id = leftover.id
            and item.status = 'queued'
            and item.in_doubt_since is null
      returning item.id, item.tenant_id, item.run_id
@@ -2084,65 +2368,35 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) IS 'Marks the reserved items of a job as in doubt, because the worker that reserved them is gone. Returns their number.';
+COMMENT ON FUNCTION execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text) IS 'Marks the reserved items of a job as in doubt, because the worker that reserved them is gone. Returns their number.';
 
-CREATE TABLE execution.channel_outbox (
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    tenant_id uuid NOT NULL,
-    workspace_id uuid NOT NULL,
-    run_id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    channel text NOT NULL,
-    provider text NOT NULL,
-    recipient_id uuid,
-    recipient text,
-    idempotency_key text NOT NULL,
-    status text DEFAULT 'queued'::text NOT NULL,
-    skipped boolean DEFAULT false NOT NULL,
-    provider_message_id text,
-    error text,
-    reserved_by text,
-    attempt integer,
-    message_hash bytea,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    finalized_at timestamp with time zone,
-    in_doubt_since timestamp with time zone,
-    moved_to_account_id uuid,
-    CONSTRAINT channel_outbox_only_queued_is_in_doubt CHECK (((in_doubt_since IS NULL) OR (status = 'queued'::text))),
-    CONSTRAINT channel_outbox_skipped_status_check CHECK (((skipped = false) OR (status = 'skipped'::text))),
-    CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, 'posted'::text, 'failed'::text, 'skipped'::text])))
-)
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
-
-ALTER TABLE ONLY execution.channel_outbox FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is never deleted.';
-
-CREATE FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) RETURNS timestamp with time zone
+CREATE FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN ((p_item).status <> 'queued'::text) THEN NULL::timestamp with time zone WHEN ((p_item).in_doubt_since IS NOT NULL) THEN (p_item).in_doubt_since WHEN ((p_job_status = 'locked'::text) AND (p_locked_by = (p_item).reserved_by) AND (p_job_attempts = (p_item).attempt)) THEN CASE WHEN (p_locked_at < (now() - '00:01:00'::interval)) THEN GREATEST(p_locked_at, (p_item).created_at) ELSE NULL::timestamp with time zone END ELSE (p_item).created_at END;
+    RETURN CASE WHEN (p_status <> 'queued'::text) THEN NULL::timestamp with time zone WHEN (p_in_doubt_since IS NOT NULL) THEN p_in_doubt_since WHEN ((p_job_status = 'locked'::text) AND (p_locked_by = p_reserved_by) AND (p_job_attempts = p_attempt)) THEN CASE WHEN (p_locked_at < (now() - '00:01:00'::interval)) THEN GREATEST(p_locked_at, p_created_at) ELSE NULL::timestamp with time zone END ELSE p_created_at END;
 
-COMMENT ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) IS 'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that is more than a minute ago; or since its reservation, if its job has continued without it. Null while its worker works on it, and after its end.';
+COMMENT ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) IS 'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that is more than a minute ago; or since its reservation, if its job has continued without it. Null while its worker works on it, and after its end.';
 
-CREATE FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) RETURNS text
+CREATE FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := now();
     v_job record;
     v_items record;
     v_outcome text;
     v_status text;
 begin
-    select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts
+    select job.run_id, job.attempts, job.max_attempts
       into strict v_job
       from execution.job_queue as job
-     where job.id = p_job_id;
-    select * into strict v_items from execution.count_items(p_job_id);
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id;
+    select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
     if v_items.in_doubt > 0 then
         -- Count again, because a settlement may have committed in between.
-        perform execution.doubt_leftovers(p_job_id, p_actor);
-        select * into strict v_items from execution.count_items(p_job_id);
+        perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_actor);
+        select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
     end if;
 
     if v_items.in_doubt + v_items.missing = 0 then
@@ -2155,8 +2409,8 @@ begin
     elsif v_job.attempts < v_job.max_attempts then
         v_status := 'failed';
     else
-        perform execution.fail_missing(p_job_id, coalesce(p_error, 'no attempts are left'));
-        select * into strict v_items from execution.count_items(p_job_id);
+        perform execution.fail_missing(p_tenant_id, p_job_id, coalesce(p_error, 'no attempts are left'));
+        select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
         v_outcome := case when v_items.succeeded > 0 then 'partial' else 'failed' end;
         v_status := 'dead';
     end if;
@@ -2170,17 +2424,19 @@ begin
                succeeded = v_items.succeeded,
                failed = v_items.failed,
                skipped = v_items.skipped,
-               finished_at = now()
-         where id = p_job_id;
+               finished_at = v_now
+         where tenant_id = p_tenant_id
+           and id = p_job_id;
     else
         update execution.job_queue
            set status = 'failed',
                locked_by = null,
                locked_at = null,
-               run_after = now() + p_retry_after,
+               run_after = v_now + p_retry_after,
                last_error = left(coalesce(p_error, case when v_items.in_doubt > 0 then v_items.in_doubt || ' items in doubt' end,
                                           last_error), 2000)
-         where id = p_job_id;
+         where tenant_id = p_tenant_id
+           and id = p_job_id;
         if v_status = 'dead' then
             update execution.job_queue
                set status = 'dead',
@@ -2188,20 +2444,21 @@ begin
                    succeeded = v_items.succeeded,
                    failed = v_items.failed,
                    skipped = v_items.skipped,
-                   finished_at = now()
-             where id = p_job_id;
+                   finished_at = v_now
+             where tenant_id = p_tenant_id
+               and id = p_job_id;
         end if;
     end if;
-    perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, p_job_id, null, p_actor, 'job.' || v_status,
+    perform execution.audit(p_tenant_id, null, null, v_job.run_id, p_job_id, null, p_actor, 'job.' || v_status,
                             coalesce(p_error, v_outcome));
     if v_status in ('completed', 'dead') then
-        perform execution.finish_run(v_job.run_id, p_actor);
+        perform execution.finish_run(p_tenant_id, v_job.run_id, p_actor);
     end if;
     return v_status;
 end
 $$;
 
-COMMENT ON FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) IS 'Ends the attempt of a locked job and returns its status, computed from its items: completed, dead, or failed with another attempt to come. The end of the last job ends the run.';
+COMMENT ON FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) IS 'Ends the attempt of a locked job and returns its status, computed from its items: completed, dead, or failed with another attempt to come. The end of the last job ends the run.';
 
 CREATE FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) RETURNS void
     LANGUAGE plpgsql
@@ -2219,8 +2476,16 @@ begin
       from execution.campaign_phases as phase
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id;
-    select run.id, run.status into strict v_run from execution.campaign_runs as run where run.id = v_runs[1];
-    select run.intended into strict v_all from execution.campaign_runs as run where run.id = v_runs[cardinality(v_runs)];
+    select run.id, run.status
+      into strict v_run
+      from execution.campaign_runs as run
+     where run.tenant_id = p_tenant_id
+       and run.id = v_runs[1];
+    select run.intended
+      into strict v_all
+      from execution.campaign_runs as run
+     where run.tenant_id = p_tenant_id
+       and run.id = v_runs[cardinality(v_runs)];
     -- The counters of the jobs are enough for a single run without items in doubt. After a retry, or if a job left
     -- items in doubt that may be settled by now, count the items.
     select coalesce(sum(job.succeeded + job.skipped), 0) as went_well,
@@ -2236,7 +2501,8 @@ begin
           from (select bool_or(item.status in ('sent', 'called', 'posted', 'skipped')) as went_well,
                        bool_or(item.status = 'queued') as is_open
                   from execution.channel_outbox as item
-                 where item.run_id = any (v_runs)
+                 where item.tenant_id = p_tenant_id
+                   and item.run_id = any (v_runs)
                  group by item.recipient_id) as lead;
     end if;
     perform execution.note_progress_of(p_tenant_id, v_phase.campaign_id, p_phase_id,
@@ -2262,9 +2528,17 @@ CREATE FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid
 declare
     v_status constant text := execution.phase_goal(p_trigger);
     v_before text;
+    v_due text;
     v_phase record;
     v_sequence bigint;
 begin
+    if v_status = 'completed' then
+        select case when campaign.auto_advance then 'advance' end
+          into v_due
+          from execution.campaigns as campaign
+         where campaign.tenant_id = p_tenant_id
+           and campaign.id = p_campaign_id;
+    end if;
     select phase.status
       into strict v_before
       from execution.campaign_phases as phase
@@ -2273,14 +2547,7 @@ begin
     update execution.campaign_phases as phase
        set status = v_status,
            updated_at = now(),
-           due = case
-                     when v_status = 'completed'
-                          and (select campaign.auto_advance
-                                 from execution.campaigns as campaign
-                                where campaign.tenant_id = p_tenant_id
-                                  and campaign.id = p_campaign_id)
-                         then 'advance'
-                 end
+           due = v_due
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id
  returning phase.phase, phase.progress_reported
@@ -2312,21 +2579,22 @@ $$;
 
 COMMENT ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) IS 'Changes the state of a phase and writes the audit line, the event and the domain event. Returns the number of the event. The caller has locked the campaign and then the phase.';
 
-CREATE FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
+CREATE FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
-    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, coalesce(nullif(btrim(p_error), ''), 'failed'));
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_retry_after, coalesce(nullif(btrim(p_error), ''), 'failed'));
 end
 $$;
 
-COMMENT ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) IS 'Ends an attempt that could not continue, and returns the status of the job: failed with a retry, or dead if no attempts are left.';
+COMMENT ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) IS 'Ends an attempt that could not continue, and returns the status of the job: failed with a retry, or dead if no attempts are left.';
 
-CREATE FUNCTION execution.fail_missing(p_job_id uuid, p_error text) RETURNS void
+CREATE FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2337,41 +2605,45 @@ CREATE FUNCTION execution.fail_missing(p_job_id uuid, p_error text) RETURNS void
            execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'failed',
            left('its job gave up before it was tried: ' || p_error, 2000), job.attempts, now()
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            cross join unnest(job.item_ids) as item (id)
-     where job.id = p_job_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing
 $$;
 
-COMMENT ON FUNCTION execution.fail_missing(p_job_id uuid, p_error text) IS 'Adds a failed row for every item of a job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
+COMMENT ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) IS 'Adds a failed row for every item of a job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
 
-CREATE FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) RETURNS SETOF uuid
+CREATE FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
+#variable_conflict use_column
 declare
+    v_now constant timestamptz := now();
     v_changed integer;
     v_doubted integer := 0;
 begin
     perform tenancy.limit_idle_time();
     if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
        or cardinality(p_statuses) <> cardinality(p_outbox_ids)
+       or cardinality(p_tenant_ids) is distinct from cardinality(p_outbox_ids)
     then
-        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with a word of its own'
+        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with its tenant and its own word'
             using errcode = 'invalid_parameter_value';
     end if;
     if array_position(p_statuses, 'in_doubt') is not null then
         return query
             with doubted as (
                 update execution.channel_outbox as item
-                   set in_doubt_since = now(),
+                   set in_doubt_since = v_now,
                        error = left(settled.error, 2000)
-                  from unnest(p_outbox_ids, p_statuses, p_errors) as settled (id, status, error)
-                 where item.id = any (p_outbox_ids)
+                  from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_errors) as settled (tenant_id, id, status, error)
+                 where item.tenant_id = settled.tenant_id
                    and item.id = settled.id
                    and settled.status = 'in_doubt'
                    and item.status = 'queued'
@@ -2383,7 +2655,7 @@ begin
                 select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_worker_id, 'item.in_doubt', doubted.error
                   from doubted
             )
-            select doubted.id from doubted;
+            select doubted.tenant_id, doubted.id from doubted;
         get diagnostics v_doubted = row_count;
     end if;
 
@@ -2392,16 +2664,16 @@ begin
            set status = settled.status,
                provider_message_id = left(settled.provider_message_id, 500),
                error = left(settled.error, 2000),
-               finalized_at = now(),
+               finalized_at = v_now,
                in_doubt_since = null
-          from (select unnest(p_outbox_ids) as id, unnest(p_statuses) as status, unnest(p_message_ids) as provider_message_id,
-                       unnest(p_errors) as error) as settled
-         where item.id = any (p_outbox_ids)
+          from (select unnest(p_tenant_ids) as tenant_id, unnest(p_outbox_ids) as id, unnest(p_statuses) as status,
+                       unnest(p_message_ids) as provider_message_id, unnest(p_errors) as error) as settled
+         where item.tenant_id = settled.tenant_id
            and item.id = settled.id
            and settled.status <> 'in_doubt'
            and item.status = 'queued'
            and item.reserved_by = p_worker_id
-     returning item.id;
+     returning item.tenant_id, item.id;
     get diagnostics v_changed = row_count;
 
     -- A result that contradicts an earlier settlement changes nothing; keep it in the audit log.
@@ -2409,10 +2681,10 @@ begin
         insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
         select item.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
                'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
-          from unnest(p_outbox_ids, p_statuses, p_message_ids) as settled (id, status, provider_message_id)
-               join execution.channel_outbox as item on item.id = settled.id
-         where item.id = any (p_outbox_ids)
-           and settled.status <> 'in_doubt'
+          from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_message_ids)
+               as settled (tenant_id, id, status, provider_message_id)
+               join execution.channel_outbox as item on item.tenant_id = settled.tenant_id and item.id = settled.id
+         where settled.status <> 'in_doubt'
            and item.reserved_by = p_worker_id
            and item.status <> 'queued'
            and item.status <> settled.status;
@@ -2420,9 +2692,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
+COMMENT ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
 
-CREATE FUNCTION execution.finish_run(p_run_id uuid, p_actor text) RETURNS void
+CREATE FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2435,13 +2707,15 @@ begin
     select run.*
       into strict v_run
       from execution.campaign_runs as run
-     where run.id = p_run_id
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id
        for no key update;
     -- Read the index from its end, where the job is that is claimed last: while a transaction holds an old
     -- snapshot, the entries of all ended jobs still lie before it.
     perform
        from execution.job_queue as job
-      where job.run_id = p_run_id
+      where job.tenant_id = p_tenant_id
+        and job.run_id = p_run_id
         and job.status in ('queued', 'locked', 'failed')
       order by job.run_after desc, job.id desc
       limit 1;
@@ -2455,33 +2729,34 @@ begin
            end
       into v_status
       from execution.job_queue as job
-     where job.tenant_id = v_run.tenant_id
+     where job.tenant_id = p_tenant_id
        and job.run_id = p_run_id;
     update execution.campaign_runs
        set status = v_status,
            finished_at = now()
-     where id = p_run_id;
-    perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
+     where tenant_id = p_tenant_id
+       and id = p_run_id;
+    perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
                             'run.' || v_status, null);
     perform
        from execution.campaigns
-      where tenant_id = v_run.tenant_id
+      where tenant_id = p_tenant_id
         and id = v_run.campaign_id
         for no key update;
     select phase.status
       into strict v_phase_status
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_run.tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.id = v_run.phase_id
        for no key update;
     -- A paused phase ends when it is resumed.
     if v_phase_status = 'in_progress' then
-        perform execution.end_phase(v_run.tenant_id, v_run.phase_id, p_actor);
+        perform execution.end_phase(p_tenant_id, v_run.phase_id, p_actor);
     end if;
 end
 $$;
 
-COMMENT ON FUNCTION execution.finish_run(p_run_id uuid, p_actor text) IS 'Ends the run if its last job has ended, and with it the phase if the phase is in progress.';
+COMMENT ON FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) IS 'Ends the run if its last job has ended, and with it the phase if the phase is in progress.';
 
 CREATE FUNCTION execution.follow_doubt() RETURNS trigger
     LANGUAGE plpgsql
@@ -2497,7 +2772,8 @@ begin
                join tenancy.provider_accounts as account
                  on account.tenant_id = run.tenant_id
                 and account.id = coalesce(new.moved_to_account_id, run.provider_account_id)
-         where run.id = new.run_id
+         where run.tenant_id = new.tenant_id
+           and run.id = new.run_id
             on conflict do nothing;
     end if;
     return null;
@@ -2506,7 +2782,7 @@ $$;
 
 COMMENT ON FUNCTION execution.follow_doubt() IS 'Trigger function: adds a row to execution.doubts when an item becomes in doubt, and deletes it when the doubt ends.';
 
-CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) RETURNS SETOF uuid
+CREATE FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2515,36 +2791,45 @@ CREATE FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_a
     AS $$
     update execution.job_queue as job
        set locked_at = now()
-      from (select mine.id
-              from unnest(p_job_ids, p_attempts) as held (id, attempt)
-                   join execution.job_queue as mine on mine.id = any (array[held.id])
-             where mine.status = 'locked'
-               and mine.locked_by = p_worker_id
-               and mine.attempts = held.attempt
-             order by mine.id
-               for no key update of mine) as mine
-     where job.id = any (array[mine.id])
- returning job.id
+      from (select held.tenant_id, held.id
+              from (select given.*
+                      from unnest(p_tenant_ids, p_job_ids, p_attempts) as given (tenant_id, id, attempt)
+                     order by given.tenant_id, given.id) as held
+                   cross join lateral (
+                       select
+                         from execution.job_queue as mine
+                        where mine.tenant_id = held.tenant_id
+                          and mine.id = held.id
+                          and mine.status = 'locked'
+                          and mine.locked_by = p_worker_id
+                          and mine.attempts = held.attempt
+                          for no key update) as mine
+            offset 0) as mine
+     where job.tenant_id = mine.tenant_id
+       and job.id = mine.id
+ returning job.tenant_id, job.id
 $$;
 
-COMMENT ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) IS 'Renews the locks of a worker''s jobs and returns the jobs that the worker still holds. It locks jobs in the order of their ids, as reservations do, so that the two cannot deadlock.';
+COMMENT ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) IS 'Renews the locks of a worker''s jobs, of any number of tenants, and returns the jobs that the worker still holds. It locks jobs in the order of tenants and ids, as reservations do, so that the two cannot deadlock.';
 
-CREATE FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) RETURNS record
+CREATE FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS uuid
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-#variable_conflict use_column
+declare
+    v_account_id uuid;
 begin
     perform tenancy.limit_idle_time();
-    select job.tenant_id, case when p_failover then run.failover_account_id else run.provider_account_id end
-      into tenant_id, account_id
+    select case when p_failover then run.failover_account_id else run.provider_account_id end
+      into v_account_id
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
-     where job.id = p_job_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        and job.status = 'locked'
        and job.locked_by = p_worker_id
        and job.attempts = p_attempt;
-    if not found or account_id is null then
+    if v_account_id is null then
         raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
                         coalesce(p_attempt::text, 'null')
             using errcode = 'PR001',
@@ -2553,39 +2838,42 @@ begin
     -- Check first: an insert alone would wait for a concurrent insert of the same row.
     if not exists (select
                      from execution.account_states as state
-                    where state.tenant_id = held_account.tenant_id
-                      and state.account_id = held_account.account_id)
+                    where state.tenant_id = p_tenant_id
+                      and state.account_id = v_account_id)
     then
         insert into execution.account_states (tenant_id, account_id)
-        values (held_account.tenant_id, held_account.account_id)
+        values (p_tenant_id, v_account_id)
             on conflict do nothing;
     end if;
+    return v_account_id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) IS 'Returns the account, or the failover account, of a job that the worker holds, and creates the state row of the account. Raises PR001 if the worker does not hold the job.';
+COMMENT ON FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Returns the account, or the failover account, of a tenant''s job that the worker holds, and creates the state row of the account. Raises PR001 if the worker does not hold the job.';
 
-CREATE FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) RETURNS void
+CREATE FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    v_held record;
+    v_until constant timestamptz := now() + least(p_seconds, 3600) * interval '1 second';
+    v_account_id uuid;
 begin
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    perform tenancy.require_tenant(p_tenant_id);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     update execution.account_states as state
-       set wait_until = now() + least(p_seconds, 3600) * interval '1 second',
+       set wait_until = v_until,
            wait_reason = left(p_reason, 500)
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
-       and (state.wait_until is null or state.wait_until < now() + least(p_seconds, 3600) * interval '1 second');
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
+       and (state.wait_until is null or state.wait_until < v_until);
 end
 $$;
 
-COMMENT ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) IS 'Records that the provider asked for no calls: every process waits for so long, at most one hour.';
+COMMENT ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) IS 'Records that the provider asked for no calls: every process waits for so long, at most one hour.';
 
-CREATE FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) RETURNS TABLE(list_id uuid, added bigint, updated bigint, repeated bigint, matched bigint, ambiguous bigint[])
+CREATE FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) RETURNS TABLE(list_id uuid, added bigint, updated bigint, repeated bigint, matched bigint, ambiguous bigint[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan'
@@ -2593,7 +2881,7 @@ CREATE FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_lis
     AS $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_tenant_id constant uuid := p_tenant_id;
     v_list_id uuid;
     v_identities text[];
     v_external_ids text[];
@@ -2609,6 +2897,7 @@ declare
     v_matched bigint;
     v_ambiguous bigint[];
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Import one intake at a time per workspace: two imports of the same person would not see each other's lead.
     -- The lock is on a row that only this tenant can reach.
     perform
@@ -2804,7 +3093,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) IS 'Imports the lines of one intake into the tenant of the context and adds the leads to a list, which it creates if missing. A known lead keeps the values that the file does not mention, and stays suppressed. ambiguous has the numbers of the lines that were left out because several leads have their address; matched counts the lines whose lead was recognised by another identity.';
+COMMENT ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) IS 'Imports the lines of one intake into the tenant and adds the leads to a list, which it creates if missing. A known lead keeps the values that the file does not mention, and stays suppressed. ambiguous has the numbers of the lines that were left out because several leads have their address; matched counts the lines whose lead was recognised by another identity.';
 
 CREATE FUNCTION execution.key_time(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -2812,13 +3101,14 @@ CREATE FUNCTION execution.key_time(p_at timestamp with time zone) RETURNS text
 
 COMMENT ON FUNCTION execution.key_time(p_at timestamp with time zone) IS 'Formats a time as it stands in an idempotency key: RFC 3339 in UTC with microseconds, or a dash for null.';
 
-CREATE FUNCTION execution.launch_evidence(p_run_id uuid) RETURNS TABLE(installation_id uuid, epoch integer, cause text, epoch_began_at timestamp with time zone, system_identifier text, database_name text, refusal text, last_mark_at timestamp with time zone, items_adopted bigint)
+CREATE FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) RETURNS TABLE(installation_id uuid, epoch integer, cause text, epoch_began_at timestamp with time zone, system_identifier text, database_name text, refusal text, last_mark_at timestamp with time zone, items_adopted bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 begin
-    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+    perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from execution.campaign_runs as run where run.tenant_id = p_tenant_id and run.id = p_run_id) then
         raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
     end if;
     return query
@@ -2826,16 +3116,16 @@ begin
                tenancy.sending_refusal(),
                (select max(known.marked_at) from tenancy.process_marks as known where known.epoch_id = epoch.id),
                (select count(*)
-                  from execution.campaign_runs as run
-                       join execution.campaign_audit_log as line on line.tenant_id = run.tenant_id and line.run_id = run.id
-                 where run.id = p_run_id
+                  from execution.campaign_audit_log as line
+                 where line.tenant_id = p_tenant_id
+                   and line.run_id = p_run_id
                    and line.action = 'item.adopted')
           from tenancy.database_identity() as here
                left join (select newest.* from tenancy.epochs as newest order by newest.number desc limit 1) as epoch on true;
 end
 $$;
 
-COMMENT ON FUNCTION execution.launch_evidence(p_run_id uuid) IS 'Returns the basis of a run''s launch certificate: the installation and its epoch, the reason why a restored copy certifies nothing, the time at which a process last compared the database with its witness, and the number of items that an adoption put in doubt.';
+COMMENT ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) IS 'Returns the basis of a run''s launch certificate: the installation and its epoch, the reason why a restored copy certifies nothing, the time at which a process last compared the database with its witness, and the number of items that an adoption put in doubt.';
 
 CREATE FUNCTION execution.measure_circuits() RETURNS TABLE(provider text, open bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -2866,7 +3156,7 @@ $$;
 
 COMMENT ON FUNCTION execution.measure_jobs() IS 'Counts queued jobs, locked jobs and items in doubt, with the age of the oldest, over all tenants, for the metrics.';
 
-CREATE FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) RETURNS SETOF uuid
+CREATE FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2874,28 +3164,35 @@ CREATE FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
+#variable_conflict use_column
 begin
     perform tenancy.limit_idle_time();
     -- A move must survive a crash, whatever the settings of the login are.
     perform tenancy.require_durable_commit();
     return query
         with moving as (
-            select item.id, run.failover_account_id
-              from unnest(p_outbox_ids) as wanted (id)
-                   join execution.channel_outbox as item on item.id = any (array[wanted.id])
-                   join execution.campaign_runs as run on run.id = any (array[item.run_id])
-             where item.status = 'queued'
-               and item.in_doubt_since is null
-               and item.reserved_by = p_worker_id
-               and item.moved_to_account_id is null
-               and run.failover_account_id is not null
-             order by item.id
-               for no key update of item
+            select item.tenant_id, item.id, item.failover_account_id
+              from (select given.*
+                      from unnest(p_tenant_ids, p_outbox_ids) as given (tenant_id, id)
+                     order by given.tenant_id, given.id) as wanted
+                   cross join lateral (
+                       select item.tenant_id, item.id, run.failover_account_id
+                         from execution.channel_outbox as item
+                              join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
+                        where item.tenant_id = wanted.tenant_id
+                          and item.id = wanted.id
+                          and item.status = 'queued'
+                          and item.in_doubt_since is null
+                          and item.reserved_by = p_worker_id
+                          and item.moved_to_account_id is null
+                          and run.failover_account_id is not null
+                          for no key update of item) as item
         ), moved as (
             update execution.channel_outbox as item
                set moved_to_account_id = moving.failover_account_id
               from moving
-             where item.id = any (array[moving.id])
+             where item.tenant_id = moving.tenant_id
+               and item.id = moving.id
                and item.status = 'queued'
                and item.in_doubt_since is null
                and item.moved_to_account_id is null
@@ -2906,18 +3203,18 @@ begin
                    'to account ' || moved.moved_to_account_id
               from moved
         )
-        select moved.id from moved;
+        select moved.tenant_id, moved.id from moved;
 end
 $$;
 
-COMMENT ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) IS 'Moves items to the failover account of their run before they are called there, and returns the moved items. An item moves only if this worker reserved it, it is not in doubt and it has not moved before.';
+COMMENT ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) IS 'Moves items to the failover account of their run before they are called there, and returns the moved items. An item moves only if this worker reserved it, it is not in doubt and it has not moved before.';
 
 CREATE FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_before constant text := current_setting('app.current_tenant_id', true);
+    v_now constant timestamptz := now();
     v_sequence bigint;
     v_at timestamptz := clock_timestamp();
 begin
@@ -2936,104 +3233,106 @@ begin
     insert into execution.campaign_events (tenant_id, campaign_id, sequence, type, phase, at, payload)
     values (p_tenant_id, p_campaign_id, v_sequence, p_type, p_phase, v_at, p_payload);
     if p_type <> 'campaign_progress' then
-        perform set_config('app.current_tenant_id', p_tenant_id::text, true);
-        perform m10_recovery.publish_outbox(
-            'campaign', p_campaign_id::text, 'campaign.' || p_type,
-            jsonb_build_object(
-                'type', p_type, 'campaignId', p_campaign_id, 'phase', p_phase, 'sequence', v_sequence,
-                'timestamp', to_char(v_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'payload', p_payload));
-        perform set_config('app.current_tenant_id', coalesce(v_before, ''), true);
+        -- Not by publish_outbox, which publishes for the tenant that the session names; a worker names none.
+        insert into m10_recovery.outbox (tenant_id, aggregate_type, aggregate_id, event_type, payload, process_after)
+        values (p_tenant_id, 'campaign', p_campaign_id::text, 'campaign.' || p_type,
+                jsonb_build_object(
+                    'type', p_type, 'campaignId', p_campaign_id, 'phase', p_phase, 'sequence', v_sequence,
+                    'timestamp', to_char(v_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'payload', p_payload),
+                v_now);
     end if;
-    perform pg_notify('postrider_campaign_events', '');
+    perform tenancy.send_hint('postrider_campaign_events');
     return v_sequence;
 end
 $$;
 
 COMMENT ON FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) IS 'Writes the next event of a campaign and returns its number. The caller has locked the campaign. A change of a phase''s state is also published as a domain event; progress is not.';
 
-CREATE FUNCTION execution.note_progress(p_worker_id text) RETURNS void
+CREATE FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     v_due record;
-    v_tenant_ids uuid[] := '{}'::uuid[];
     v_campaign_ids uuid[] := '{}'::uuid[];
     v_phase_ids uuid[] := '{}'::uuid[];
     v_run_ids uuid[] := '{}'::uuid[];
     v_progress numeric[] := '{}'::numeric[];
     v_done numeric;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     for v_due in
-        select distinct on (due.tenant_id, due.campaign_id) due.*
-          from (select run.tenant_id, run.campaign_id, run.phase_id, run.id as run_id, null::numeric as reported
+        select distinct on (due.campaign_id) due.*
+          from (select run.campaign_id, run.phase_id, run.id as run_id, null::numeric as reported
                   from execution.campaign_runs as run
-                 where run.id in (select job.run_id
+                 where run.tenant_id = p_tenant_id
+                   and run.id in (select job.run_id
                                     from execution.job_queue as job
-                                   where job.status = 'locked'
+                                   where job.tenant_id = p_tenant_id
+                                     and job.status = 'locked'
                                      and job.locked_by = p_worker_id)
                    and run.status = 'running'
                 union all
-                select phase.tenant_id, phase.campaign_id, phase.id, null, phase.progress_reported
+                select phase.campaign_id, phase.id, null, phase.progress_reported
                   from execution.campaign_phases as phase
-                 where phase.progress_reported is not null) as due
+                 where phase.tenant_id = p_tenant_id
+                   and phase.progress_reported is not null) as due
                join execution.campaigns as campaign
-                 on campaign.tenant_id = due.tenant_id and campaign.id = due.campaign_id
+                 on campaign.tenant_id = p_tenant_id and campaign.id = due.campaign_id
          where campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds'
-         order by due.tenant_id, due.campaign_id, random()
+         order by due.campaign_id, random()
     loop
         v_done := v_due.reported;
         if v_due.run_id is not null then
-            perform set_config('app.current_tenant_id', v_due.tenant_id::text, true);
             -- The end of the phase reports the last tenth of a percent.
             select least(99.9, 100.0 * (progress.succeeded + progress.failed + progress.skipped) / progress.intended)
               into v_done
-              from execution.run_progress(array[v_due.run_id]) as progress;
-            perform set_config('app.current_tenant_id', '', true);
+              from execution.run_progress(p_tenant_id, array[v_due.run_id]) as progress;
         end if;
-        v_tenant_ids := v_tenant_ids || v_due.tenant_id;
         v_campaign_ids := v_campaign_ids || v_due.campaign_id;
         v_phase_ids := v_phase_ids || v_due.phase_id;
         v_run_ids := v_run_ids || v_due.run_id;
         v_progress := v_progress || v_done;
     end loop;
-    for n in 1..cardinality(v_tenant_ids) loop
+    for n in 1..cardinality(v_campaign_ids) loop
         perform
            from execution.campaigns as campaign
-          where campaign.tenant_id = v_tenant_ids[n]
+          where campaign.tenant_id = p_tenant_id
             and campaign.id = v_campaign_ids[n]
             and (campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds')
             for no key update skip locked;
         continue when not found;
         -- Report only if it still holds: the run may have ended since, or another report may have come.
-        perform execution.note_progress_of(v_tenant_ids[n], v_campaign_ids[n], v_phase_ids[n],
+        perform execution.note_progress_of(p_tenant_id, v_campaign_ids[n], v_phase_ids[n],
                                            coalesce(phase.progress_reported, v_progress[n]))
            from execution.campaign_phases as phase
-          where phase.tenant_id = v_tenant_ids[n]
+          where phase.tenant_id = p_tenant_id
             and phase.id = v_phase_ids[n]
             and case
                     when v_run_ids[n] is null then phase.progress_reported is not null
                     else exists (select
                                    from execution.campaign_runs as run
-                                  where run.id = v_run_ids[n]
+                                  where run.tenant_id = p_tenant_id
+                                    and run.id = v_run_ids[n]
                                     and run.status = 'running')
                 end;
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION execution.note_progress(p_worker_id text) IS 'Writes progress events for the runs on which a worker works, and for reports that wait for their event. It counts before it locks, so no transaction waits for the counting, and it skips a campaign that another transaction has locked.';
+COMMENT ON FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) IS 'Writes progress events of a tenant for the runs on which a worker works, and for reports that wait for their event. It counts before it locks, so no transaction waits for the counting, and it skips a campaign that another transaction has locked.';
 
 CREATE FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := clock_timestamp();
     v_progress constant numeric := trunc(least(p_progress, 100), 1);
     v_phase record;
 begin
     select phase.phase, phase.progress,
-           campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds' as is_due
+           campaign.progress_at is null or campaign.progress_at <= v_now - interval '500 milliseconds' as is_due
       into strict v_phase
       from execution.campaign_phases as phase
            join execution.campaigns as campaign
@@ -3058,7 +3357,7 @@ begin
     end if;
     if v_phase.progress <> v_progress then
         update execution.campaigns
-           set progress_at = clock_timestamp()
+           set progress_at = v_now
          where tenant_id = p_tenant_id
            and id = p_campaign_id;
         perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
@@ -3069,43 +3368,45 @@ $$;
 
 COMMENT ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) IS 'Records the progress of a phase and writes an event if it changed: at most two events per second and campaign. A value that comes too early waits in progress_reported for the next event. The caller has locked the campaign.';
 
-CREATE FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
+CREATE FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    v_held record;
+    v_now constant timestamptz := now();
+    v_account_id uuid;
     v_until timestamptz;
 begin
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    perform tenancy.require_tenant(p_tenant_id);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     update execution.account_states as state
-       set circuit_open_until = now() + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
+       set circuit_open_until = v_now + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
            circuit_openings = state.circuit_openings + 1,
            circuit_reason = left(p_reason, 500),
            probe_job_id = null,
            probe_until = null
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
-       and (state.circuit_open_until is null or state.circuit_open_until <= now())
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
+       and (state.circuit_open_until is null or state.circuit_open_until <= v_now)
  returning state.circuit_open_until
       into v_until;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (v_held.tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_held.account_id,
+        values (p_tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_account_id,
                 'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_reason, 500));
     else
         select state.circuit_open_until
           into v_until
           from execution.account_states as state
-         where state.tenant_id = v_held.tenant_id
-           and state.account_id = v_held.account_id;
+         where state.tenant_id = p_tenant_id
+           and state.account_id = v_account_id;
     end if;
-    return extract(epoch from v_until - now())::double precision;
+    return extract(epoch from v_until - v_now)::double precision;
 end
 $$;
 
-COMMENT ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) IS 'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call is answered. An open circuit is not changed. Returns the number of seconds for which it is open.';
+COMMENT ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) IS 'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call is answered. An open circuit is not changed. Returns the number of seconds for which it is open.';
 
 CREATE FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -3125,40 +3426,43 @@ CREATE FUNCTION execution.phase_target(p_trigger text, p_from text) RETURNS text
 
 COMMENT ON FUNCTION execution.phase_target(p_trigger text, p_from text) IS 'Returns the state to which a trigger leads from a state, or null if the transition is not allowed. PHASE_MACHINE in the model is the same table, and a test compares the two.';
 
-CREATE FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_before  constant timestamptz := least(p_before, now() - interval '1 hour');
     v_removed bigint := 0::bigint;
-    v_part bigint;
+    v_part    bigint;
     v_campaign record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Delete the events of a campaign in their order under the lock of its row, so that a reader never sees a gap
     -- in the middle.
     for v_campaign in
-        select old.tenant_id, old.campaign_id, max(old.sequence) as through
-          from (select event.tenant_id, event.campaign_id, event.sequence
+        select old.campaign_id, max(old.sequence) as through
+          from (select event.campaign_id, event.sequence
                   from execution.campaign_events as event
-                 where event.at < least(p_before, now() - interval '1 hour')
-                 order by event.at, event.tenant_id, event.campaign_id, event.sequence
+                 where event.tenant_id = p_tenant_id
+                   and event.at < v_before
+                 order by event.at, event.campaign_id, event.sequence
                  limit p_limit) as old
-         group by old.tenant_id, old.campaign_id
-         order by old.tenant_id, old.campaign_id
+         group by old.campaign_id
+         order by old.campaign_id
     loop
         -- Skip a campaign that another transaction has locked; the next call prunes it.
         perform
            from execution.campaigns as campaign
-          where campaign.tenant_id = v_campaign.tenant_id
+          where campaign.tenant_id = p_tenant_id
             and campaign.id = v_campaign.campaign_id
             for no key update skip locked;
         continue when not found;
         update execution.campaigns as campaign
            set pruned_through = greatest(campaign.pruned_through, v_campaign.through)
-         where campaign.tenant_id = v_campaign.tenant_id
+         where campaign.tenant_id = p_tenant_id
            and campaign.id = v_campaign.campaign_id;
         delete from execution.campaign_events as event
-         where event.tenant_id = v_campaign.tenant_id
+         where event.tenant_id = p_tenant_id
            and event.campaign_id = v_campaign.campaign_id
            and event.sequence <= v_campaign.through;
         get diagnostics v_part = row_count;
@@ -3168,15 +3472,16 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) IS 'Deletes events older than p_before, and never those of the last hour, about p_limit per call. Returns the number of deleted events. A reader that asks for a deleted event is told to take a snapshot.';
+COMMENT ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) IS 'Deletes events of one tenant that are older than p_before, and never those of the last hour, about p_limit per call. Returns the number of deleted events. A reader that asks for a deleted event is told to take a snapshot.';
 
-CREATE FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
+CREATE FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
     update execution.doubts as doubt
@@ -3197,9 +3502,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) IS 'Releases an item in doubt that could not be settled yet: a resolver looks again later, or the item waits for a person.';
+COMMENT ON FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) IS 'Releases an item in doubt that could not be settled yet: a resolver looks again later, or the item waits for a person.';
 
-CREATE FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb DEFAULT NULL::jsonb) RETURNS integer
+CREATE FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb DEFAULT NULL::jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3208,23 +3513,25 @@ CREATE FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt
 declare
     v_until timestamptz := now() + p_wait;
     v_limits jsonb;
-    v_job record;
+    v_run_id uuid;
     v_others integer := 0;
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
     -- Lock the account before reading its limits: this waits for a concurrent change to commit.
     select account.limits
       into v_limits
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            join tenancy.provider_accounts as account
              on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
-     where job.id = p_job_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        for share of account;
     if p_why in ('rate', 'daily', 'hours') and v_limits <> p_limits then
         v_until := now();
     end if;
-    perform execution.doubt_leftovers(p_job_id, p_worker_id);
+    perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
     update execution.job_queue as job
        set status = 'queued',
            attempts = job.attempts - 1,
@@ -3232,14 +3539,16 @@ begin
            locked_at = null,
            run_after = greatest(job.run_after, v_until),
            waits_for = p_why
-     where job.id = p_job_id
- returning job.tenant_id, job.run_id
-      into v_job;
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
+ returning job.run_id
+      into v_run_id;
     if p_whole_run then
         with waiting as (
-            select job.id
+            select job.tenant_id, job.id
               from execution.job_queue as job
-             where job.run_id = v_job.run_id
+             where job.tenant_id = p_tenant_id
+               and job.run_id = v_run_id
                and job.status = 'queued'
                -- Skip jobs that another worker has just put off for the same reason.
                and job.run_after < v_until - interval '1 second'
@@ -3250,32 +3559,34 @@ begin
            set run_after = v_until,
                waits_for = p_why
           from waiting
-         where job.id = waiting.id;
+         where job.tenant_id = waiting.tenant_id
+           and job.id = waiting.id;
         get diagnostics v_others = row_count;
     end if;
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
-    values (v_job.tenant_id, v_job.run_id, p_job_id, p_worker_id, 'job.put_off',
+    values (p_tenant_id, v_run_id, p_job_id, p_worker_id, 'job.put_off',
             'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_note, 500)
             || case when v_others > 0 then '; with ' || v_others || ' more jobs of the run' else '' end);
     return v_others + 1;
 end
 $$;
 
-COMMENT ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) IS 'Releases a job until its account may be called again, and with p_whole_run the queued jobs of its run too. If the limits of the account are no longer p_limits, the job is due at once and the worker decides again. Returns the number of jobs that wait.';
+COMMENT ON FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) IS 'Releases a job until its account may be called again, and with p_whole_run the queued jobs of its run too. If the limits of the account are no longer p_limits, the job is due at once and the worker decides again. Returns the number of jobs that wait.';
 
-CREATE FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) RETURNS TABLE(account_id uuid, wait_seconds double precision, circuit_seconds double precision)
+CREATE FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) RETURNS TABLE(tenant_id uuid, account_id uuid, wait_seconds double precision, circuit_seconds double precision)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
-    select distinct state.account_id,
+    select distinct state.tenant_id,
+           state.account_id,
            extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
            extract(epoch from state.circuit_open_until - now())::double precision
-      from unnest(p_job_ids) as held (id)
-           join execution.job_queue as job on job.id = held.id
-           join execution.campaign_runs as run on run.id = job.run_id
+      from unnest(p_tenant_ids, p_job_ids) as held (tenant_id, id)
+           join execution.job_queue as job on job.tenant_id = held.tenant_id and job.id = held.id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            join execution.account_states as state
              on state.tenant_id = run.tenant_id
             and state.account_id in (run.provider_account_id, run.failover_account_id)
@@ -3283,9 +3594,9 @@ CREATE FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]
        and job.locked_by = p_worker_id
 $$;
 
-COMMENT ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) IS 'Returns the waits and circuits of the accounts of held jobs, so that a process learns what other processes found.';
+COMMENT ON FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) IS 'Returns the waits and circuits of the accounts of held jobs, of any number of tenants, so that a process learns what other processes found.';
 
-CREATE FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(account_id uuid, is_failover boolean, provider text, settings jsonb, sealed_secret bytea, limits jsonb, wait_seconds double precision, circuit_seconds double precision)
+CREATE FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(account_id uuid, is_failover boolean, provider text, settings jsonb, sealed_secret bytea, limits jsonb, wait_seconds double precision, circuit_seconds double precision)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3293,28 +3604,30 @@ CREATE FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attem
     AS $$
 #variable_conflict use_column
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     return query
         select account.id, used.is_failover, account.provider, account.settings, account.sealed_secret, account.limits,
                extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
                extract(epoch from state.circuit_open_until - now())::double precision
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join lateral (values (run.provider_account_id, false), (run.failover_account_id, true))
                           as used (id, is_failover)
                join tenancy.provider_accounts as account on account.tenant_id = run.tenant_id and account.id = used.id
                left join execution.account_states as state
                       on state.tenant_id = account.tenant_id
                      and state.account_id = account.id
-         where job.id = p_job_id
+         where job.tenant_id = p_tenant_id
+           and job.id = p_job_id
            and job.status = 'locked'
            and job.locked_by = p_worker_id
            and job.attempts = p_attempt;
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the account and the failover account of a job that the worker holds, with their limits, waits and circuits.';
+COMMENT ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the account and the failover account of a job that the worker holds, with their limits, waits and circuits.';
 
-CREATE FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) RETURNS record
+CREATE FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3327,11 +3640,13 @@ CREATE FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attem
 declare
     v_job record;
 begin
-    select job.tenant_id, job.item_ids, run.channel
+    perform tenancy.require_tenant(p_tenant_id);
+    select job.item_ids, run.channel
       into v_job
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
-     where job.id = p_job_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        and job.status = 'locked'
        and job.locked_by = p_worker_id
        and job.attempts = p_attempt;
@@ -3344,14 +3659,14 @@ begin
                array_agg(coalesce(lead.suppression_reason,
                                   (select other.suppression_reason
                                      from execution.leads as other
-                                    where other.tenant_id = lead.tenant_id
+                                    where other.tenant_id = p_tenant_id
                                       and other.workspace_id = lead.workspace_id
                                       and lower(other.email) = lower(lead.email)
                                       and other.suppressed_at is not null
                                     limit 1)))
           into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
           from execution.leads as lead
-         where lead.tenant_id = v_job.tenant_id
+         where lead.tenant_id = p_tenant_id
            and lead.id = any (v_job.item_ids);
     else
         select array_agg(lead.id), array_agg(lead.external_id), array_agg(lead.email), array_agg(lead.phone),
@@ -3359,7 +3674,7 @@ begin
                array_agg(coalesce(lead.suppression_reason,
                                   (select other.suppression_reason
                                      from execution.leads as other
-                                    where other.tenant_id = lead.tenant_id
+                                    where other.tenant_id = p_tenant_id
                                       and other.workspace_id = lead.workspace_id
                                       and other.phone = lead.phone
                                       and other.suppressed_at is not null
@@ -3367,7 +3682,7 @@ begin
                                     limit 1)))
           into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
           from execution.leads as lead
-         where lead.tenant_id = v_job.tenant_id
+         where lead.tenant_id = p_tenant_id
            and lead.id = any (v_job.item_ids);
     end if;
     ids := coalesce(ids, '{}');
@@ -3375,49 +3690,52 @@ begin
         begun := array(
             select item.recipient_id
               from execution.channel_outbox as item
-             where item.job_id = p_job_id
+             where item.tenant_id = p_tenant_id
+               and item.job_id = p_job_id
                and item.recipient_id is not null);
     end if;
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
+COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
 
-CREATE FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
+CREATE FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     return query
         select asset.content, account.settings, account.sealed_secret
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                join execution.assets as asset on asset.tenant_id = run.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
                       on account.tenant_id = run.tenant_id
                      and account.id = run.provider_account_id
-         where job.id = p_job_id
+         where job.tenant_id = p_tenant_id
+           and job.id = p_job_id
            and job.status = 'locked'
            and job.locked_by = p_worker_id
            and job.attempts = p_attempt;
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a job that the worker holds. Returns no row if the worker does not hold the job.';
+COMMENT ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a job that the worker holds. Returns no row if the worker does not hold the job.';
 
-CREATE FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
+CREATE FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_item record;
     v_is_new boolean;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select item.id, item.run_id, item.job_id, account.provider
       into v_item
       from tenancy.provider_accounts as account
@@ -3425,39 +3743,41 @@ begin
              on item.tenant_id = account.tenant_id
             and item.workspace_id = account.workspace_id
             and item.idempotency_key = p_idempotency_key
-           join execution.campaign_runs as run on run.id = item.run_id
-     where account.tenant_id = v_tenant_id
+           join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
+     where account.tenant_id = p_tenant_id
        and account.id = p_account_id
        and account.id = coalesce(item.moved_to_account_id, run.provider_account_id);
     if not found then
         return 'unknown';
     end if;
     insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
-    values (v_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
+    values (p_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
         on conflict do nothing;
     v_is_new := found;
     if not p_proves_action then
         return 'recorded';
     end if;
-    perform from execution.job_queue as job where job.id = v_item.job_id for no key update;
+    perform from execution.job_queue as job where job.tenant_id = p_tenant_id and job.id = v_item.job_id for no key update;
     perform
        from execution.channel_outbox as item
-      where item.id = v_item.id
+      where item.tenant_id = p_tenant_id
+        and item.id = v_item.id
         and item.status = 'queued'
         and item.in_doubt_since is not null
         for no key update;
     if found then
         perform execution.settle_in_doubt(
-            v_tenant_id, v_item.id, 'sent', p_message_id,
+            p_tenant_id, v_item.id, 'sent', p_message_id,
             v_item.provider || ' called back: ' || p_message_id || ' is ' || p_status, 'callback-' || v_item.provider);
         return 'settled';
     end if;
     if v_is_new and exists (select
                               from execution.channel_outbox as item
-                             where item.id = v_item.id
+                             where item.tenant_id = p_tenant_id
+                               and item.id = v_item.id
                                and item.status = 'failed')
     then
-        perform execution.audit(v_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
+        perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
                                 'callback-' || v_item.provider, 'item.contradicted',
                                 'the provider called back: ' || p_message_id || ' is ' || p_status);
         return 'contradicted';
@@ -3466,57 +3786,58 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) IS 'Stores a status callback of a provider about a call of this account, in the tenant of the context. A callback that proves the action settles an item in doubt at once. Returns settled, recorded, contradicted if the item was settled as failed, or unknown if no item of this account has this key.';
+COMMENT ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) IS 'Stores a status callback of a provider about a call of this account of the tenant. A callback that proves the action settles an item in doubt at once. Returns settled, recorded, contradicted if the item was settled as failed, or unknown if no item of this account has this key.';
 
-CREATE FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:00:00'::interval) RETURNS void
+CREATE FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:00:00'::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 declare
+    v_due_at constant timestamptz := now() + p_retry_after;
     v_phase_status text;
+    v_run_id uuid;
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
-    perform execution.doubt_leftovers(p_job_id, p_worker_id);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
     -- With the share lock, a concurrent resume waits and then finds the job in its new place.
     select phase.status
       into strict v_phase_status
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            join execution.campaign_phases as phase
              on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-     where job.id = p_job_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        for share of phase;
-    update execution.job_queue
+    update execution.job_queue as job
        set status = 'queued',
-           attempts = attempts - 1,
+           attempts = job.attempts - 1,
            locked_by = null,
            locked_at = null,
-           run_after = case v_phase_status
-                           when 'paused' then 'infinity'
-                           else greatest(run_after, now() + p_retry_after)
-                       end
-     where id = p_job_id;
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action)
-    select job.tenant_id, job.run_id, job.id, p_worker_id, 'job.released'
-      from execution.job_queue as job
-     where job.id = p_job_id;
+           run_after = case v_phase_status when 'paused' then 'infinity' else greatest(job.run_after, v_due_at) end
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
+ returning job.run_id
+      into v_run_id;
+    perform execution.audit(p_tenant_id, null, null, v_run_id, p_job_id, null, p_worker_id, 'job.released', null);
 end
 $$;
 
-COMMENT ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Releases a job before its end: the worker stops, cannot do this kind of job, or the phase is paused. A job of a paused phase waits for the phase.';
+COMMENT ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Releases a job before its end: the worker stops, cannot do this kind of job, or the phase is paused. A job of a paused phase waits for the phase.';
 
-CREATE FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint)
+CREATE FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_campaign record;
     v_phase record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_actor), '') = '' then
         raise exception 'p_actor must not be empty' using errcode = 'invalid_parameter_value';
@@ -3527,7 +3848,7 @@ begin
     select campaign.sequence
       into v_campaign
       from execution.campaigns as campaign
-     where campaign.tenant_id = v_tenant_id
+     where campaign.tenant_id = p_tenant_id
        and campaign.id = p_campaign_id
        for no key update;
     if not found then
@@ -3537,7 +3858,7 @@ begin
     select phase.id, phase.kind, phase.status
       into v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
        for no key update;
@@ -3553,18 +3874,121 @@ begin
                             v_campaign.sequence;
         return;
     end if;
-    perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, p_progress);
+    perform execution.note_progress_of(p_tenant_id, p_campaign_id, v_phase.id, p_progress);
     return query
         select 'changed', v_phase.status, v_phase.kind, null::text, campaign.sequence
           from execution.campaigns as campaign
-         where campaign.tenant_id = v_tenant_id
+         where campaign.tenant_id = p_tenant_id
            and campaign.id = p_campaign_id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) IS 'Records the progress that another service reports for an external phase of the tenant. outcome is changed or conflict, with the reason.';
+COMMENT ON FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) IS 'Records the progress that another service reports for an external phase of the tenant. outcome is changed or conflict, with the reason.';
 
-CREATE FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) RETURNS void
+CREATE FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_job record;
+    v_id  uuid;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time();
+    for v_job in
+        with stale as (
+            select job.id, job.run_id, job.attempts, job.max_attempts, job.locked_by
+              from execution.job_queue as job
+             where job.tenant_id = p_tenant_id
+               and job.status = 'locked'
+               and job.locked_at < v_now - interval '5 minutes'
+             order by job.locked_at
+             limit 100
+               for update skip locked
+        )
+        -- Ordered by run, because ending a run locks it: two concurrent calls cannot deadlock.
+        select stale.* from stale order by stale.run_id, stale.id
+    loop
+        -- A hanging worker may hold locks on some of these items. Skip its job instead of waiting, so that one such
+        -- worker cannot block every claim; a later call tries again.
+        begin
+            perform
+               from execution.channel_outbox as item
+              where item.tenant_id = p_tenant_id
+                and item.job_id = v_job.id
+                and item.status = 'queued'
+                and item.in_doubt_since is null
+              order by item.id
+                for no key update nowait;
+        exception when lock_not_available then
+            continue;
+        end;
+        if exists (select
+                     from execution.campaign_runs as run
+                          join execution.campaign_phases as phase
+                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                    where run.tenant_id = p_tenant_id
+                      and run.id = v_job.run_id
+                      and phase.status = 'paused'
+                      for share of phase)
+        then
+            -- The worker did not release the job when its phase was paused. That uses up no attempt.
+            perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
+            update execution.job_queue as job
+               set status = 'queued',
+                   attempts = job.attempts - 1,
+                   locked_by = null,
+                   locked_at = null,
+                   run_after = 'infinity'
+             where job.tenant_id = p_tenant_id
+               and job.id = v_job.id;
+            perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
+                                    'its phase is paused; not heard of for five minutes: ' || v_job.locked_by);
+        elsif v_job.attempts < v_job.max_attempts then
+            perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
+            update execution.job_queue as job
+               set status = 'queued',
+                   locked_by = null,
+                   locked_at = null,
+                   last_error = 'its worker was not heard of for five minutes'
+             where job.tenant_id = p_tenant_id
+               and job.id = v_job.id;
+            perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
+                                    'not heard of for five minutes: ' || v_job.locked_by);
+        else
+            perform execution.end_attempt(p_tenant_id, v_job.id, p_worker_id, interval '0',
+                                          'its worker was not heard of for five minutes');
+        end if;
+    end loop;
+    foreach v_id in array array(
+        select retry.id
+          from execution.job_queue as retry
+         where retry.tenant_id = p_tenant_id
+           and retry.status = 'failed'
+           and retry.run_after <= v_now
+         order by retry.run_after
+         limit 100
+           for update skip locked)
+    loop
+        update execution.job_queue as job
+           set status = 'queued'
+         where job.tenant_id = p_tenant_id
+           and job.id = v_id
+     returning job.run_id, job.id
+          into v_job;
+        perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.queued', null);
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) IS 'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to 100 retries that are due. Items that a silent worker had reserved become in doubt.';
+
+CREATE FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3572,7 +3996,8 @@ begin
     perform tenancy.limit_idle_time();
     perform
        from execution.job_queue as job
-      where job.id = p_job_id
+      where job.tenant_id = p_tenant_id
+        and job.id = p_job_id
         and job.status = 'locked'
         and job.locked_by = p_worker_id
         and job.attempts = p_attempt
@@ -3586,7 +4011,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) IS 'Locks a job, and raises PR001 unless the worker holds it under this attempt.';
+COMMENT ON FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) IS 'Locks a job of a tenant, and raises PR001 unless the worker holds it under this attempt.';
 
 CREATE FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) RETURNS void
     LANGUAGE plpgsql
@@ -3604,33 +4029,35 @@ begin
         raise exception 'the doubt about % is not held by % under look %', p_outbox_id, coalesce(p_resolver_id, 'null'),
                         coalesce(p_look::text, 'null')
             using errcode = 'PR001',
-                  hint = 'Its lease was over and somebody else looks after it, or it has been settled.';
+                  hint = 'Its lease expired and another resolver holds it, or it has been settled.';
     end if;
 end
 $$;
 
 COMMENT ON FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) IS 'Locks a doubt, and raises PR001 unless the resolver holds it under this look.';
 
-CREATE FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
+CREATE FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
-    return execution.settle_in_doubt(tenancy.required_tenant_id(), p_outbox_id, p_as, p_provider_message_id, p_note, p_actor);
+    perform tenancy.require_tenant(p_tenant_id);
+    return execution.settle_in_doubt(p_tenant_id, p_outbox_id, p_as, p_provider_message_id, p_note, p_actor);
 end
 $$;
 
-COMMENT ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) IS 'Settles an item in doubt of the tenant of the context, on behalf of a person.';
+COMMENT ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) IS 'Settles an item in doubt of the tenant, on behalf of a person.';
 
-CREATE FUNCTION execution.run_progress(p_run_ids uuid[]) RETURNS TABLE(run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint, jobs_dead bigint, succeeded bigint, failed bigint, skipped bigint, in_doubt bigint, in_flight bigint)
+CREATE FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) RETURNS TABLE(run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint, jobs_dead bigint, succeeded bigint, failed bigint, skipped bigint, in_doubt bigint, in_flight bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
+    select tenancy.require_tenant(p_tenant_id);
     select run.id,
            run.intended,
            jobs.*
@@ -3658,18 +4085,20 @@ CREATE FUNCTION execution.run_progress(p_run_ids uuid[]) RETURNS TABLE(run_id uu
                                  count(*) filter (where item.status = 'failed') as failed,
                                  count(*) filter (where item.status = 'skipped') as skipped,
                                  count(*) filter (where item.status = 'queued') as reserved,
-                                 count(execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts))
-                                     as in_doubt
+                                 count(execution.doubted_since(
+                                           item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at,
+                                           job.status, job.locked_by, job.locked_at, job.attempts)) as in_doubt
                             from execution.channel_outbox as item
-                           where item.job_id = job.id
+                           where item.tenant_id = job.tenant_id
+                             and item.job_id = job.id
                              and not done.is_done) as items
                 where job.tenant_id = run.tenant_id
                   and job.run_id = run.id) as jobs
-     where run.tenant_id = tenancy.required_tenant_id()
+     where run.tenant_id = p_tenant_id
        and run.id = any (p_run_ids)
 $$;
 
-COMMENT ON FUNCTION execution.run_progress(p_run_ids uuid[]) IS 'Counts the jobs and items of runs of the tenant by status.';
+COMMENT ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) IS 'Counts the jobs and items of runs of the tenant by status.';
 
 CREATE TABLE execution.campaign_runs (
     id uuid NOT NULL,
@@ -3711,18 +4140,20 @@ CREATE FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) RETU
 
 COMMENT ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) IS 'Returns the runs of a phase since it was last sent to its whole audience, newest first.';
 
-CREATE FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) RETURNS text
+CREATE FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     -- Lock the job, then the item, then the doubt, as every function does.
     perform
        from execution.job_queue as job
-      where job.id = (select item.job_id
+      where job.tenant_id = p_tenant_id
+        and job.id = (select item.job_id
                         from execution.channel_outbox as item
                        where item.tenant_id = p_tenant_id
                          and item.id = p_outbox_id)
@@ -3736,13 +4167,14 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) IS 'Settles an item in doubt that the resolver holds, with its evidence.';
+COMMENT ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) IS 'Settles an item in doubt that the resolver holds, with its evidence.';
 
 CREATE FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := now();
     v_item record;
     v_status text;
 begin
@@ -3758,17 +4190,19 @@ begin
     -- then sees both.
     perform
        from execution.job_queue as job
-      where job.id = (select item.job_id
+      where job.tenant_id = p_tenant_id
+        and job.id = (select item.job_id
                         from execution.channel_outbox as item
                        where item.tenant_id = p_tenant_id
                          and item.id = p_outbox_id)
         for no key update;
     select item.*, run.quiet_time, job.status as job_status,
-           execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
+           execution.doubted_since(item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at,
+                                   job.status, job.locked_by, job.locked_at, job.attempts) as since
       into v_item
       from execution.channel_outbox as item
-           join execution.job_queue as job on job.id = item.job_id
-           join execution.campaign_runs as run on run.id = item.run_id
+           join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
+           join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
      where item.tenant_id = p_tenant_id
        and item.id = p_outbox_id
        for no key update of item;
@@ -3785,7 +4219,7 @@ begin
         raise exception 'item % is not in doubt: its worker is at work', p_outbox_id
             using errcode = 'invalid_parameter_value', hint = 'Look again in a minute.';
     end if;
-    if p_as = 'failed' and now() < v_item.since + v_item.quiet_time then
+    if p_as = 'failed' and v_now < v_item.since + v_item.quiet_time then
         raise exception 'item % may still arrive until %', p_outbox_id,
                         to_char((v_item.since + v_item.quiet_time) at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')
             using errcode = 'invalid_parameter_value',
@@ -3797,21 +4231,24 @@ begin
        set status = v_status,
            provider_message_id = left(p_provider_message_id, 500),
            error = case when p_as = 'failed' then left(p_note, 2000) end,
-           finalized_at = now(),
+           finalized_at = v_now,
            in_doubt_since = null
-     where id = p_outbox_id;
+     where tenant_id = p_tenant_id
+       and id = p_outbox_id;
     perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, p_outbox_id, p_actor,
                             'item.resolved_as_' || v_status, left(p_note, 2000));
     -- No other item keeps the job waiting: make it due now.
     if v_item.job_status = 'failed'
        and not exists (select
                          from execution.channel_outbox as item
-                        where item.job_id = v_item.job_id
+                        where item.tenant_id = p_tenant_id
+                          and item.job_id = v_item.job_id
                           and item.status = 'queued')
     then
         update execution.job_queue
-           set run_after = least(run_after, now())
-         where id = v_item.job_id
+           set run_after = least(run_after, v_now)
+         where tenant_id = p_tenant_id
+           and id = v_item.job_id
            and status = 'failed';
     end if;
     return v_status;
@@ -3820,7 +4257,7 @@ $$;
 
 COMMENT ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) IS 'Settles an item in doubt as sent (stored as the success status of its channel) or as failed, with a note that names the evidence. Evidence that it was sent counts at any time; evidence that it was not sent counts only after the quiet time.';
 
-CREATE FUNCTION execution.shelve_jobs(p_run_id uuid) RETURNS void
+CREATE FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3829,17 +4266,19 @@ CREATE FUNCTION execution.shelve_jobs(p_run_id uuid) RETURNS void
     update execution.job_queue as job
        set run_after = 'infinity',
            waits_for = null
-      from (select waiting.id
+      from (select waiting.tenant_id, waiting.id
               from execution.job_queue as waiting
-             where waiting.run_id = p_run_id
+             where waiting.tenant_id = p_tenant_id
+               and waiting.run_id = p_run_id
                and waiting.status = 'queued'
                and waiting.run_after < 'infinity'
              order by waiting.id
                for no key update skip locked) as waiting
-     where job.id = waiting.id
+     where job.tenant_id = waiting.tenant_id
+       and job.id = waiting.id
 $$;
 
-COMMENT ON FUNCTION execution.shelve_jobs(p_run_id uuid) IS 'Sets run_after of the queued jobs of a paused run to infinity, so that no claim takes them. It skips a job that a claim has locked; the worker releases such a job when it cannot reserve.';
+COMMENT ON FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Sets run_after of the queued jobs of a paused run to infinity, so that no claim takes them. It skips a job that a claim has locked; the worker releases such a job when it cannot reserve.';
 
 CREATE FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql
@@ -3853,7 +4292,11 @@ begin
                 where tenant_id = p_tenant_id and id = p_phase_id and kind = 'delivery')
     then
         v_run_id := execution.create_run(p_tenant_id, p_phase_id, p_run_id, 'start', p_job_size, p_actor);
-        select run.intended into v_items from execution.campaign_runs as run where run.id = v_run_id;
+        select run.intended
+          into v_items
+          from execution.campaign_runs as run
+         where run.tenant_id = p_tenant_id
+           and run.id = v_run_id;
     end if;
     -- The phase was started, so the reason why it could not be started automatically no longer holds.
     update execution.campaigns
@@ -3874,31 +4317,30 @@ CREATE FUNCTION execution.success_of(p_channel text) RETURNS text
 
 COMMENT ON FUNCTION execution.success_of(p_channel text) IS 'Returns the status of a successful item on a channel: sent, called or posted.';
 
-CREATE FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) RETURNS boolean
+CREATE FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update execution.leads
        set suppressed_at = now(),
            suppression_reason = coalesce(nullif(btrim(p_reason), ''), 'suppressed'),
            updated_at = now()
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and id = p_lead_id
        and suppressed_at is null;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (v_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
+        values (p_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
     end if;
-    return exists (select from execution.leads where tenant_id = v_tenant_id and id = p_lead_id);
+    return exists (select from execution.leads where tenant_id = p_tenant_id and id = p_lead_id);
 end
 $$;
 
-COMMENT ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) IS 'Suppresses a lead of the tenant: no further message is sent to it. Returns false if the lead does not exist. Repeating the call changes nothing.';
+COMMENT ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) IS 'Suppresses a lead of the tenant: no further message is sent to it. Returns false if the lead does not exist. Repeating the call changes nothing.';
 
-CREATE FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
+CREATE FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3916,6 +4358,7 @@ declare
     v_tokens double precision;
     v_today date;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     -- repeated_at must survive a crash, whatever the settings of the login are: the next repeat relies on it.
     perform tenancy.require_durable_commit();
@@ -3923,10 +4366,11 @@ begin
     -- A paused phase starts no call, and repeats none.
     if exists (select
                  from execution.channel_outbox as item
-                      join execution.campaign_runs as run on run.id = item.run_id
+                      join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
                       join execution.campaign_phases as phase
                         on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-                where item.id = p_outbox_id
+                where item.tenant_id = p_tenant_id
+                  and item.id = p_outbox_id
                   and phase.status = 'paused')
     then
         return query select false, 30.0::double precision;
@@ -3987,9 +4431,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
+COMMENT ON FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
 
-CREATE FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
+CREATE FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3997,7 +4441,7 @@ CREATE FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt 
 #variable_conflict use_column
 declare
     c_ahead constant double precision := 1.0::double precision;
-    v_held record;
+    v_account_id uuid;
     v_state execution.account_states;
     v_limits jsonb;
     v_now timestamptz;
@@ -4008,21 +4452,22 @@ declare
     v_tokens double precision;
     v_is_probe boolean := false;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if p_wanted is null or p_wanted < 1 then
         raise exception 'at least one turn must be wanted, not %', coalesce(p_wanted::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     select account.limits
       into v_limits
       from tenancy.provider_accounts as account
-     where account.tenant_id = v_held.tenant_id
-       and account.id = v_held.account_id;
+     where account.tenant_id = p_tenant_id
+       and account.id = v_account_id;
     select state.*
       into strict v_state
       from execution.account_states as state
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
        for no key update;
     -- After a crash of the server the token bucket may be slightly too full once. The calls of a day are counted
     -- and must survive a crash.
@@ -4095,15 +4540,199 @@ begin
            used_today = v_state.used_today + granted,
            probe_job_id = case when v_is_probe and granted > 0 then p_job_id else state.probe_job_id end,
            probe_until = case when v_is_probe and granted > 0 then v_now + interval '2 minutes' else state.probe_until end
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id;
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id;
     return next;
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
+COMMENT ON FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
 
-CREATE FUNCTION execution.tend_phase(p_actor text) RETURNS boolean
+CREATE FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[] DEFAULT '{}'::uuid[], p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(tenant_id uuid, doubts integer)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+    select due.tenant_id, count(*)::integer
+      from (select doubt.tenant_id, doubt.next_look_at
+              from execution.doubts as doubt
+             where not doubt.is_for_person
+               and doubt.next_look_at <= now()
+               and (doubt.held_until is null or doubt.held_until < now())
+               and doubt.provider = any (p_providers)
+               and not exists (select
+                                 from unnest(p_except_tenants, p_except_accounts) as busy (tenant_id, account_id)
+                                where busy.tenant_id = doubt.tenant_id
+                                  and busy.account_id = doubt.account_id)
+             order by doubt.next_look_at
+             limit p_limit) as due
+     group by due.tenant_id
+     order by min(due.next_look_at)
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) IS 'Chooses up to p_limit items in doubt that are due for a look, of the given providers, the longest due first, and returns their number per tenant. Leaves out the accounts in p_except_tenants and p_except_accounts. Locks nothing; claim_doubts then claims per tenant.';
+
+CREATE FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[] DEFAULT '{}'::uuid[], p_except_run_tenants uuid[] DEFAULT '{}'::uuid[], p_except_runs uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(tenant_id uuid, jobs integer, is_overdue boolean)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_now       constant timestamptz := now();
+    v_tenant_id uuid := '00000000-0000-0000-0000-000000000000'::uuid;
+    v_due_at    timestamptz;
+    v_overdue   uuid[];
+    v_tenants   uuid[] := '{}'::uuid[];
+    v_jobs      integer[] := '{}'::integer[];
+    v_except    uuid[];
+    v_share     integer;
+    v_left      integer := p_limit;
+    v_found     integer;
+begin
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'the limit must lie between 1 and 1000, not %', coalesce(p_limit::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    v_overdue := array(
+        select distinct oldest.tenant_id
+          from ((select job.tenant_id
+                   from execution.job_queue as job
+                  where job.status = 'locked'
+                    and job.locked_at < v_now - interval '5 minutes'
+                  order by job.locked_at
+                  limit 100)
+                union all
+                (select retry.tenant_id
+                   from execution.job_queue as retry
+                  where retry.status = 'failed'
+                    and retry.run_after <= v_now
+                  order by retry.run_after
+                  limit 100)) as oldest);
+    -- One index lookup per tenant that has a queued job.
+    loop
+        select job.tenant_id, job.run_after
+          into v_tenant_id, v_due_at
+          from execution.job_queue as job
+         where job.status = 'queued'
+           and job.tenant_id > v_tenant_id
+         order by job.tenant_id, job.run_after
+         limit 1;
+        exit when not found;
+        if v_due_at <= v_now and v_tenant_id <> all (p_except) then
+            v_tenants := v_tenants || v_tenant_id;
+        end if;
+    end loop;
+    v_tenants := array(
+        select waiting.tenant_id
+          from unnest(v_tenants) as waiting (tenant_id)
+               left join execution.turns as turn on turn.tenant_id = waiting.tenant_id
+         order by turn.last_turn_at nulls first, waiting.tenant_id);
+
+    -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more jobs.
+    v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
+    for v_round in 1..2 loop
+        for v_place in 1..cardinality(v_tenants) loop
+            exit when v_left < 1;
+            if v_round = 1 then
+                v_jobs := v_jobs || 0;
+            end if;
+            continue when v_round = 2 and v_jobs[v_place] < v_share;
+            v_except := array(
+                select excepted.run_id
+                  from unnest(p_except_run_tenants, p_except_runs) as excepted (tenant_id, run_id)
+                 where excepted.tenant_id = v_tenants[v_place]);
+            v_found := (
+                select count(*)::integer
+                  from (select
+                          from execution.job_queue as job
+                         where job.tenant_id = v_tenants[v_place]
+                           and job.status = 'queued'
+                           and job.run_after <= v_now
+                           -- The case hides the condition from the planner, so that it reads the index in order and
+                           -- stops at the limit.
+                           and case when cardinality(v_except) = 0 then true else job.run_id <> all (v_except) end
+                         order by job.run_after, job.id
+                         limit v_jobs[v_place] + least(case v_round when 1 then v_share else p_limit end, v_left)) as due);
+            v_left := v_left - (v_found - v_jobs[v_place]);
+            v_jobs[v_place] := v_found;
+        end loop;
+    end loop;
+
+    for v_place in 1..cardinality(v_jobs) loop
+        continue when v_jobs[v_place] = 0;
+        tenant_id := v_tenants[v_place];
+        jobs := v_jobs[v_place];
+        is_overdue := tenant_id = any (v_overdue);
+        v_overdue := array_remove(v_overdue, tenant_id);
+        return next;
+    end loop;
+    return query select overdue.tenant_id, 0, true from unnest(v_overdue) as overdue (tenant_id);
+end
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) IS 'Chooses up to p_limit send jobs that are due and returns their number per tenant. The tenant that was served longest ago comes first; each gets an equal share, and the rest goes to tenants that have more jobs. Leaves out the tenants in p_except and the runs in p_except_run_tenants and p_except_runs. is_overdue marks tenants with jobs for requeue_overdue_jobs; call it and choose again. Locks nothing; claim_queued_jobs then claims per tenant.';
+
+CREATE FUNCTION execution.tenants_with_due_phases(p_limit integer) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    -- A random order, so that a tenant whose phase always fails does not block the others.
+    select due.tenant_id
+      from (select distinct phase.tenant_id
+              from execution.campaign_phases as phase
+             where phase.due is not null) as due
+     order by random()
+     limit p_limit
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_due_phases(p_limit integer) IS 'Chooses up to p_limit tenants that have a phase with something due, in random order. Locks nothing; tend_phase then processes one phase of a tenant.';
+
+CREATE FUNCTION execution.tenants_with_due_progress(p_worker_id text) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_before constant timestamptz := clock_timestamp() - interval '500 milliseconds';
+begin
+    return query
+        select distinct due.tenant_id
+          from (select run.tenant_id, run.campaign_id
+                  from execution.job_queue as job
+                       join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+                 where job.status = 'locked'
+                   and job.locked_by = p_worker_id
+                   and run.status = 'running'
+                union all
+                select phase.tenant_id, phase.campaign_id
+                  from execution.campaign_phases as phase
+                 where phase.progress_reported is not null) as due
+               join execution.campaigns as campaign
+                 on campaign.tenant_id = due.tenant_id and campaign.id = due.campaign_id
+         where campaign.progress_at is null or campaign.progress_at <= v_before;
+end
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_due_progress(p_worker_id text) IS 'Returns the tenants with a campaign whose progress may be written now: a run on which the worker works, or a report that waits for its event. Locks nothing; note_progress then writes per tenant.';
+
+CREATE FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select distinct event.tenant_id
+      from execution.campaign_events as event
+     where event.at < least(p_before, now() - interval '1 hour')
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) IS 'Returns the tenants with events that prune_campaign_events may delete. Locks nothing; prune_campaign_events then deletes per tenant.';
+
+CREATE FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -4111,11 +4740,13 @@ declare
     v_phase record;
     v_next record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Choose a random one, so that a phase that always fails does not block the others.
-    select phase.tenant_id, phase.campaign_id, phase.id
+    select phase.campaign_id, phase.id
       into v_phase
       from execution.campaign_phases as phase
-     where phase.due is not null
+     where phase.tenant_id = p_tenant_id
+       and phase.due is not null
      order by random()
      limit 1;
     if not found then
@@ -4123,7 +4754,7 @@ begin
     end if;
     perform
        from execution.campaigns as campaign
-      where campaign.tenant_id = v_phase.tenant_id
+      where campaign.tenant_id = p_tenant_id
         and campaign.id = v_phase.campaign_id
         for no key update skip locked;
     if not found then
@@ -4132,23 +4763,23 @@ begin
     select phase.*
       into strict v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_phase.tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.id = v_phase.id
        for no key update;
     if v_phase.due is null then
         return true;
     end if;
-    update execution.campaign_phases set due = null where tenant_id = v_phase.tenant_id and id = v_phase.id;
+    update execution.campaign_phases set due = null where tenant_id = p_tenant_id and id = v_phase.id;
     if v_phase.due = 'end' then
         if v_phase.status = 'in_progress' then
-            perform execution.end_phase(v_phase.tenant_id, v_phase.id, p_actor);
+            perform execution.end_phase(p_tenant_id, v_phase.id, p_actor);
         end if;
         return true;
     end if;
     select phase.id, phase.phase, phase.status
       into v_next
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_phase.tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = v_phase.campaign_id
        and phase.position > v_phase.position
      order by phase.position
@@ -4158,47 +4789,56 @@ begin
         return true;
     end if;
     begin
-        perform execution.start_phase(v_phase.tenant_id, v_phase.campaign_id, v_next.id, gen_random_uuid(), 500, p_actor);
+        perform execution.start_phase(p_tenant_id, v_phase.campaign_id, v_next.id, gen_random_uuid(), 500, p_actor);
     exception
         -- Record an error of the phase. A database error is raised, and the caller retries.
         when invalid_parameter_value or no_data_found or check_violation then
             update execution.campaigns
                set not_advanced = left(v_next.phase || ': ' || sqlerrm, 2000)
-             where tenant_id = v_phase.tenant_id
+             where tenant_id = p_tenant_id
                and id = v_phase.campaign_id;
-            perform execution.audit(v_phase.tenant_id, v_phase.campaign_id, v_next.id, null, null, null, p_actor,
+            perform execution.audit(p_tenant_id, v_phase.campaign_id, v_next.id, null, null, null, p_actor,
                                     'phase.not_advanced', sqlerrm);
     end;
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION execution.tend_phase(p_actor text) IS 'Processes one phase that has something due: ends it, or starts the next phase of a campaign with auto_advance. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be started, the campaign records the reason in not_advanced.';
+COMMENT ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) IS 'Processes one phase of a tenant that has something due: ends it, or starts the next phase of a campaign with auto_advance. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be started, the campaign records the reason in not_advanced.';
 
-CREATE FUNCTION execution.unshelve_jobs(p_run_id uuid) RETURNS void
-    LANGUAGE sql
+CREATE FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS void
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
-    update execution.job_queue as job
-       set run_after = greatest(run.scheduled_for, now())
+declare
+    v_due_at timestamptz;
+begin
+    select greatest(run.scheduled_for, now())
+      into v_due_at
       from execution.campaign_runs as run
-     where run.id = p_run_id
-       and job.run_id = run.id
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id;
+    update execution.job_queue as job
+       set run_after = v_due_at
+     where job.tenant_id = p_tenant_id
+       and job.run_id = p_run_id
        and job.status = 'queued'
-       and job.run_after = 'infinity'
+       and job.run_after = 'infinity';
+end
 $$;
 
-COMMENT ON FUNCTION execution.unshelve_jobs(p_run_id uuid) IS 'Makes the shelved jobs of a resumed run due again.';
+COMMENT ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Makes the shelved jobs of a resumed run due again.';
 
-CREATE FUNCTION execution.verify_launch(p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
+CREATE FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 begin
-    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+    perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from execution.campaign_runs as run where run.tenant_id = p_tenant_id and run.id = p_run_id) then
         raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
     end if;
     return query
@@ -4211,7 +4851,8 @@ begin
                    count(*) filter (where item.status = 'queued') as in_doubt,
                    count(distinct item.recipient_id) as known
               from execution.channel_outbox as item
-             where item.run_id = p_run_id
+             where item.tenant_id = p_tenant_id
+               and item.run_id = p_run_id
         ), guarded as (
             -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, and the
             -- trigger that refuses reservations on a restored copy.
@@ -4219,7 +4860,7 @@ begin
               from (select from pg_constraint as wall
                      where wall.conrelid = 'execution.channel_outbox'::regclass
                        and wall.conname = 'channel_outbox_one_row_per_key'
-                       and pg_get_constraintdef(wall.oid) = 'UNIQUE (tenant_id, workspace_id, idempotency_key)'
+                       and pg_get_constraintdef(wall.oid) = 'UNIQUE (idempotency_key, tenant_id, workspace_id)'
                      union all
                     select from pg_trigger as wall
                      where wall.tgrelid = 'execution.channel_outbox'::regclass
@@ -4239,44 +4880,44 @@ begin
                run.status in ('completed', 'partial', 'failed') and items.in_doubt = 0 and run.intended = items.known
                and guarded.holds
           from execution.campaign_runs as run, items, guarded
-         where run.id = p_run_id;
+         where run.tenant_id = p_tenant_id
+           and run.id = p_run_id;
 end
 $$;
 
-COMMENT ON FUNCTION execution.verify_launch(p_run_id uuid) IS 'The launch certificate of a run: whether the run has ended, whether every intended item has ended, and whether a second call is impossible, with the counts that show it. On a restored copy it does not certify that a second call is impossible.';
+COMMENT ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) IS 'The launch certificate of a run of the tenant: whether the run has ended, whether every intended item has ended, and whether a second call is impossible, with the counts that show it. On a restored copy it does not certify that a second call is impossible.';
 
-CREATE FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
+CREATE FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_grain     text;
+    v_now   constant timestamptz := now();
+    v_grain text;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time('15s');
     select function.grain
       into v_grain
       from jobs.functions as function
-     where function.tenant_id = v_tenant_id
+     where function.tenant_id = p_tenant_id
        and function.name = p_function;
     if not found then
         return query select 'unknown_function', null::uuid;
         return;
     end if;
-    return query
-        select opened.outcome, opened.run_id
-          from jobs.open_run(v_tenant_id, p_id, p_function, v_grain, now(), p_entity_hash, p_input, null, p_force) as opened;
-    if p_force then
-        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        select v_tenant_id, p_actor, 'run.forced', 'job_run:' || run.id, run.lock_key
-          from jobs.job_runs as run
-         where run.id = p_id
-           and run.tenant_id is not distinct from v_tenant_id;
+    select opened.outcome, opened.run_id
+      into strict outcome, run_id
+      from jobs.open_run(p_tenant_id, p_id, p_function, v_grain, v_now, p_entity_hash, p_input, null, p_force) as opened;
+    if p_force and outcome = 'acquired' then
+        perform jobs.audit(p_tenant_id, p_actor, 'run.forced', 'job_run:' || p_id,
+                           jobs.lock_key(p_function, p_tenant_id, v_grain, v_now, p_entity_hash));
     end if;
+    return next;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) IS 'Invokes a function of the tenant of the context, in the grain of the current database time. Returns the outcome of open_run, or unknown_function.';
+COMMENT ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) IS 'Invokes a function of a tenant, in the grain of the current database time. Returns the outcome of open_run, or unknown_function.';
 
 CREATE FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -4293,27 +4934,43 @@ CREATE FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[],
               where run.tenant_id = p_tenant_id
                 and run.function_name = wanted.name
                 and run.status = 'completed'
-                -- The longest grain is a day, so no older grain can overlap.
-                and run.grain_start > jobs.grain_start(p_grain, p_fire_at) - interval '24 hours'
-                and run.grain_start < jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain)
-                and run.grain_start + jobs.grain_length(run.grain) > jobs.grain_start(p_grain, p_fire_at)))
+                and jobs.grain_overlaps(run.grain, run.grain_start, jobs.grain_start(p_grain, p_fire_at),
+                                        jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain))))
 $$;
 
 COMMENT ON FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) IS 'Returns whether every function in p_depends_on has a completed run in a grain that overlaps the grain of the firing. Schedulers call it often, so it gives no reasons; unmet_dependencies does.';
 
-CREATE FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) RETURNS text
+CREATE FUNCTION jobs.audit(p_tenant_id uuid, p_actor text, p_action text, p_subject text, p_note text DEFAULT NULL::text) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, p_action, p_subject, p_note)
+$$;
+
+COMMENT ON FUNCTION jobs.audit(p_tenant_id uuid, p_actor text, p_action text, p_subject text, p_note text) IS 'Adds a row to the audit log.';
+
+CREATE FUNCTION jobs.can_run(p_kind text, p_target text, p_kinds text[], p_builtins text[]) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((p_kind IS NULL) OR ((p_kind = ANY (p_kinds)) AND ((p_kind <> 'builtin'::text) OR (p_target = ANY (p_builtins)))));
+
+COMMENT ON FUNCTION jobs.can_run(p_kind text, p_target text, p_kinds text[], p_builtins text[]) IS 'Returns whether a runner with these kinds and Rust functions takes runs of a function. Every runner takes runs whose function was removed (p_kind is null), so that they end.';
+
+CREATE FUNCTION jobs.cancel_run(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_status    text;
+    v_now    constant timestamptz := now();
+    v_note   constant text := nullif(btrim(p_note), '');
+    v_status text;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time('15s');
     select run.status
       into v_status
       from jobs.job_runs as run
-     where run.tenant_id = v_tenant_id
+     where run.tenant_id = p_tenant_id
        and run.id = p_id
        for update;
     if v_status is null or v_status in ('completed', 'cancelled') then
@@ -4321,143 +4978,151 @@ begin
     end if;
     update jobs.job_runs as run
        set status = 'cancelled',
-           completed_at = coalesce(run.completed_at, now()),
+           completed_at = coalesce(run.completed_at, v_now),
            error_message = coalesce(case when run.status = 'failed' then run.error_message end,
-                                    concat_ws(': ', 'cancelled by ' || p_actor, nullif(btrim(p_note), ''))),
+                                    concat_ws(': ', 'cancelled by ' || p_actor, v_note)),
            retry_at = null,
            locked_by = null,
            heartbeat_at = null
-     where run.id = p_id;
-    perform jobs.resolve_source(v_tenant_id, array[p_id], p_actor, concat_ws(': ', 'the run was cancelled', nullif(btrim(p_note), '')));
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'run.cancelled', 'job_run:' || p_id, nullif(btrim(p_note), ''));
+     where run.tenant_id = p_tenant_id
+       and run.id = p_id;
+    perform jobs.resolve_source(p_tenant_id, 'job_run', p_id, p_actor, concat_ws(': ', 'the run was cancelled', v_note));
+    perform jobs.audit(p_tenant_id, p_actor, 'run.cancelled', 'job_run:' || p_id, v_note);
     return 'cancelled';
 end
 $$;
 
-COMMENT ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) IS 'Cancels a run and returns its status: cancelled, completed if the run had completed, null if it does not exist. A runner that holds the run cannot end it any more, and learns of the cancellation from its next heartbeat.';
+COMMENT ON FUNCTION jobs.cancel_run(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) IS 'Cancels a run and returns its status: cancelled, completed if the run had completed, null if it does not exist. A runner that holds the run cannot end it any more, and learns of the cancellation from its next heartbeat.';
 
-CREATE FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer, first_called_at timestamp with time zone, in_doubt_since timestamp with time zone, age_seconds double precision)
-    LANGUAGE sql SECURITY DEFINER
+CREATE FUNCTION jobs.claim_doubtful_notifications(p_tenant_id uuid, p_quiet interval, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer, first_called_at timestamp with time zone, in_doubt_since timestamp with time zone, age_seconds double precision)
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    with doubtful as materialized (
-        select doubtful.id
-          from jobs.alert_notifications as doubtful
-         where doubtful.tenant_id = tenancy.required_tenant_id()
-           and doubtful.status = 'queued'
-           and doubtful.called_at < now() - p_quiet
-         order by doubtful.called_at
-         limit p_limit
-           for update skip locked
-    )
-    update jobs.alert_notifications as notification
-       set claims = notification.claims + 1,
-           -- The quiet time starts again: the lookup or repeated call of this claim must be over before the next
-           -- claim.
-           called_at = now(),
-           in_doubt_since = coalesce(notification.in_doubt_since, notification.called_at),
-           updated_at = now()
-      from doubtful
-     where notification.id = doubtful.id
-    returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
-              notification.claims, notification.first_called_at, notification.in_doubt_since,
-              extract(epoch from now() - notification.first_called_at)::double precision
+declare
+    v_now constant timestamptz := now();
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        with doubtful as materialized (
+            select doubtful.id
+              from jobs.alert_notifications as doubtful
+             where doubtful.tenant_id = p_tenant_id
+               and doubtful.status = 'queued'
+               and doubtful.called_at < v_now - p_quiet
+             order by doubtful.called_at
+             limit p_limit
+               for update skip locked
+        )
+        update jobs.alert_notifications as notification
+           set claims = notification.claims + 1,
+               -- The quiet time starts again: the lookup or repeated call of this claim must be over before the next
+               -- claim.
+               called_at = v_now,
+               in_doubt_since = coalesce(notification.in_doubt_since, notification.called_at),
+               updated_at = v_now
+          from doubtful
+         where notification.tenant_id = p_tenant_id
+           and notification.id = doubtful.id
+        returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
+                  notification.claims, notification.first_called_at, notification.in_doubt_since,
+                  extract(epoch from v_now - notification.first_called_at)::double precision;
+end
 $$;
 
-COMMENT ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) IS 'Claims notifications whose call has no known result, once p_quiet has passed since the last call.';
+COMMENT ON FUNCTION jobs.claim_doubtful_notifications(p_tenant_id uuid, p_quiet interval, p_limit integer) IS 'Claims notifications of a tenant whose call has no known result, once p_quiet has passed since the last call.';
 
-CREATE FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, lock_key text, input_params jsonb, retry_count integer, claims integer, scheduled_for timestamp with time zone, function_id uuid, kind text, target text, timeout_seconds integer, sealed_secret bytea)
+CREATE FUNCTION jobs.claim_runs(p_tenant_id uuid, p_worker text, p_limit integer, p_kinds text[], p_builtins text[]) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, lock_key text, input_params jsonb, retry_count integer, claims integer, scheduled_for timestamp with time zone, function_id uuid, kind text, target text, timeout_seconds integer, sealed_secret bytea)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
-    v_tenant          uuid := coalesce(p_after, '00000000-0000-0000-0000-000000000000');
-    -- The second round ends at p_after, so that each tenant is visited once.
-    v_is_second_round boolean := p_after is null;
-    v_room            integer;
-    v_left            integer := p_limit;
-    v_found           uuid[];
-    v_ids             uuid[] := '{}';
+    v_now          constant timestamptz := now();
+    v_heartbeat_at timestamptz;
+    v_ids          uuid[];
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     if coalesce(btrim(p_worker), '') = '' then
-        raise exception 'say who claims' using errcode = 'invalid_parameter_value';
+        raise exception 'p_worker must not be empty' using errcode = 'invalid_parameter_value';
     end if;
-    while v_left > 0 loop
-        select waiting.tenant_id
-          into v_tenant
-          from jobs.job_runs as waiting
-         where ((waiting.status = 'running' and waiting.locked_by is null) or waiting.retry_at is not null)
-           and waiting.tenant_id > v_tenant
-           and (not v_is_second_round or p_after is null or waiting.tenant_id <= p_after)
-         order by waiting.tenant_id, coalesce(waiting.retry_at, waiting.started_at)
-         limit 1;
-        if not found then
-            exit when v_is_second_round;
-            v_is_second_round := true;
-            v_tenant := '00000000-0000-0000-0000-000000000000';
-            continue;
-        end if;
-        v_room := least(v_left, coalesce(p_rooms[array_position(p_tenants, v_tenant)], p_room));
-        continue when v_room < 1;
-        select array_agg(due.id)
-          into v_found
-          from (select due.id
-                  from jobs.job_runs as due
-                  left join jobs.functions as function on function.tenant_id = due.tenant_id and function.name = due.function_name
-                 where ((due.status = 'running' and due.locked_by is null) or due.retry_at is not null)
-                   and due.tenant_id = v_tenant
-                   and coalesce(due.retry_at, due.started_at) <= now()
-                   and (function.id is null
-                        or (function.kind = any (p_kinds) and (function.kind <> 'builtin' or function.target = any (p_builtins))))
-                 order by coalesce(due.retry_at, due.started_at)
-                 limit v_room
-                   for update of due skip locked) as due;
-        v_ids := v_ids || coalesce(v_found, '{}');
-        v_left := v_left - coalesce(cardinality(v_found), 0);
-    end loop;
-
+    select array_agg(due.id)
+      into v_ids
+      from (select due.id
+              from jobs.job_runs as due
+              left join jobs.functions as function on function.tenant_id = due.tenant_id and function.name = due.function_name
+             where ((due.status = 'running' and due.locked_by is null) or due.retry_at is not null)
+               and due.tenant_id = p_tenant_id
+               and coalesce(due.retry_at, due.started_at) <= v_now
+               and jobs.can_run(function.kind, function.target, p_kinds, p_builtins)
+             order by coalesce(due.retry_at, due.started_at)
+             limit p_limit
+               for update of due skip locked) as due;
+    -- Not v_now: the transaction may have begun long before.
+    v_heartbeat_at := clock_timestamp();
     return query
         with claimed as (
             update jobs.job_runs as run
                set status = 'running',
                    retry_count = run.retry_count + (run.status = 'failed')::integer,
                    retry_at = null,
-                   started_at = now(),
+                   started_at = v_now,
                    completed_at = null,
                    locked_by = p_worker,
-                   -- Not now(): the claim may have waited for locks since its transaction began.
-                   heartbeat_at = clock_timestamp(),
+                   heartbeat_at = v_heartbeat_at,
                    claims = run.claims + 1
-             where run.id = any (v_ids)
+              from unnest(v_ids) as due (id)
+             where run.tenant_id = p_tenant_id
+               and run.id = due.id
             returning run.*
         )
         select run.id, run.tenant_id, run.function_name, run.lock_key, run.input_params, run.retry_count, run.claims,
                run.scheduled_for, function.id, function.kind, function.target, function.timeout_seconds, function.sealed_secret
           from claimed as run
-          left join jobs.functions as function on function.tenant_id = run.tenant_id and function.name = run.function_name;
+          left join jobs.functions as function on function.tenant_id = p_tenant_id and function.name = run.function_name;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) IS 'Claims up to p_limit due runs that no runner holds, tenant by tenant in id order, starting after tenant p_after. Takes at most p_rooms runs of each tenant in p_tenants and p_room of every other tenant. Claims only functions that the runner can run (p_kinds, p_builtins), and runs whose function was removed, so that they end.';
+COMMENT ON FUNCTION jobs.claim_runs(p_tenant_id uuid, p_worker text, p_limit integer, p_kinds text[], p_builtins text[]) IS 'Claims up to p_limit due runs of a tenant that no runner holds, longest due first. Claims only functions that the runner can run (p_kinds, p_builtins), and runs whose function was removed, so that they end.';
 
-CREATE FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) RETURNS TABLE(decided boolean, status text)
+CREATE FUNCTION jobs.close_alerts(p_tenant_id uuid, p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_status    text;
+    v_now    constant timestamptz := now();
+    v_closed integer;
 begin
+    update jobs.alert_instances as alert
+       set status = 'resolved',
+           resolved_at = v_now,
+           updated_at = v_now
+     where alert.tenant_id = p_tenant_id
+       and alert.id = any (p_ids)
+       and alert.status <> 'resolved';
+    get diagnostics v_closed = row_count;
+    return v_closed;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.close_alerts(p_tenant_id uuid, p_ids uuid[]) IS 'Marks those of the alerts that are open as resolved, and returns their number.';
+
+CREATE FUNCTION jobs.decide_card(p_tenant_id uuid, p_id uuid, p_status text, p_note text, p_actor text) RETURNS TABLE(decided boolean, status text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now    constant timestamptz := now();
+    v_status text;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
     select card.status
       into v_status
       from jobs.decision_cards as card
-     where card.tenant_id = v_tenant_id
+     where card.tenant_id = p_tenant_id
        and card.id = p_id
        for update;
     if not found then
@@ -4471,88 +5136,54 @@ begin
        set status = p_status,
            note = coalesce(nullif(btrim(p_note), ''), card.note),
            decided_by = p_actor,
-           updated_at = now()
-     where card.id = p_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'card.' || lower(p_status), 'card:' || p_id, nullif(btrim(p_note), ''));
+           updated_at = v_now
+     where card.tenant_id = p_tenant_id
+       and card.id = p_id;
+    perform jobs.audit(p_tenant_id, p_actor, 'card.' || lower(p_status), 'card:' || p_id, nullif(btrim(p_note), ''));
     return query select true, p_status;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) IS 'Records the decision of a person about a card. Returns no row if the card does not exist; a card that is resolved or dismissed keeps its status, which is returned.';
+COMMENT ON FUNCTION jobs.decide_card(p_tenant_id uuid, p_id uuid, p_status text, p_note text, p_actor text) IS 'Records the decision of a person about a card. Returns no row if the card does not exist; a card that is resolved or dismissed keeps its status, which is returned.';
 
-CREATE TABLE jobs.schedules (
-    id uuid NOT NULL,
-    tenant_id uuid NOT NULL,
-    function_name text NOT NULL,
-    cron text NOT NULL,
-    timezone text NOT NULL,
-    grain text,
-    input jsonb,
-    entities json,
-    entity_hash text,
-    depends_on text[] DEFAULT '{}'::text[] NOT NULL,
-    misfire text DEFAULT 'once'::text NOT NULL,
-    enabled boolean DEFAULT true NOT NULL,
-    next_fire_at timestamp with time zone,
-    last_fire_at timestamp with time zone,
-    version integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT schedules_cron_is_given CHECK (((btrim(cron) <> ''::text) AND (octet_length(cron) <= 255))),
-    CONSTRAINT schedules_dependencies_are_few CHECK ((cardinality(depends_on) <= 20)),
-    CONSTRAINT schedules_entities_have_their_hash CHECK ((((entities IS NULL) = (entity_hash IS NULL)) AND (octet_length((entities)::text) <= 65536))),
-    CONSTRAINT schedules_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
-    CONSTRAINT schedules_input_is_bounded CHECK ((pg_column_size(input) <= 1048576)),
-    CONSTRAINT schedules_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text]))),
-    CONSTRAINT schedules_timezone_is_given CHECK (((btrim(timezone) <> ''::text) AND (octet_length(timezone) <= 255)))
-);
-
-ALTER TABLE ONLY jobs.schedules FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE jobs.schedules IS 'Times at which a function runs by itself. A scheduler that fires a schedule advances next_fire_at in the same transaction, so any number of schedulers can run.';
-
-COMMENT ON COLUMN jobs.schedules.grain IS 'Grain of the runs of this schedule; null means the grain of the function.';
-
-COMMENT ON COLUMN jobs.schedules.depends_on IS 'Names of functions that must have a completed run in an overlapping grain before a firing starts its run.';
-
-COMMENT ON COLUMN jobs.schedules.version IS 'Increases with every change by a person. A scheduler names the version from which it planned its firing.';
-
-CREATE FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) RETURNS text
+CREATE FUNCTION jobs.decide_firing(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone, p_run_id uuid) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_grain  text;
-    v_opened record;
+    v_now      constant timestamptz := now();
+    v_schedule record;
+    v_opened   record;
 begin
-    select coalesce(p_schedule.grain, function.grain)
-      into v_grain
-      from jobs.functions as function
-     where function.tenant_id = p_schedule.tenant_id
-       and function.name = p_schedule.function_name;
-    if not jobs.are_dependencies_met(p_schedule.tenant_id, p_schedule.depends_on, v_grain, p_fire_at) then
+    select schedule.function_name, schedule.input, schedule.entity_hash, schedule.depends_on,
+           coalesce(schedule.grain, function.grain) as grain
+      into strict v_schedule
+      from jobs.schedules as schedule
+      join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
+     where schedule.tenant_id = p_tenant_id
+       and schedule.id = p_schedule_id;
+    if not jobs.are_dependencies_met(p_tenant_id, v_schedule.depends_on, v_schedule.grain, p_fire_at) then
         -- One firing per grain waits, so that the number of waiting firings stays small.
         update jobs.schedule_firings as firing
            set outcome = 'skipped',
                reason = 'another firing of this grain waits already',
-               decided_at = now()
-         where firing.tenant_id = p_schedule.tenant_id
-           and firing.schedule_id = p_schedule.id
+               decided_at = v_now
+         where firing.tenant_id = p_tenant_id
+           and firing.schedule_id = p_schedule_id
            and firing.fire_at = p_fire_at
            and exists (select
                          from jobs.schedule_firings as other
-                        where other.tenant_id = firing.tenant_id
-                          and other.schedule_id = firing.schedule_id
-                          and other.fire_at >= jobs.grain_start(v_grain, p_fire_at)
+                        where other.tenant_id = p_tenant_id
+                          and other.schedule_id = p_schedule_id
+                          and other.fire_at >= jobs.grain_start(v_schedule.grain, p_fire_at)
                           and other.fire_at < p_fire_at
                           and other.outcome = 'waiting');
         return case when found then 'skipped' else 'waiting' end;
     end if;
     select *
       into strict v_opened
-      from jobs.open_run(p_schedule.tenant_id, p_run_id, p_schedule.function_name, v_grain, p_fire_at, p_schedule.entity_hash,
-                         p_schedule.input, p_schedule.id, false);
+      from jobs.open_run(p_tenant_id, p_run_id, v_schedule.function_name, v_schedule.grain, p_fire_at, v_schedule.entity_hash,
+                         v_schedule.input, p_schedule_id, false);
     update jobs.schedule_firings as firing
        set outcome = case v_opened.outcome when 'acquired' then 'started' else 'skipped' end,
            job_run_id = v_opened.run_id,
@@ -4561,55 +5192,47 @@ begin
                         when 'retry_pending' then 'a run of this grain waits for its retry'
                         when 'completed' then 'completed before in this grain'
                     end,
-           decided_at = now()
-     where firing.tenant_id = p_schedule.tenant_id
-       and firing.schedule_id = p_schedule.id
+           decided_at = v_now
+     where firing.tenant_id = p_tenant_id
+       and firing.schedule_id = p_schedule_id
        and firing.fire_at = p_fire_at;
     return case v_opened.outcome when 'acquired' then 'started' else 'skipped' end;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) IS 'Decides a waiting firing: starts a run, skips the firing because its grain has a run or another waiting firing, or lets it wait for its dependencies. Returns started, skipped or waiting. The caller has locked the firing.';
+COMMENT ON FUNCTION jobs.decide_firing(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone, p_run_id uuid) IS 'Decides a waiting firing: starts a run, skips the firing because its grain has a run or another waiting firing, or lets it wait for its dependencies. Returns started, skipped or waiting. The caller has locked the firing.';
 
-CREATE FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(raised integer, resolved integer, open integer)
+CREATE FUNCTION jobs.detect_alerts(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(raised integer, resolved integer, open integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_condition record;
     v_known     uuid[];
-    v_ids       uuid[] := '{}';
+    v_ids       uuid[] := array[]::uuid[];
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select coalesce(array_agg(alert.id), '{}')
       into v_known
       from jobs.alert_instances as alert
-     where alert.tenant_id = v_tenant_id
+     where alert.tenant_id = p_tenant_id
        and alert.alert_config_id in ('failed-jobs', 'long-running-jobs', 'retry-rate')
        and alert.status in ('active', 'open', 'triggered');
-    for v_condition in select * from jobs.job_conditions(p_failed_max, p_running_max, p_retry_rate_max) loop
-        v_ids := v_ids || jobs.raise_alert(v_condition.alert_config_id, v_condition.external_object_id, v_condition.title,
-                                           v_condition.severity, v_condition.evidence);
+    for v_condition in select * from jobs.job_conditions(p_tenant_id, p_failed_max, p_running_max, p_retry_rate_max) loop
+        v_ids := v_ids || jobs.raise_alert(p_tenant_id, v_condition.alert_config_id, v_condition.external_object_id,
+                                           v_condition.title, v_condition.severity, v_condition.evidence);
     end loop;
-    update jobs.alert_instances as alert
-       set status = 'resolved',
-           resolved_at = now(),
-           updated_at = now()
-     where alert.tenant_id = v_tenant_id
-       and alert.id = any (v_known)
-       and alert.id <> all (v_ids)
-       and alert.status <> 'resolved';
-    get diagnostics resolved = row_count;
-    select count(*) filter (where alert.id <> all (v_known)), count(*)
+    resolved := jobs.close_alerts(p_tenant_id, array(select known.id from unnest(v_known) as known (id) where known.id <> all (v_ids)));
+    select (count(*) filter (where alert.id <> all (v_known)))::integer, count(*)::integer
       into raised, open
       from unnest(v_ids) as alert (id);
     return next;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Raises the alerts whose job_conditions hold and resolves the others, for the tenant of the context. Returns the numbers of raised, resolved and open alerts.';
+COMMENT ON FUNCTION jobs.detect_alerts(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Raises the alerts whose job_conditions hold and resolves the others, for a tenant. Returns the numbers of raised, resolved and open alerts.';
 
-CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) RETURNS TABLE(tenant_id uuid, id uuid, cron text, timezone text, misfire text, next_fire_at timestamp with time zone, version integer, now timestamp with time zone)
+CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except_tenant_ids uuid[], p_except_ids uuid[]) RETURNS TABLE(tenant_id uuid, id uuid, cron text, timezone text, misfire text, next_fire_at timestamp with time zone, version integer, now timestamp with time zone)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -4618,7 +5241,8 @@ CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_exce
           from jobs.schedules as schedule
          where schedule.enabled
            and schedule.next_fire_at <= now()
-           and schedule.id <> all (p_except)
+           and (schedule.tenant_id, schedule.id) not in (select excepted.tenant_id, excepted.id
+                                                           from unnest(p_except_tenant_ids, p_except_ids) as excepted (tenant_id, id))
          order by schedule.next_fire_at
          limit p_limit * 10
     )
@@ -4630,9 +5254,9 @@ CREATE FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_exce
      limit p_limit
 $$;
 
-COMMENT ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) IS 'Returns up to p_limit schedules that are due by the database clock, and the time of that clock. Returns at most p_per_tenant schedules of one tenant, and none of p_except, which the scheduler cannot fire.';
+COMMENT ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except_tenant_ids uuid[], p_except_ids uuid[]) IS 'Returns up to p_limit schedules that are due by the database clock, and the time of that clock. Returns at most p_per_tenant schedules of one tenant, and none of the pairs in p_except_tenant_ids and p_except_ids, which the scheduler cannot fire. Locks nothing; fire_schedule then fires one schedule of one tenant.';
 
-CREATE FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) RETURNS TABLE(id uuid, status text, retry_at timestamp with time zone)
+CREATE FUNCTION jobs.end_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text, p_results jsonb[], p_errors text[], p_are_retryable boolean[]) RETURNS TABLE(tenant_id uuid, id uuid, status text, retry_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4640,53 +5264,57 @@ CREATE FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p
     SET enable_mergejoin TO 'off'
     AS $$
 declare
+    v_now  constant timestamptz := now();
     v_held record;
 begin
-    perform jobs.keep_moving();
-    -- Lock in the order of ids, so that two runners cannot deadlock.
+    perform tenancy.limit_idle_time('15s');
+    -- Lock in the order of keys, so that two runners cannot deadlock.
     perform
-       from jobs.job_runs as run
-      where run.id = any (p_ids)
-      order by run.id
-        for update;
+       from unnest(p_tenant_ids, p_ids) as given (tenant_id, id)
+       join jobs.job_runs as run on run.tenant_id = given.tenant_id and run.id = given.id
+      order by given.tenant_id, given.id
+        for update of run;
     -- locked_by implies status 'running'. A predicate on status would make the planner search the index of running
     -- runs.
     for v_held in
-        select run.id, given.error, given.is_retryable
-          from unnest(p_ids, p_claims, p_errors, p_are_retryable) as given (id, claim, error, is_retryable)
-          join jobs.job_runs as run on run.id = given.id
+        select run.tenant_id, run.id, given.error, given.is_retryable
+          from unnest(p_tenant_ids, p_ids, p_claims, p_errors, p_are_retryable) as given (tenant_id, id, claim, error, is_retryable)
+          join jobs.job_runs as run on run.tenant_id = given.tenant_id and run.id = given.id
          where given.error is not null
            and run.locked_by = p_worker
            and run.claims = given.claim
     loop
-        return query select v_held.id, 'failed', jobs.note_failure(v_held.id, v_held.error, v_held.is_retryable);
+        return query
+            select v_held.tenant_id, v_held.id, 'failed',
+                   jobs.note_failure(v_held.tenant_id, v_held.id, v_held.error, v_held.is_retryable);
     end loop;
 
     for v_held in
         update jobs.job_runs as run
            set status = 'completed',
-               completed_at = now(),
+               completed_at = v_now,
                result = given.result,
                error_message = null,
                locked_by = null,
                heartbeat_at = null
-          from unnest(p_ids, p_claims, p_results, p_errors) as given (id, claim, result, error)
-         where run.id = given.id
+          from unnest(p_tenant_ids, p_ids, p_claims, p_results, p_errors) as given (tenant_id, id, claim, result, error)
+         where run.tenant_id = given.tenant_id
+           and run.id = given.id
            and given.error is null
            and run.locked_by = p_worker
            and run.claims = given.claim
-        returning run.id, run.tenant_id, run.retry_count
+        returning run.tenant_id, run.id, run.retry_count
     loop
         -- Only a run that was retried can have a dead letter.
         if v_held.retry_count > 0 then
-            perform jobs.resolve_source(v_held.tenant_id, array[v_held.id], 'postrider', 'a later attempt completed the run');
+            perform jobs.resolve_source(v_held.tenant_id, 'job_run', v_held.id, 'postrider', 'a later attempt completed the run');
         end if;
-        return query select v_held.id, 'completed', null::timestamptz;
+        return query select v_held.tenant_id, v_held.id, 'completed', null::timestamptz;
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) IS 'Records the results of runs that the runner holds under these claims: completed where the error is null, otherwise failed. A run that is missing from the answer is no longer held under its claim and did not change.';
+COMMENT ON FUNCTION jobs.end_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text, p_results jsonb[], p_errors text[], p_are_retryable boolean[]) IS 'Records the results of runs, of any number of tenants, that the runner holds under these claims: completed where the error is null, otherwise failed. A run that is missing from the answer is no longer held under its claim and did not change.';
 
 CREATE FUNCTION jobs.entity_hash(p_entities json) RETURNS text
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
@@ -4713,10 +5341,10 @@ CREATE FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp 
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_schedule jobs.schedules;
-    v_started  integer := 0;
+    v_now     constant timestamptz := now();
+    v_started integer := 0;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     -- A scheduler that waited for a lock here would delay all other schedules.
     perform
        from jobs.schedules as schedule
@@ -4735,22 +5363,21 @@ begin
        and schedule.next_fire_at = p_due
        and schedule.version = p_version
        -- No scheduler fires early, whatever its own clock says.
-       and p_due <= now()
-       and now() >= all (p_fire_at)
-    returning schedule.* into v_schedule;
+       and p_due <= v_now
+       and v_now >= all (p_fire_at);
     if not found then
         return null;
     end if;
     if p_skipped_at is not null then
         insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome, reason, decided_at)
-        values (p_tenant_id, p_id, p_skipped_at, 'skipped', p_skipped_reason, now())
+        values (p_tenant_id, p_id, p_skipped_at, 'skipped', p_skipped_reason, v_now)
         on conflict do nothing;
     end if;
     for v_place in 1 .. cardinality(p_fire_at) loop
         insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome)
         values (p_tenant_id, p_id, p_fire_at[v_place], 'waiting')
         on conflict do nothing;
-        if found and jobs.decide_firing(v_schedule, p_fire_at[v_place], p_run_ids[v_place]) = 'started' then
+        if found and jobs.decide_firing(p_tenant_id, p_id, p_fire_at[v_place], p_run_ids[v_place]) = 'started' then
             v_started := v_started + 1;
         end if;
     end loop;
@@ -4760,74 +5387,78 @@ $$;
 
 COMMENT ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) IS 'Fires a schedule once for each time in p_fire_at, advances it to p_next_fire_at and returns the number of started runs. Returns null and changes nothing if another scheduler was faster or the schedule no longer matches p_due and p_version. p_skipped_at is the last of the times that the scheduler left out.';
 
-CREATE FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) RETURNS integer
+CREATE FUNCTION jobs.fire_waiting(p_tenant_id uuid, p_limit integer, p_patience interval) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now     constant timestamptz := now();
     v_firing  record;
+    v_outcome text;
+    v_reason  text;
     v_started integer := 0;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     for v_firing in
         with looked as materialized (
-            select firing.tenant_id, firing.schedule_id, firing.fire_at
+            select firing.schedule_id, firing.fire_at, firing.created_at < v_now - p_patience as is_late
               from jobs.schedule_firings as firing
-             where firing.outcome = 'waiting'
+             where firing.tenant_id = p_tenant_id
+               and firing.outcome = 'waiting'
              order by firing.looked_at
              limit p_limit
                for update skip locked
         )
-        select firing.fire_at, firing.created_at < now() - p_patience as is_late, schedule
+        select looked.schedule_id, looked.fire_at, looked.is_late, schedule.enabled
           from looked
-          join jobs.schedule_firings as firing
-            on firing.tenant_id = looked.tenant_id and firing.schedule_id = looked.schedule_id and firing.fire_at = looked.fire_at
-          join jobs.schedules as schedule on schedule.tenant_id = firing.tenant_id and schedule.id = firing.schedule_id
+          join jobs.schedules as schedule on schedule.tenant_id = p_tenant_id and schedule.id = looked.schedule_id
          -- All schedulers use this order, so that two of them cannot deadlock on lock keys.
-         order by schedule.tenant_id, schedule.function_name, firing.fire_at, schedule.id
+         order by schedule.function_name, looked.fire_at, schedule.id
     loop
-        if v_firing.is_late or not (v_firing.schedule).enabled then
+        v_reason := case
+                        when v_firing.is_late then 'what it depends on did not complete in time'
+                        when not v_firing.enabled then 'the schedule was disabled while it waited'
+                    end;
+        if v_reason is not null then
             update jobs.schedule_firings as firing
                set outcome = 'skipped',
-                   reason = case when v_firing.is_late then 'what it depends on did not complete in time'
-                                 else 'the schedule was disabled while it waited' end,
-                   decided_at = now()
-             where firing.tenant_id = (v_firing.schedule).tenant_id
-               and firing.schedule_id = (v_firing.schedule).id
+                   reason = v_reason,
+                   decided_at = v_now
+             where firing.tenant_id = p_tenant_id
+               and firing.schedule_id = v_firing.schedule_id
                and firing.fire_at = v_firing.fire_at;
             continue;
         end if;
-        case jobs.decide_firing(v_firing.schedule, v_firing.fire_at, jobs.new_id())
-            when 'started' then
-                v_started := v_started + 1;
-            when 'waiting' then
-                update jobs.schedule_firings as firing
-                   set looked_at = clock_timestamp()
-                 where firing.tenant_id = (v_firing.schedule).tenant_id
-                   and firing.schedule_id = (v_firing.schedule).id
-                   and firing.fire_at = v_firing.fire_at;
-            else
-                null;
-        end case;
+        v_outcome := jobs.decide_firing(p_tenant_id, v_firing.schedule_id, v_firing.fire_at, jobs.new_id());
+        if v_outcome = 'started' then
+            v_started := v_started + 1;
+        elsif v_outcome = 'waiting' then
+            update jobs.schedule_firings as firing
+               set looked_at = v_now
+             where firing.tenant_id = p_tenant_id
+               and firing.schedule_id = v_firing.schedule_id
+               and firing.fire_at = v_firing.fire_at;
+        end if;
     end loop;
     return v_started;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) IS 'Checks up to p_limit waiting firings, least recently checked first, and returns the number of started runs. Skips firings that are older than p_patience or whose schedule was disabled.';
+COMMENT ON FUNCTION jobs.fire_waiting(p_tenant_id uuid, p_limit integer, p_patience interval) IS 'Checks up to p_limit waiting firings of a tenant, least recently checked first, and returns the number of started runs. Skips firings that are older than p_patience or whose schedule was disabled.';
 
-CREATE FUNCTION jobs.generate_decision_cards() RETURNS TABLE(opened integer, closed integer)
+CREATE FUNCTION jobs.generate_decision_cards(p_tenant_id uuid) RETURNS TABLE(opened integer, closed integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into jobs.decision_cards (tenant_id, alert_instance_id, metric_code, period_start, title, recommendation, evidence)
     select alert.tenant_id, alert.id, alert.alert_config_id, (alert.created_at at time zone 'UTC')::date, alert.title,
            jobs.recommendation(alert.alert_config_id), alert.evidence
       from jobs.alert_instances as alert
-     where alert.tenant_id = v_tenant_id
+     where alert.tenant_id = p_tenant_id
        and alert.status in ('active', 'open', 'triggered')
        -- A dismissed card counts too: a person is asked once per alert.
        and not exists (select from jobs.decision_cards as card
@@ -4838,9 +5469,9 @@ begin
        set status = 'RESOLVED',
            decided_by = 'postrider',
            note = 'the alert resolved itself',
-           updated_at = now()
+           updated_at = v_now
       from jobs.alert_instances as alert
-     where card.tenant_id = v_tenant_id
+     where card.tenant_id = p_tenant_id
        and card.status in ('OPEN', 'IN_PROGRESS')
        and alert.tenant_id = card.tenant_id
        and alert.id = card.alert_instance_id
@@ -4850,7 +5481,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION jobs.generate_decision_cards() IS 'Creates a card for each open alert that has none and resolves the cards of resolved alerts, for the tenant of the context. Returns the numbers of opened and closed cards.';
+COMMENT ON FUNCTION jobs.generate_decision_cards(p_tenant_id uuid) IS 'Creates a card for each open alert that has none and resolves the cards of resolved alerts, for a tenant. Returns the numbers of opened and closed cards.';
 
 CREATE FUNCTION jobs.grain_length(p_grain text) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -4870,46 +5501,59 @@ CREATE FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) RE
 
 COMMENT ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) IS 'Returns the name of the grain that contains p_at: 2026-02-06, 2026-02-06T14 or 2026-02-06T14:05.';
 
-CREATE FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) RETURNS SETOF uuid
+CREATE FUNCTION jobs.grain_overlaps(p_grain text, p_grain_start timestamp with time zone, p_since timestamp with time zone, p_until timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN ((p_grain_start > (p_since - '24:00:00'::interval)) AND (p_grain_start < p_until) AND ((p_grain_start + jobs.grain_length(p_grain)) > p_since));
+
+COMMENT ON FUNCTION jobs.grain_overlaps(p_grain text, p_grain_start timestamp with time zone, p_since timestamp with time zone, p_until timestamp with time zone) IS 'Returns whether the grain that starts at p_grain_start overlaps the time from p_since to p_until.';
+
+CREATE FUNCTION jobs.heartbeat_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
+declare
+    v_now constant timestamptz := clock_timestamp();
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
+    -- locked_by implies status 'running'. A predicate on status would make the planner search the index of running
+    -- runs.
     return query
         with held as materialized (
-            select run.id
-              from unnest(p_ids, p_claims) as given (id, claim)
-              join jobs.job_runs as run on run.id = given.id and run.claims = given.claim
-             where run.status = 'running'
+            select run.tenant_id, run.id
+              from unnest(p_tenant_ids, p_ids, p_claims) as given (tenant_id, id, claim)
+              join jobs.job_runs as run on run.tenant_id = given.tenant_id and run.id = given.id
+             where run.claims = given.claim
                and run.locked_by = p_worker
         ), free as materialized (
-            select run.id
-              from jobs.job_runs as run
-             where run.id in (select held.id from held)
-               and run.status = 'running'
-               and run.locked_by = p_worker
-               for update skip locked
+            select run.tenant_id, run.id
+              from held
+              join jobs.job_runs as run on run.tenant_id = held.tenant_id and run.id = held.id
+             where run.locked_by = p_worker
+               for update of run skip locked
         ), beaten as (
             update jobs.job_runs as run
-               set heartbeat_at = clock_timestamp()
+               set heartbeat_at = v_now
               from free
-             where run.id = free.id
+             where run.tenant_id = free.tenant_id
+               and run.id = free.id
         )
-        select held.id from held;
+        select held.tenant_id, held.id from held;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) IS 'Records a heartbeat for the runs that the runner holds under these claims, and returns the ids of those it still holds. A row that another transaction has locked keeps its old heartbeat, so that one run cannot delay the others.';
+COMMENT ON FUNCTION jobs.heartbeat_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text) IS 'Records a heartbeat for the runs, of any number of tenants, that the runner holds under these claims, and returns those that it still holds. A row that another transaction has locked keeps its old heartbeat, so that one run cannot delay the others.';
 
-CREATE FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(alert_config_id text, external_object_id text, title text, severity text, evidence jsonb)
+CREATE FUNCTION jobs.job_conditions(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) RETURNS TABLE(alert_config_id text, external_object_id text, title text, severity text, evidence jsonb)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     with recent as materialized (
         select run.function_name, run.status, run.retry_count
           from jobs.job_runs as run
-         where run.tenant_id = tenancy.required_tenant_id()
+         where run.tenant_id = p_tenant_id
            and run.created_at > now() - interval '24 hours'
     ), counted as (
         select count(*) as total,
@@ -4938,7 +5582,7 @@ CREATE FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval
            jsonb_build_object('job_id', run.id, 'function_name', run.function_name, 'lock_key', run.lock_key,
                               'started_at', run.started_at, 'threshold_minutes', extract(epoch from p_running_max) / 60)
       from jobs.job_runs as run
-     where run.tenant_id = tenancy.required_tenant_id()
+     where run.tenant_id = p_tenant_id
        and run.status = 'running'
        and run.started_at < now() - p_running_max
     union all
@@ -4951,7 +5595,7 @@ CREATE FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval
        and counted.retried > p_retry_rate_max * counted.total
 $$;
 
-COMMENT ON FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Returns the alert conditions that hold now for job runs of the tenant of the context: too many failures in 24 hours, runs that take too long, and too high a share of retried runs.';
+COMMENT ON FUNCTION jobs.job_conditions(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) IS 'Returns the alert conditions that hold now for job runs of a tenant: too many failures in 24 hours, runs that take too long, and too high a share of retried runs.';
 
 CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
@@ -5147,25 +5791,6 @@ $_$;
 
 COMMENT ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) IS 'Writes a shielded value as JSON.stringify does. p_depth is the depth of the value; the outermost value has depth 1.';
 
-CREATE FUNCTION jobs.json_stringify(p_value json) RETURNS text
-    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    RETURN jobs.json_text(jobs.json_shielded(p_value), 1);
-
-COMMENT ON FUNCTION jobs.json_stringify(p_value json) IS 'Writes a JSON value as JSON.stringify(JSON.parse(value)) does.';
-
-CREATE FUNCTION jobs.keep_moving() RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '15s', true);
-    end if;
-end
-$$;
-
-COMMENT ON FUNCTION jobs.keep_moving() IS 'Limits idle time inside the current transaction to 15 seconds, unless the login has its own limit. Functions that lock rows call it, so that a stalled client cannot block other clients.';
-
 CREATE FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN concat_ws(':'::text, p_function, p_tenant_id, jobs.grain_label(p_grain, p_at), p_entity_hash);
@@ -5191,11 +5816,12 @@ CREATE FUNCTION jobs.measure_jobs() RETURNS TABLE(waiting bigint, running bigint
       from (select count(*) filter (where run.status = 'failed') as failed,
                    count(*) filter (where run.retry_count > 0) as retried,
                    count(*) as total
-              from jobs.job_runs as run
+              from tenancy.tenants as tenant
+              join jobs.job_runs as run on run.tenant_id = tenant.id
              where run.created_at > now() - interval '24 hours') as recent
 $$;
 
-COMMENT ON FUNCTION jobs.measure_jobs() IS 'Returns counts and ages of job runs, schedules, firings, dead letters, alerts and notifications of all tenants, for the metrics.';
+COMMENT ON FUNCTION jobs.measure_jobs() IS 'Returns counts and ages of job runs, schedules, firings, dead letters, alerts and notifications of all tenants, for the metrics. Locks nothing.';
 
 CREATE FUNCTION jobs.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
@@ -5203,71 +5829,69 @@ CREATE FUNCTION jobs.new_id() RETURNS uuid
 
 COMMENT ON FUNCTION jobs.new_id() IS 'Returns a new UUIDv7. Ids sort by creation time, like the ids that the Rust code makes.';
 
-CREATE FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) RETURNS timestamp with time zone
+CREATE FUNCTION jobs.note_failure(p_tenant_id uuid, p_id uuid, p_error text, p_is_retryable boolean) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now      constant timestamptz := now();
     v_run      jobs.job_runs;
     v_policy   record;
     v_retry_at timestamptz;
 begin
-    select * into strict v_run from jobs.job_runs as run where run.id = p_id;
+    select * into strict v_run from jobs.job_runs as run where run.tenant_id = p_tenant_id and run.id = p_id;
     select coalesce(max(function.max_retries), 3) as max_retries,
            coalesce(max(function.initial_delay_ms), 1000) as initial_delay_ms,
            coalesce(max(function.backoff_multiplier), 5) as backoff_multiplier,
            coalesce(max(function.max_delay_ms), 30000) as max_delay_ms
       into strict v_policy
       from jobs.functions as function
-     where function.tenant_id = v_run.tenant_id
+     where function.tenant_id = p_tenant_id
        and function.name = v_run.function_name;
     if p_is_retryable and v_run.retry_count < v_policy.max_retries then
-        v_retry_at := now() + interval '1 millisecond'
+        v_retry_at := v_now + interval '1 millisecond'
             * least(v_policy.initial_delay_ms * power(v_policy.backoff_multiplier, least(v_run.retry_count, 20)), v_policy.max_delay_ms);
     end if;
     update jobs.job_runs as run
        set status = 'failed',
-           completed_at = now(),
+           completed_at = v_now,
            error_message = p_error,
            retry_at = v_retry_at,
            locked_by = null,
            heartbeat_at = null
-     where run.id = p_id;
+     where run.tenant_id = p_tenant_id
+       and run.id = p_id;
     if v_retry_at is null then
         insert into jobs.sync_errors as known
             (tenant_id, error_type, error_code, error_message, error_details, source_entity_type, source_entity_id)
-        values (v_run.tenant_id, 'job_failure',
+        values (p_tenant_id, 'job_failure',
                 case when p_is_retryable then 'MAX_RETRIES_EXCEEDED' else 'EXECUTION_ERROR' end,
                 p_error,
                 jsonb_build_object('function_name', v_run.function_name,
                                    'lock_key', v_run.lock_key,
                                    'input_params', v_run.input_params,
                                    'retry_count', v_run.retry_count,
-                                   'last_attempt_at', to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')),
+                                   'last_attempt_at', to_char(v_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')),
                 'job_run', v_run.id)
         on conflict (tenant_id, source_entity_type, source_entity_id) where not is_resolved do update
            set error_code = excluded.error_code,
                error_message = excluded.error_message,
                error_details = excluded.error_details,
-               updated_at = now();
+               updated_at = v_now;
     end if;
     return v_retry_at;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) IS 'Records a failed attempt: sets retry_at by the retry policy of the function, or writes a dead letter. Returns retry_at, which is null when the run failed for good. The caller has locked the run.';
+COMMENT ON FUNCTION jobs.note_failure(p_tenant_id uuid, p_id uuid, p_error text, p_is_retryable boolean) IS 'Records a failed attempt: sets retry_at by the retry policy of the function, or writes a dead letter. Returns retry_at, which is null when the run failed for good. The caller has locked the run.';
 
 CREATE FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) RETURNS TABLE(outcome text, run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
     AS $$
 declare
     v_key       constant text := jobs.lock_key(p_function, p_tenant_id, p_grain, p_at, p_entity_hash);
     v_is_forced boolean := false;
-    v_id        uuid;
-    v_status    text;
 begin
     for v_try in 1 .. 100 loop
         insert into jobs.job_runs (id, tenant_id, function_name, lock_key, input_params, schedule_id, scheduled_for, grain, grain_start, is_forced)
@@ -5275,52 +5899,38 @@ begin
                 p_grain, jobs.grain_start(p_grain, p_at), v_is_forced)
         on conflict do nothing;
         if found then
-            return query select 'acquired', p_id;
+            outcome := 'acquired';
+            run_id := p_id;
+            return next;
             return;
         end if;
-
-        -- An active run takes precedence over a completed one. Each of the two queries repeats the predicate of the
-        -- index that caused the conflict. `is not distinct from` keeps the planner from using an index that starts
-        -- with tenant_id, which looks equally good while the tenant has few runs.
-        return query
-            select case when run.status = 'running' then 'running' else 'retry_pending' end, run.id
-              from jobs.job_runs as run
-             where run.tenant_id is not distinct from p_tenant_id
-               and run.lock_key = v_key
-               and (run.status = 'running' or run.retry_at is not null);
-        if found then
-            return;
-        end if;
-        select run.id, run.status
-          into v_id, v_status
-          from jobs.job_runs as run
-         where run.tenant_id is not distinct from p_tenant_id
-           and run.lock_key = v_key
-           and not run.is_forced and (run.status in ('running', 'completed') or run.retry_at is not null);
-        if v_status = 'completed' and not p_force then
-            return query select 'completed', v_id;
+        select other.outcome, other.run_id
+          into outcome, run_id
+          from jobs.run_with_lock_key(p_tenant_id, v_key) as other;
+        if outcome in ('running', 'retry_pending') or (outcome = 'completed' and not p_force) then
+            return next;
             return;
         end if;
         -- Either a completed run has the key and the caller forces a new one, or the run that had the key has just
         -- ended.
-        v_is_forced := coalesce(v_status = 'completed', false);
+        v_is_forced := coalesce(outcome = 'completed', false);
     end loop;
-    raise exception 'the lock key % changes hands too often; try again', v_key using errcode = 'lock_not_available';
+    raise exception 'the lock key % passes from run to run too often; try again', v_key using errcode = 'lock_not_available';
 end
 $$;
 
 COMMENT ON FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) IS 'Inserts a run under its lock key, or returns the run that has the key: acquired, running, retry_pending or completed. A caller that loses waits for the commit of the winner. With p_force a completed run does not count; an active one does.';
 
-CREATE FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) RETURNS integer
+CREATE FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_planned   integer;
+    v_planned integer;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into jobs.alert_notifications (tenant_id, alert_instance_id, account_id, recipient, about, subject, body)
-    select v_tenant_id, alert.id, target.account_id, target.recipient, news.about,
+    select p_tenant_id, alert.id, target.account_id, target.recipient, news.about,
            format('[%s] %s', case news.about when 'raised' then alert.severity else 'resolved' end, alert.title),
            format(E'%s\n\nalert: %s\nsince: %s\n%s', alert.title, alert.alert_config_id,
                   to_char(alert.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
@@ -5331,12 +5941,12 @@ begin
       from unnest(p_account_ids, p_recipients) as target (account_id, recipient)
      cross join jobs.alert_instances as alert
      cross join (values ('raised'), ('resolved')) as news (about)
-     where alert.tenant_id = v_tenant_id
+     where alert.tenant_id = p_tenant_id
        and case news.about
                when 'raised' then alert.status in ('active', 'open', 'triggered')
                else alert.status = 'resolved'
                     and exists (select from jobs.alert_notifications as told
-                                 where told.tenant_id = v_tenant_id
+                                 where told.tenant_id = p_tenant_id
                                    and told.alert_instance_id = alert.id
                                    and told.account_id = target.account_id
                                    and told.recipient = target.recipient
@@ -5351,28 +5961,33 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) IS 'Inserts the missing notifications for these accounts and recipients, and returns their number: one for each open alert, and one for each resolved alert of which the recipient may have been notified.';
+COMMENT ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) IS 'Inserts the missing notifications for these accounts and recipients, and returns their number: one for each open alert, and one for each resolved alert of which the recipient may have been notified.';
 
-CREATE FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_removed bigint := 0;
+    v_before  constant timestamptz := now() - p_older_than;
+    v_removed bigint := 0::bigint;
     v_more    bigint;
 begin
     -- A lock key whose completed run was removed can run again, so runs of the current grain must stay.
-    if p_older_than is null or p_older_than < interval '2 days' or p_limit is null or p_limit < 1 then
-        raise exception 'say how old a run must be, at least two days, and how many to remove at most' using errcode = 'invalid_parameter_value';
+    if p_older_than is null or p_older_than < interval '2 days' then
+        raise exception 'p_older_than must be at least two days' using errcode = 'invalid_parameter_value';
+    end if;
+    if p_limit is null or p_limit < 1 then
+        raise exception 'p_limit must be at least 1' using errcode = 'invalid_parameter_value';
     end if;
     with old as materialized (
         select old.id
           from jobs.job_runs as old
-         where old.created_at < now() - p_older_than
-           and old.completed_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id
+           and old.created_at < v_before
+           and old.completed_at < v_before
            and old.retry_at is null
            and not exists (select from jobs.sync_errors as error
-                            where error.tenant_id = old.tenant_id
+                            where error.tenant_id = p_tenant_id
                               and error.source_entity_type = 'job_run'
                               and error.source_entity_id = old.id
                               and not error.is_resolved)
@@ -5380,62 +5995,65 @@ begin
          limit p_limit
            for update skip locked
     )
-    delete from jobs.job_runs as run using old where run.id = old.id;
+    delete from jobs.job_runs as run using old where run.tenant_id = p_tenant_id and run.id = old.id;
     get diagnostics v_removed = row_count;
     with old as materialized (
-        select old.tenant_id, old.schedule_id, old.fire_at
+        select old.schedule_id, old.fire_at
           from jobs.schedule_firings as old
-         where old.outcome <> 'waiting'
-           and old.fire_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id
+           and old.outcome <> 'waiting'
+           and old.fire_at < v_before
          order by old.fire_at
          limit p_limit
            for update skip locked
     )
     delete from jobs.schedule_firings as firing
      using old
-     where firing.tenant_id = old.tenant_id and firing.schedule_id = old.schedule_id and firing.fire_at = old.fire_at;
+     where firing.tenant_id = p_tenant_id and firing.schedule_id = old.schedule_id and firing.fire_at = old.fire_at;
     get diagnostics v_more = row_count;
     v_removed := greatest(v_removed, v_more);
     with old as materialized (
         select old.id from jobs.sync_errors as old
-         where old.is_resolved and old.resolved_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id and old.is_resolved and old.resolved_at < v_before
          order by old.resolved_at limit p_limit for update skip locked
     )
-    delete from jobs.sync_errors as error using old where error.id = old.id;
+    delete from jobs.sync_errors as error using old where error.tenant_id = p_tenant_id and error.id = old.id;
     get diagnostics v_more = row_count;
     v_removed := greatest(v_removed, v_more);
     with old as materialized (
         select old.id from jobs.alert_instances as old
-         where old.status = 'resolved' and old.resolved_at < now() - p_older_than
+         where old.tenant_id = p_tenant_id and old.status = 'resolved' and old.resolved_at < v_before
          order by old.resolved_at limit p_limit for update skip locked
     )
-    delete from jobs.alert_instances as alert using old where alert.id = old.id;
+    delete from jobs.alert_instances as alert using old where alert.tenant_id = p_tenant_id and alert.id = old.id;
     get diagnostics v_more = row_count;
     -- The caller repeats until none of the steps removed p_limit rows.
     return greatest(v_removed, v_more);
 end
 $$;
 
-COMMENT ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) IS 'Removes up to p_limit each of ended runs, decided firings, resolved dead letters and resolved alerts older than p_older_than. A run with an open dead letter stays. Returns the largest of the four counts, so that the caller repeats until it is less than p_limit.';
+COMMENT ON FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer) IS 'Removes up to p_limit each of ended runs, decided firings, resolved dead letters and resolved alerts of a tenant older than p_older_than. A run with an open dead letter stays. Returns the largest of the four counts, so that the caller repeats until it is less than p_limit.';
 
-CREATE FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    insert into jobs.functions (id, tenant_id, name, kind, target, grain)
-    values (p_id, tenancy.required_tenant_id(), p_name, 'builtin', p_name, p_grain)
-    on conflict (tenant_id, name) do nothing
-$$;
-
-COMMENT ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) IS 'Registers a function that Postrider provides, unless the tenant has a function with this name.';
-
-CREATE FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.put_builtin(p_tenant_id uuid, p_id uuid, p_name text, p_grain text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
+    insert into jobs.functions (id, tenant_id, name, kind, target, grain)
+    values (p_id, p_tenant_id, p_name, 'builtin', p_name, p_grain)
+    on conflict (tenant_id, name) do nothing;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.put_builtin(p_tenant_id uuid, p_id uuid, p_name text, p_grain text) IS 'Registers a function that Postrider provides, unless the tenant has a function with this name.';
+
+CREATE FUNCTION jobs.put_function(p_tenant_id uuid, p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Not an insert with `on conflict do update`: a check constraint would reject the inserted row when the caller
     -- passes no secret because the existing one is to be kept.
     update jobs.functions as known
@@ -5449,49 +6067,49 @@ begin
            max_delay_ms = p_max_delay_ms,
            sealed_secret = case when p_kind = 'http' then coalesce(p_sealed_secret, known.sealed_secret) end,
            updated_at = now()
-     where known.tenant_id = v_tenant_id
+     where known.tenant_id = p_tenant_id
        and known.name = p_name
        and known.id = p_id;
     if not found then
         insert into jobs.functions
             (id, tenant_id, name, kind, target, grain, timeout_seconds, max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms,
              sealed_secret)
-        values (p_id, v_tenant_id, p_name, p_kind, p_target, p_grain, p_timeout_seconds, p_max_retries, p_initial_delay_ms,
+        values (p_id, p_tenant_id, p_name, p_kind, p_target, p_grain, p_timeout_seconds, p_max_retries, p_initial_delay_ms,
                 p_backoff_multiplier, p_max_delay_ms, p_sealed_secret)
         on conflict (tenant_id, name) do nothing;
         if not found then
             return false;
         end if;
     end if;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
     -- The note leaves out the query of the URL, which may contain secrets.
-    values (v_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || split_part(p_target, '?', 1));
+    perform jobs.audit(p_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || split_part(p_target, '?', 1));
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) IS 'Creates a function or replaces the one with this name. A null p_sealed_secret keeps the existing secret. Returns false if the name belongs to a function with another id: the secret is sealed to the id and would not fit.';
+COMMENT ON FUNCTION jobs.put_function(p_tenant_id uuid, p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) IS 'Creates a function or replaces the one with this name. A null p_sealed_secret keeps the existing secret. Returns false if the name belongs to a function with another id: the secret is sealed to the id and would not fit.';
 
-CREATE FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS void
+CREATE FUNCTION jobs.put_schedule(p_tenant_id uuid, p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_unknown   text;
-    v_needed    text[];
-    v_ways      text[];
-    v_next      text;
-    v_at        integer := 1;
+    v_now     constant timestamptz := now();
+    v_unknown text;
+    v_needed  text[];
+    v_ways    text[];
+    v_next    text;
+    v_at      integer := 1;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time('15s');
     -- One caller per tenant at a time, so that two schedules cannot form a cycle together.
-    perform from tenancy.tenants where id = v_tenant_id for no key update;
+    perform from tenancy.tenants where id = p_tenant_id for no key update;
     select wanted.name
       into v_unknown
       from unnest(p_depends_on || p_function) as wanted (name)
      where not exists (select from jobs.functions as function
-                        where function.tenant_id = v_tenant_id and function.name = wanted.name)
+                        where function.tenant_id = p_tenant_id and function.name = wanted.name)
      limit 1;
     if found then
         raise exception 'there is no function %', v_unknown
@@ -5511,7 +6129,7 @@ begin
             select distinct needed.name
               from jobs.schedules as schedule
              cross join unnest(schedule.depends_on) as needed (name)
-             where schedule.tenant_id = v_tenant_id
+             where schedule.tenant_id = p_tenant_id
                and schedule.function_name = v_needed[v_at]
                and schedule.id <> p_id
                and needed.name <> all (v_needed)
@@ -5523,7 +6141,7 @@ begin
     end loop;
     insert into jobs.schedules as known
         (id, tenant_id, function_name, cron, timezone, grain, input, entities, entity_hash, depends_on, misfire, enabled, next_fire_at)
-    values (p_id, v_tenant_id, p_function, p_cron, p_timezone, p_grain, p_input, p_entities, p_entity_hash, p_depends_on, p_misfire,
+    values (p_id, p_tenant_id, p_function, p_cron, p_timezone, p_grain, p_input, p_entities, p_entity_hash, p_depends_on, p_misfire,
             p_enabled, p_next_fire_at)
     on conflict (tenant_id, id) do update
        set function_name = excluded.function_name,
@@ -5540,28 +6158,28 @@ begin
                                then known.next_fire_at
                                else excluded.next_fire_at end,
            version = known.version + 1,
-           updated_at = now();
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'schedule.put', 'schedule:' || p_id, p_function || ' ' || p_cron || ' ' || p_timezone);
+           updated_at = v_now;
+    perform jobs.audit(p_tenant_id, p_actor, 'schedule.put', 'schedule:' || p_id, p_function || ' ' || p_cron || ' ' || p_timezone);
 end
 $$;
 
-COMMENT ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Creates or replaces a schedule. An enabled schedule keeps its next firing if cron and timezone stay the same. Raises an error if a function does not exist or if the dependencies form a cycle.';
+COMMENT ON FUNCTION jobs.put_schedule(p_tenant_id uuid, p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Creates or replaces a schedule. An enabled schedule keeps its next firing if cron and timezone stay the same. Raises an error if a function does not exist or if the dependencies form a cycle.';
 
-CREATE FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text DEFAULT 'warning'::text, p_evidence jsonb DEFAULT '{}'::jsonb) RETURNS uuid
+CREATE FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text DEFAULT 'warning'::text, p_evidence jsonb DEFAULT '{}'::jsonb) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_id        uuid;
+    v_now constant timestamptz := now();
+    v_id  uuid;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     for v_try in 1 .. 100 loop
         -- The newest: two alerts can be open if they were raised before and after midnight.
         select alert.id
           into v_id
           from jobs.alert_instances as alert
-         where alert.tenant_id = v_tenant_id
+         where alert.tenant_id = p_tenant_id
            and alert.alert_config_id = p_alert_config_id
            and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
            and alert.status in ('active', 'open', 'triggered')
@@ -5573,12 +6191,13 @@ begin
                set title = p_title,
                    severity = p_severity,
                    evidence = p_evidence,
-                   updated_at = now()
-             where alert.id = v_id;
+                   updated_at = v_now
+             where alert.tenant_id = p_tenant_id
+               and alert.id = v_id;
             return v_id;
         end if;
         insert into jobs.alert_instances (tenant_id, alert_config_id, external_object_id, title, severity, evidence)
-        values (v_tenant_id, p_alert_config_id, p_external_object_id, p_title, p_severity, p_evidence)
+        values (p_tenant_id, p_alert_config_id, p_external_object_id, p_title, p_severity, p_evidence)
         on conflict do nothing
         returning id into v_id;
         if found then
@@ -5590,7 +6209,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) IS 'Raises an alert for the tenant of the context, or updates the one that is open for this configuration and object. Returns the id of the alert. Functions that monitor other things than jobs call it too.';
+COMMENT ON FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) IS 'Raises an alert of a tenant, or updates the one that is open for this configuration and object. Returns the id of the alert. Functions that monitor other things than jobs call it too.';
 
 CREATE FUNCTION jobs.recommendation(p_alert_config_id text) RETURNS text
     LANGUAGE sql IMMUTABLE
@@ -5606,45 +6225,48 @@ $$;
 
 COMMENT ON FUNCTION jobs.recommendation(p_alert_config_id text) IS 'Returns the recommendation on a card for this kind of alert.';
 
-CREATE FUNCTION jobs.recover_runs(p_lease interval, p_limit integer DEFAULT 100) RETURNS TABLE(id uuid, tenant_id uuid, function_name text, worker text, retry_at timestamp with time zone)
+CREATE FUNCTION jobs.recover_runs(p_tenant_id uuid, p_lease interval, p_limit integer DEFAULT 100) RETURNS TABLE(id uuid, function_name text, worker text, retry_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
+    v_now   constant timestamptz := now();
     v_stale record;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.limit_idle_time('15s');
     for v_stale in
-        select run.id, run.tenant_id, run.function_name, run.locked_by
+        select run.id, run.function_name, run.locked_by
           from jobs.job_runs as run
-         where run.heartbeat_at < now() - p_lease
+         where run.tenant_id = p_tenant_id
+           and run.heartbeat_at < v_now - p_lease
          order by run.heartbeat_at
          limit p_limit
            for update skip locked
     loop
         return query
-            select v_stale.id, v_stale.tenant_id, v_stale.function_name, v_stale.locked_by,
-                   jobs.note_failure(v_stale.id, 'the process that ran it went away', true);
+            select v_stale.id, v_stale.function_name, v_stale.locked_by,
+                   jobs.note_failure(p_tenant_id, v_stale.id, 'the process that ran it went away', true);
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) IS 'Fails up to p_limit runs whose last heartbeat is older than p_lease. They are retried like other failed runs.';
+COMMENT ON FUNCTION jobs.recover_runs(p_tenant_id uuid, p_lease interval, p_limit integer) IS 'Fails up to p_limit runs of a tenant whose last heartbeat is older than p_lease. They are retried like other failed runs.';
 
-CREATE FUNCTION jobs.remove_function(p_name text, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_dependent text;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- put_schedule takes the same lock, so it waits and then sees that the function is gone.
-    perform from tenancy.tenants where id = v_tenant_id for no key update;
+    perform from tenancy.tenants where id = p_tenant_id for no key update;
     select schedule.function_name
       into v_dependent
       from jobs.schedules as schedule
-     where schedule.tenant_id = v_tenant_id
+     where schedule.tenant_id = p_tenant_id
        and p_name = any (schedule.depends_on || schedule.function_name)
      limit 1;
     if found then
@@ -5652,91 +6274,94 @@ begin
             using errcode = 'foreign_key_violation', constraint = 'schedules_run_a_function';
     end if;
     delete from jobs.functions
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and name = p_name;
     if not found then
         return false;
     end if;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'function.removed', 'function:' || p_name);
+    perform jobs.audit(p_tenant_id, p_actor, 'function.removed', 'function:' || p_name);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.remove_function(p_name text, p_actor text) IS 'Removes a function. Returns false if it does not exist; raises an error if a schedule runs it or depends on it.';
+COMMENT ON FUNCTION jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text) IS 'Removes a function. Returns false if it does not exist; raises an error if a schedule runs it or depends on it.';
 
-CREATE FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.remove_schedule(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_function  text;
+    v_function text;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     delete from jobs.schedules as schedule
-     where schedule.tenant_id = v_tenant_id
+     where schedule.tenant_id = p_tenant_id
        and schedule.id = p_id
     returning schedule.function_name into v_function;
     if not found then
         return false;
     end if;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'schedule.removed', 'schedule:' || p_id, v_function);
+    perform jobs.audit(p_tenant_id, p_actor, 'schedule.removed', 'schedule:' || p_id, v_function);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) IS 'Removes a schedule and its firings; its runs stay. Returns false if it does not exist.';
+COMMENT ON FUNCTION jobs.remove_schedule(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes a schedule and its firings; its runs stay. Returns false if it does not exist.';
 
-CREATE FUNCTION jobs.reserve_notifications(p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer)
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    with due as materialized (
-        select due.id
-          from jobs.alert_notifications as due
-         where due.tenant_id = tenancy.required_tenant_id()
-           and due.status = 'queued'
-           and due.called_at is null
-         order by due.created_at
-         limit p_limit
-           for update skip locked
-    )
-    update jobs.alert_notifications as notification
-       set claims = notification.claims + 1,
-           attempts = notification.attempts + 1,
-           called_at = now(),
-           first_called_at = coalesce(notification.first_called_at, now()),
-           updated_at = now()
-      from due
-     where notification.id = due.id
-    returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body, notification.claims
-$$;
-
-COMMENT ON FUNCTION jobs.reserve_notifications(p_limit integer) IS 'Reserves queued notifications for one provider call each. After the commit, the call may have been made.';
-
-CREATE FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) RETURNS boolean
+CREATE FUNCTION jobs.reserve_notifications(p_tenant_id uuid, p_limit integer) RETURNS TABLE(id uuid, account_id uuid, recipient text, subject text, body text, claims integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
-    update jobs.alert_instances as alert
-       set status = 'resolved',
-           resolved_at = now(),
-           updated_at = now()
-     where alert.tenant_id = v_tenant_id
-       and alert.alert_config_id = p_alert_config_id
-       and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
-       and alert.status in ('active', 'open', 'triggered');
-    return found;
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        with due as materialized (
+            select due.id
+              from jobs.alert_notifications as due
+             where due.tenant_id = p_tenant_id
+               and due.status = 'queued'
+               and due.called_at is null
+             order by due.created_at
+             limit p_limit
+               for update skip locked
+        )
+        update jobs.alert_notifications as notification
+           set claims = notification.claims + 1,
+               attempts = notification.attempts + 1,
+               called_at = v_now,
+               first_called_at = coalesce(notification.first_called_at, v_now),
+               updated_at = v_now
+          from due
+         where notification.tenant_id = p_tenant_id
+           and notification.id = due.id
+        returning notification.id, notification.account_id, notification.recipient, notification.subject, notification.body,
+                  notification.claims;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) IS 'Resolves the open alerts of the tenant of the context for a configuration and object. Returns false if none is open.';
+COMMENT ON FUNCTION jobs.reserve_notifications(p_tenant_id uuid, p_limit integer) IS 'Reserves queued notifications of a tenant for one provider call each. After the commit, the call may have been made.';
 
-CREATE FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) RETURNS void
+CREATE FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return jobs.close_alerts(p_tenant_id, array(
+        select alert.id
+          from jobs.alert_instances as alert
+         where alert.tenant_id = p_tenant_id
+           and alert.alert_config_id = p_alert_config_id
+           and coalesce(alert.external_object_id, '') = coalesce(p_external_object_id, '')
+           and alert.status in ('active', 'open', 'triggered'))) > 0;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) IS 'Resolves the open alerts of a tenant for a configuration and object. Returns false if none is open.';
+
+CREATE FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_type text, p_source_id uuid, p_by text, p_note text) RETURNS void
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -5747,56 +6372,56 @@ CREATE FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by 
            resolution_note = p_note,
            updated_at = now()
      where error.tenant_id = p_tenant_id
-       and error.source_entity_type = 'job_run'
-       and error.source_entity_id = any (p_source_ids)
+       and error.source_entity_type = p_source_type
+       and error.source_entity_id = p_source_id
        and not error.is_resolved
 $$;
 
-COMMENT ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) IS 'Resolves the open dead letters about these runs.';
+COMMENT ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_type text, p_source_id uuid, p_by text, p_note text) IS 'Resolves the open dead letter about a source, such as a job run. A source has at most one.';
 
-CREATE FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.resolve_sync_error(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_error jobs.sync_errors;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if coalesce(btrim(p_note), '') = '' then
-        raise exception 'say how it was resolved' using errcode = 'invalid_parameter_value';
+        raise exception 'p_note must not be empty; it tells how the error was resolved' using errcode = 'invalid_parameter_value';
     end if;
-    update jobs.sync_errors as error
-       set is_resolved = true,
-           resolved_at = now(),
-           resolved_by = p_actor,
-           resolution_note = p_note,
-           updated_at = now()
-     where error.tenant_id = v_tenant_id
+    select *
+      into v_error
+      from jobs.sync_errors as error
+     where error.tenant_id = p_tenant_id
        and error.id = p_id
-       and not error.is_resolved;
-    if found then
-        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (v_tenant_id, p_actor, 'sync_error.resolved', 'sync_error:' || p_id, p_note);
+       for update;
+    if not found then
+        return false;
     end if;
-    return exists (select from jobs.sync_errors as error where error.tenant_id = v_tenant_id and error.id = p_id);
+    if not v_error.is_resolved then
+        perform jobs.resolve_source(p_tenant_id, v_error.source_entity_type, v_error.source_entity_id, p_actor, p_note);
+        perform jobs.audit(p_tenant_id, p_actor, 'sync_error.resolved', 'sync_error:' || p_id, p_note);
+    end if;
+    return true;
 end
 $$;
 
-COMMENT ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) IS 'Resolves a dead letter. Resolving it again changes nothing. Returns false if it does not exist.';
+COMMENT ON FUNCTION jobs.resolve_sync_error(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) IS 'Resolves a dead letter. Resolving it again changes nothing. Returns false if it does not exist.';
 
-CREATE FUNCTION jobs.retry_run(p_id uuid, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
+CREATE FUNCTION jobs.retry_run(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
-    v_run       jobs.job_runs;
+    v_now constant timestamptz := now();
+    v_run jobs.job_runs;
 begin
-    perform jobs.keep_moving();
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time('15s');
     select * into v_run
       from jobs.job_runs as run
-     where run.tenant_id = v_tenant_id
+     where run.tenant_id = p_tenant_id
        and run.id = p_id
        for update;
     if not found then
@@ -5812,52 +6437,69 @@ begin
                set status = 'running',
                    retry_count = run.retry_count + 1,
                    retry_at = null,
-                   started_at = now(),
+                   started_at = v_now,
                    completed_at = null
-             where run.id = p_id;
-            insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-            values (v_tenant_id, p_actor, 'run.retried', 'job_run:' || p_id, v_run.lock_key);
+             where run.tenant_id = p_tenant_id
+               and run.id = p_id;
+            perform jobs.audit(p_tenant_id, p_actor, 'run.retried', 'job_run:' || p_id, v_run.lock_key);
             return query select 'retried', p_id;
             return;
         exception
             when unique_violation then
-                -- The predicates are those of the unique indexes, as in open_run.
                 return query
-                    select 'taken', other.id
-                      from jobs.job_runs as other
-                     where other.tenant_id is not distinct from v_tenant_id
-                       and other.lock_key = v_run.lock_key
-                       and (other.status = 'running' or other.retry_at is not null)
-                       and other.id <> p_id;
-                if found then
-                    return;
-                end if;
-                return query
-                    select 'taken', other.id
-                      from jobs.job_runs as other
-                     where other.tenant_id is not distinct from v_tenant_id
-                       and other.lock_key = v_run.lock_key
-                       and not other.is_forced and (other.status in ('running', 'completed') or other.retry_at is not null)
-                       and other.id <> p_id;
+                    select 'taken', other.run_id
+                      from jobs.run_with_lock_key(p_tenant_id, v_run.lock_key) as other;
                 if found then
                     return;
                 end if;
                 -- The run that had the key has just ended without success: try again.
         end;
     end loop;
-    raise exception 'the lock key % changes hands too often; try again', v_run.lock_key using errcode = 'lock_not_available';
+    raise exception 'the lock key % passes from run to run too often; try again', v_run.lock_key using errcode = 'lock_not_available';
 end
 $$;
 
-COMMENT ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) IS 'Runs a failed run again at once. Returns retried; running, completed or cancelled if the run is not failed; taken and the id of the other run if another run has the lock key; no row if the run does not exist.';
+COMMENT ON FUNCTION jobs.retry_run(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Runs a failed run again at once. Returns retried; running, completed or cancelled if the run is not failed; taken and the id of the other run if another run has the lock key; no row if the run does not exist.';
 
-CREATE FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) RETURNS boolean
+CREATE FUNCTION jobs.run_with_lock_key(p_tenant_id uuid, p_lock_key text) RETURNS TABLE(outcome text, run_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+    -- Each of the two queries repeats the predicate of its unique index. The function is stable, so both see the same rows.
+    return query
+        select case when run.status = 'running' then 'running' else 'retry_pending' end, run.id
+          from jobs.job_runs as run
+         where run.tenant_id = p_tenant_id
+           and run.lock_key = p_lock_key
+           and (run.status = 'running' or run.retry_at is not null);
+    if found then
+        return;
+    end if;
+    -- No run of this key is active, so the status is completed. A predicate that says so would make the planner search
+    -- the index of completed runs.
+    return query
+        select run.status, run.id
+          from jobs.job_runs as run
+         where run.tenant_id = p_tenant_id
+           and run.lock_key = p_lock_key
+           and not run.is_forced and (run.status in ('running', 'completed') or run.retry_at is not null);
+end
+$$;
+
+COMMENT ON FUNCTION jobs.run_with_lock_key(p_tenant_id uuid, p_lock_key text) IS 'Returns the run that has a lock key: running, retry_pending or completed. An active run takes precedence over a completed one. Returns no row if the key is free.';
+
+CREATE FUNCTION jobs.settle_notification(p_tenant_id uuid, p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update jobs.alert_notifications as notification
        set status = case
                         when p_verdict = 'sent' then 'sent'
@@ -5866,13 +6508,13 @@ begin
                     end,
            called_at = case when p_verdict = 'not_sent' then null else notification.called_at end,
            in_doubt_since = case
-                                when p_verdict = 'unknown' then coalesce(notification.in_doubt_since, now())
+                                when p_verdict = 'unknown' then coalesce(notification.in_doubt_since, v_now)
                                 when p_verdict = 'not_sent' then notification.in_doubt_since
                             end,
            provider_message_id = coalesce(p_message_id, notification.provider_message_id),
            last_error = p_error,
-           updated_at = now()
-     where notification.tenant_id = v_tenant_id
+           updated_at = v_now
+     where notification.tenant_id = p_tenant_id
        and notification.id = p_id
        and notification.status = 'queued'
        and (notification.claims = p_claim or p_verdict = 'sent');
@@ -5880,32 +6522,139 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) IS 'Records the result of a call: sent, failed, not_sent (safe to call again, up to five attempts) or unknown. Returns false if the claim is not the newest or the notification is settled; sent counts under any claim.';
+COMMENT ON FUNCTION jobs.settle_notification(p_tenant_id uuid, p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) IS 'Records the result of a call: sent, failed, not_sent (safe to call again, up to five attempts) or unknown. Returns false if the claim is not the newest or the notification is settled; sent counts under any claim.';
 
-CREATE FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS boolean
+CREATE FUNCTION jobs.switch_schedule(p_tenant_id uuid, p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update jobs.schedules as schedule
        set enabled = p_enabled,
            next_fire_at = case when p_enabled then p_next_fire_at else schedule.next_fire_at end,
            version = schedule.version + 1,
            updated_at = now()
-     where schedule.tenant_id = v_tenant_id
+     where schedule.tenant_id = p_tenant_id
        and schedule.id = p_id
        and schedule.enabled <> p_enabled;
     if found then
-        insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (v_tenant_id, p_actor, case when p_enabled then 'schedule.enabled' else 'schedule.disabled' end, 'schedule:' || p_id);
+        perform jobs.audit(p_tenant_id, p_actor, case when p_enabled then 'schedule.enabled' else 'schedule.disabled' end, 'schedule:' || p_id);
     end if;
-    return exists (select from jobs.schedules as schedule where schedule.tenant_id = v_tenant_id and schedule.id = p_id);
+    return exists (select from jobs.schedules as schedule where schedule.tenant_id = p_tenant_id and schedule.id = p_id);
 end
 $$;
 
-COMMENT ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Enables a schedule, with its next firing at p_next_fire_at, or disables it. Returns false if it does not exist.';
+COMMENT ON FUNCTION jobs.switch_schedule(p_tenant_id uuid, p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) IS 'Enables a schedule, with its next firing at p_next_fire_at, or disables it. Returns false if it does not exist.';
+
+CREATE FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant integer, p_tenant_ids uuid[], p_per_tenant_ids integer[], p_kinds text[], p_builtins text[], p_after uuid) RETURNS TABLE(tenant_id uuid, runs integer)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+    v_now             constant timestamptz := now();
+    -- The second round ends at p_after, so that each tenant is visited once.
+    v_is_second_round boolean := p_after is null;
+    v_limit           integer;
+    v_left            integer := p_limit;
+begin
+    tenant_id := coalesce(p_after, '00000000-0000-0000-0000-000000000000');
+    while v_left > 0 loop
+        select waiting.tenant_id
+          into tenant_id
+          from jobs.job_runs as waiting
+         where ((waiting.status = 'running' and waiting.locked_by is null) or waiting.retry_at is not null)
+           and waiting.tenant_id > tenants_with_due_runs.tenant_id
+           and (not v_is_second_round or p_after is null or waiting.tenant_id <= p_after)
+         order by waiting.tenant_id, coalesce(waiting.retry_at, waiting.started_at)
+         limit 1;
+        if not found then
+            exit when v_is_second_round;
+            v_is_second_round := true;
+            tenant_id := '00000000-0000-0000-0000-000000000000';
+            continue;
+        end if;
+        v_limit := least(v_left, coalesce(p_per_tenant_ids[array_position(p_tenant_ids, tenant_id)], p_per_tenant));
+        continue when v_limit < 1;
+        select count(*)::integer
+          into runs
+          from (select
+                  from jobs.job_runs as due
+                  left join jobs.functions as function on function.tenant_id = due.tenant_id and function.name = due.function_name
+                 where ((due.status = 'running' and due.locked_by is null) or due.retry_at is not null)
+                   and due.tenant_id = tenants_with_due_runs.tenant_id
+                   and coalesce(due.retry_at, due.started_at) <= v_now
+                   and jobs.can_run(function.kind, function.target, p_kinds, p_builtins)
+                 order by coalesce(due.retry_at, due.started_at)
+                 limit v_limit) as due;
+        continue when runs = 0;
+        v_left := v_left - runs;
+        return next;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant integer, p_tenant_ids uuid[], p_per_tenant_ids integer[], p_kinds text[], p_builtins text[], p_after uuid) IS 'Chooses up to p_limit due runs that no runner holds, and returns their number per tenant, in the order of tenant ids starting after tenant p_after. Chooses at most p_per_tenant_ids runs of each tenant in p_tenant_ids and p_per_tenant of every other tenant, only of functions that the runner can run (p_kinds, p_builtins). Locks nothing; claim_runs then claims per tenant.';
+
+CREATE FUNCTION jobs.tenants_with_old_runs(p_older_than interval) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select from jobs.job_runs as old
+                    where old.tenant_id = tenant.id
+                      and old.created_at < now() - p_older_than
+                      and old.completed_at < now() - p_older_than
+                      and old.retry_at is null)
+        or exists (select from jobs.schedule_firings as old
+                    where old.tenant_id = tenant.id
+                      and old.outcome <> 'waiting'
+                      and old.fire_at < now() - p_older_than)
+        or exists (select from jobs.sync_errors as old
+                    where old.tenant_id = tenant.id
+                      and old.is_resolved
+                      and old.resolved_at < now() - p_older_than)
+        or exists (select from jobs.alert_instances as old
+                    where old.tenant_id = tenant.id
+                      and old.status = 'resolved'
+                      and old.resolved_at < now() - p_older_than)
+$$;
+
+COMMENT ON FUNCTION jobs.tenants_with_old_runs(p_older_than interval) IS 'Returns the tenants with runs, firings, dead letters or alerts that prune_runs may remove. Locks nothing; prune_runs then removes per tenant.';
+
+CREATE FUNCTION jobs.tenants_with_stale_runs(p_lease interval) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select run.tenant_id
+      from jobs.job_runs as run
+     where run.heartbeat_at < now() - p_lease
+     group by run.tenant_id
+     order by min(run.heartbeat_at)
+$$;
+
+COMMENT ON FUNCTION jobs.tenants_with_stale_runs(p_lease interval) IS 'Returns the tenants with runs whose last heartbeat is older than p_lease, oldest heartbeat first. Locks nothing; recover_runs then recovers per tenant.';
+
+CREATE FUNCTION jobs.tenants_with_waiting_firings(p_limit integer) RETURNS TABLE(tenant_id uuid, firings integer)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select oldest.tenant_id, count(*)::integer
+      from (select firing.tenant_id, firing.looked_at
+              from jobs.schedule_firings as firing
+             where firing.outcome = 'waiting'
+             order by firing.looked_at
+             limit p_limit) as oldest
+     group by oldest.tenant_id
+     order by min(oldest.looked_at)
+$$;
+
+COMMENT ON FUNCTION jobs.tenants_with_waiting_firings(p_limit integer) IS 'Chooses up to p_limit waiting firings, least recently checked first, and returns their number per tenant. Locks nothing; fire_waiting then checks per tenant.';
 
 CREATE FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) RETURNS TABLE(function_name text, why text)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -5925,9 +6674,7 @@ CREATE FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p
                        from jobs.job_runs as run, own
                       where run.tenant_id = p_tenant_id
                         and run.function_name = wanted.name
-                        and run.grain_start > own.since - interval '24 hours'
-                        and run.grain_start < own.until
-                        and run.grain_start + jobs.grain_length(run.grain) > own.since
+                        and jobs.grain_overlaps(run.grain, run.grain_start, own.since, own.until)
                       order by run.created_at desc
                       limit 1),
                     'it has not run yet')
@@ -5937,42 +6684,43 @@ CREATE FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p
                         where run.tenant_id = p_tenant_id
                           and run.function_name = wanted.name
                           and run.status = 'completed'
-                          -- The longest grain is a day, so no older grain can overlap.
-                          and run.grain_start > own.since - interval '24 hours'
-                          and run.grain_start < own.until
-                          and run.grain_start + jobs.grain_length(run.grain) > own.since)
+                          and jobs.grain_overlaps(run.grain, run.grain_start, own.since, own.until))
 $$;
 
 COMMENT ON FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) IS 'Returns the functions in p_depends_on that have no completed run in a grain that overlaps the grain of the firing, each with the reason.';
 
-CREATE FUNCTION jobs.which_ended(p_ids uuid[]) RETURNS SETOF uuid
+CREATE FUNCTION jobs.which_ended(p_tenant_ids uuid[], p_ids uuid[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select run.id
-      from jobs.job_runs as run
-     where run.id = any (p_ids)
-       and run.status <> 'running'
+    select run.tenant_id, run.id
+      from unnest(p_tenant_ids, p_ids) as given (tenant_id, id)
+      join jobs.job_runs as run on run.tenant_id = given.tenant_id and run.id = given.id
+     where run.status <> 'running'
        and run.retry_at is null
        and (run.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
 $$;
 
-COMMENT ON FUNCTION jobs.which_ended(p_ids uuid[]) IS 'Returns the ids of those runs that have ended: runs of the tenant of the context, or of all tenants for the server.';
+COMMENT ON FUNCTION jobs.which_ended(p_tenant_ids uuid[], p_ids uuid[]) IS 'Returns those of the runs that have ended: runs of the tenant of the context, or of all tenants for the server.';
 
-CREATE FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE SECURITY DEFINER
+CREATE FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select string_agg('waits for ' || unmet.function_name || ': ' || unmet.why, '; ' order by unmet.function_name)
-      from jobs.schedules as schedule
-      join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
-     cross join lateral jobs.unmet_dependencies(schedule.tenant_id, schedule.depends_on, coalesce(schedule.grain, function.grain),
-                                                p_fire_at) as unmet
-     where schedule.tenant_id = tenancy.required_tenant_id()
-       and schedule.id = p_schedule_id
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return (
+        select string_agg('waits for ' || unmet.function_name || ': ' || unmet.why, '; ' order by unmet.function_name)
+          from jobs.schedules as schedule
+          join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
+         cross join lateral jobs.unmet_dependencies(schedule.tenant_id, schedule.depends_on,
+                                                    coalesce(schedule.grain, function.grain), p_fire_at) as unmet
+         where schedule.tenant_id = p_tenant_id
+           and schedule.id = p_schedule_id);
+end
 $$;
 
-COMMENT ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) IS 'Describes the dependencies for which a firing of the tenant of the context waits; null if it waits for none.';
+COMMENT ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) IS 'Describes the dependencies for which a firing waits; null if it waits for none.';
 
 CREATE FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer DEFAULT 10) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5987,11 +6735,11 @@ declare
     -- are numbers, because the text of a time depends on the session's settings. Any other value is ignored.
     v_memory constant bigint[] := string_to_array(
         substring(current_setting('m10_recovery.claims_begin', true) from '^\d{1,18},-?\d{1,18},\d{1,18}$'), ',')::bigint[];
-    v_now constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+    v_now constant bigint := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
     -- A time in the future is ignored, too: clocks can be set back.
     v_from_head boolean := v_memory is null or v_now - v_memory[1] not between 0 and 1000000;
-    v_begin_at timestamptz := '-infinity';
-    v_begin_id bigint := 0;
+    v_begin_at timestamptz := timestamptz '-infinity';
+    v_begin_id bigint := 0::bigint;
     v_ids bigint[];
 begin
     if coalesce(btrim(p_processor_id), '') = '' then
@@ -6022,8 +6770,8 @@ begin
                for update skip locked);
         exit when v_from_head or cardinality(v_ids) = p_batch_size;
         v_from_head := true;
-        v_begin_at := '-infinity';
-        v_begin_id := 0;
+        v_begin_at := timestamptz '-infinity';
+        v_begin_id := 0::bigint;
     end loop;
     if cardinality(v_ids) = 0 then
         return;
@@ -6057,43 +6805,6 @@ end
 $_$;
 
 COMMENT ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) IS 'Claims up to p_batch_size ready events that no processor holds, oldest first, for p_processor_id. A claim is valid for five minutes.';
-
-CREATE FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_event record;
-begin
-    if coalesce(btrim(p_note), '') = '' then
-        raise exception 'closing an event needs a note that says why' using errcode = 'invalid_parameter_value';
-    end if;
-    select event.tenant_id, event.processed_at
-      into v_event
-      from m10_recovery.outbox as event
-     where event.id = p_event_id
-       and tenancy.may_act_for(event.tenant_id)
-       for update;
-    if not found then
-        return 'unknown';
-    end if;
-    if v_event.processed_at is not null then
-        return 'processed';
-    end if;
-
-    update m10_recovery.outbox as event
-       set processed_at = now(),
-           claimed_at = null,
-           claimed_by = null,
-           last_error = left('closed by ' || p_actor || ': ' || p_note, 2000)
-     where event.id = p_event_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_event.tenant_id, p_actor, 'event.closed', 'event:' || p_event_id, p_note);
-    return 'done';
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) IS 'Ends an event without delivering it, with a note that says why. A processor that holds the event loses its claim. Returns `done`, `unknown` or `processed`.';
 
 CREATE FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6148,176 +6859,6 @@ $$;
 
 COMMENT ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) IS 'Ends a claim. Success is final; failure releases the event with an exponential backoff. Only the processor that holds the claim can end it; reporting a success twice is allowed.';
 
-CREATE FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    AS $$
-declare
-    v_succeeded constant bigint[] := array(select done.id
-                                             from unnest(p_event_ids, p_errors) as done (id, error)
-                                            where done.error is null);
-    v_completed bigint;
-begin
-    update m10_recovery.outbox as event
-       set processed_at = now()
-     where event.id = any (v_succeeded)
-       and event.claimed_by = p_processor_id
-       and event.processed_at is null;
-    get diagnostics v_completed = row_count;
-
-    -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
-    -- these is an error.
-    if v_completed <> cardinality(v_succeeded) then
-        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
-           from unnest(v_succeeded) as done (id);
-    end if;
-    if cardinality(v_succeeded) < cardinality(p_event_ids) then
-        perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
-           from unnest(p_event_ids, p_errors) as done (id, error)
-          where done.error is not null;
-    end if;
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) IS 'Completes many events of one processor under the rules of complete_outbox_event: all of them or none. A null error is a success. One statement per event would cost more than the event.';
-
-CREATE FUNCTION m10_recovery.contract_violations() RETURNS SETOF text
-    LANGUAGE sql STABLE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    with contract (name, arguments, result) as (
-        values ('publish_outbox',
-                'p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb',
-                'bigint'),
-               ('claim_outbox_events',
-                'p_processor_id text, p_batch_size integer DEFAULT 10',
-                'TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)'),
-               ('complete_outbox_event',
-                'p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text',
-                'void')
-    ), found as (
-        select routine.proname::text as name,
-               pg_get_function_arguments(routine.oid) as arguments,
-               pg_get_function_result(routine.oid) as result
-          from pg_proc as routine
-         where routine.pronamespace = 'm10_recovery'::regnamespace
-    )
-    select format('m10_recovery.%s has %s signatures instead of one', contract.name, count(found.name))
-      from contract
-      left join found using (name)
-     group by contract.name
-    having count(found.name) <> 1
-    union all
-    select format('m10_recovery.%s(%s) returns %s; the contract says (%s) returns %s',
-                  found.name, found.arguments, found.result, contract.arguments, contract.result)
-      from contract
-      join found using (name)
-     where (found.arguments, found.result) is distinct from (contract.arguments, contract.result)
-    union all
-    select format('m10_recovery.outbox has a column %s, which the contract forbids', attname)
-      from pg_attribute
-     where attrelid = 'm10_recovery.outbox'::regclass
-       and attname = 'next_retry_at'
-       and not attisdropped
-$$;
-
-COMMENT ON FUNCTION m10_recovery.contract_violations() IS 'Returns one sentence per difference between the three functions and their contract; no row means that the contract holds.';
-
-CREATE FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) RETURNS TABLE(id bigint, created_at timestamp with time zone, delivered_to text[])
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select event.id,
-           event.created_at,
-           case
-               when event.retry_count = 0 then '{}'
-               else array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
-           end
-      from m10_recovery.outbox as event
-     where event.id = any (p_event_ids)
-       and event.claimed_by = p_processor_id
-$$;
-
-COMMENT ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) IS 'Returns the publication time of claimed events and the sinks that have them.';
-
-CREATE FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    insert into m10_recovery.outbox_deliveries (event_id, sink)
-    select noted.event_id, noted.sink
-      from unnest(p_event_ids, p_sinks) as noted (event_id, sink)
-      join m10_recovery.outbox as event on event.id = noted.event_id
-     where event.claimed_by = p_processor_id
-       and event.processed_at is null
-     order by noted.event_id, noted.sink
-        on conflict do nothing
-$$;
-
-COMMENT ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) IS 'Records the sinks that have an event which the processor holds.';
-
-CREATE FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) RETURNS TABLE(pending bigint, stuck bigint, oldest_ready_seconds double precision)
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select (select count(*)
-              from (select from m10_recovery.outbox as event where event.processed_at is null limit 100000) as counted),
-           (select count(*)
-              from (select
-                      from m10_recovery.outbox as event
-                     where event.processed_at is null
-                       and event.retry_count > 0
-                       and event.retry_count > p_stuck_after
-                     limit 100000) as counted),
-           coalesce((select extract(epoch from now() - coalesce(event.process_after, event.created_at))
-                       from m10_recovery.outbox as event
-                      where event.processed_at is null
-                        and coalesce(event.process_after, '-infinity'::timestamptz) <= now()
-                        and (event.claimed_at is null or event.claimed_at < now() - interval '5 minutes')
-                      order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
-                      limit 1), 0)::double precision
-$$;
-
-COMMENT ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) IS 'Counts the pending and stuck events of all tenants, each up to 100,000 to stay cheap, and returns the age of the oldest ready event.';
-
-CREATE FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_ids bigint[];
-    v_removed bigint;
-begin
-    if p_window is null or p_window < 1 then
-        raise exception 'the window must hold at least one id' using errcode = 'invalid_parameter_value';
-    end if;
-    v_ids := array(select event.id
-                     from m10_recovery.outbox as event
-                    where event.id > p_after_id
-                    order by event.id
-                    limit p_window);
-    -- Ids rise with time: all events after one that was published after the limit were processed after it, too.
-    delete from m10_recovery.outbox as event
-     where event.id = any (v_ids)
-       and event.processed_at < p_processed_before;
-    get diagnostics v_removed = row_count;
-    return query
-        select v_removed,
-               coalesce(v_ids[cardinality(v_ids)], p_after_id),
-               cardinality(v_ids) < p_window
-               or exists (select
-                            from m10_recovery.outbox as event
-                           where event.id = v_ids[cardinality(v_ids)]
-                             and event.created_at >= p_processed_before);
-end
-$$;
-
-COMMENT ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) IS 'Deletes events that were processed before the given time, within one window of ids, so that each call is short. Call it again from `last_id` until `done`.';
-
 CREATE FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6366,67 +6907,21 @@ $$;
 
 COMMENT ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) IS 'Publishes an event in the transaction of the caller and returns its id. The event exists if and only if that transaction commits.';
 
-CREATE FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
+CREATE FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) RETURNS TABLE(provider text, settings jsonb, sealed_secret bytea)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    update m10_recovery.outbox as event
-       set process_after = now() + released.delay_ms * interval '1 millisecond',
-           claimed_at = null,
-           claimed_by = null
-      from unnest(p_event_ids, p_delays_ms) as released (id, delay_ms)
-     where event.id = released.id
-       and event.claimed_by = p_processor_id
-       and event.processed_at is null
-$$;
-
-COMMENT ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) IS 'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no failure; each event is ready again after its delay.';
-
-CREATE FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_event record;
 begin
-    select event.tenant_id, event.processed_at, event.claimed_at
-      into v_event
-      from m10_recovery.outbox as event
-     where event.id = p_event_id
-       and tenancy.may_act_for(event.tenant_id)
-       for update;
-    if not found then
-        return 'unknown';
-    end if;
-    if v_event.processed_at is not null then
-        return 'processed';
-    end if;
-    if v_event.claimed_at >= now() - interval '5 minutes' then
-        return 'claimed';
-    end if;
-
-    update m10_recovery.outbox as event
-       set process_after = now()
-     where event.id = p_event_id;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_event.tenant_id, p_actor, 'event.retried', 'event:' || p_event_id);
-    return 'done';
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select account.provider, account.settings, account.sealed_secret
+          from tenancy.provider_accounts as account
+         where account.tenant_id = p_tenant_id
+           and account.id = p_account_id;
 end
 $$;
 
-COMMENT ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) IS 'Makes a pending event ready now. `retry_count` stays, because it is the history of the event. Returns `done`, `unknown`, `processed` or `claimed`.';
-
-CREATE FUNCTION tenancy.account_of_callback(p_account_id uuid) RETURNS TABLE(tenant_id uuid, provider text, settings jsonb, sealed_secret bytea)
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select account.tenant_id, account.provider, account.settings, account.sealed_secret
-      from tenancy.provider_accounts as account
-     where account.id = p_account_id
-       and (account.tenant_id = (select tenancy.current_tenant_id()) or (select tenancy.acts_for_server()))
-$$;
-
-COMMENT ON FUNCTION tenancy.account_of_callback(p_account_id uuid) IS 'Returns tenant, provider, settings and sealed secret of an account, found by its id alone: a provider callback names no tenant. The server sees every account, a tenant sees its own.';
+COMMENT ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) IS 'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider. Their URL names the tenant and the account.';
 
 CREATE FUNCTION tenancy.named_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -6487,74 +6982,182 @@ $$;
 
 COMMENT ON FUNCTION tenancy.add_context_key() IS 'Adds a random context key with its two padded blocks.';
 
-CREATE FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) RETURNS TABLE(key_id uuid, tenant_id uuid, role text, state text)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    update tenancy.api_keys as key
-       set last_used_at = now()
-     where key.key_hash = p_key_hash
-       and key.revoked_at is null
-       and (key.expires_at is null or key.expires_at > now())
-       and (key.last_used_at is null or key.last_used_at < now() - interval '1 minute');
-
-    return query
-        select key.id,
-               key.tenant_id,
-               key.role,
-               case
-                   when key.revoked_at is not null then 'revoked'
-                   when key.expires_at <= now() then 'expired'
-                   else 'active'
-               end
-          from tenancy.api_keys as key
-         where key.key_hash = p_key_hash;
-end
-$$;
-
-COMMENT ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) IS 'Returns tenant, role and state (`active`, `expired`, `revoked`) of the key with this hash, before any tenant is known. It updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
-
-CREATE TABLE tenancy.epochs (
-    number integer NOT NULL,
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    installation_id uuid NOT NULL,
-    cause text NOT NULL,
-    system_identifier text NOT NULL,
-    database_oid bigint NOT NULL,
-    database_name text NOT NULL,
-    table_oid bigint NOT NULL,
-    timeline integer,
-    began_at timestamp with time zone DEFAULT now() NOT NULL,
-    actor text NOT NULL,
-    reason text,
-    copied_after timestamp with time zone,
-    items_in_doubt bigint DEFAULT 0 NOT NULL,
-    replies_in_doubt bigint DEFAULT 0 NOT NULL,
-    firings_skipped bigint DEFAULT 0 NOT NULL,
-    campaigns_stopped bigint DEFAULT 0 NOT NULL,
-    suspected_at timestamp with time zone,
-    suspicion text,
-    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
-    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
-    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
-);
-
-COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
-
-CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS tenancy.epochs
+CREATE FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     c_note constant text := 'adopted after a restore: it may have been called after the copy was taken';
+    v_now constant timestamptz := now();
+    v_more bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
+    -- no attempt.
+    update execution.job_queue as job
+       set status = 'queued',
+           attempts = greatest(job.attempts - 1, 0),
+           locked_by = null,
+           locked_at = null,
+           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else v_now end
+      from execution.campaign_runs as run
+           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+     where job.tenant_id = p_tenant_id
+       and job.status = 'locked'
+       and run.tenant_id = p_tenant_id
+       and run.id = job.run_id;
+
+    with doubted as (
+        update execution.channel_outbox as item
+           set in_doubt_since = v_now,
+               error = coalesce(item.error, c_note)
+         where item.tenant_id = p_tenant_id
+           and item.status = 'queued'
+     returning item.id, item.run_id, item.job_id
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select p_tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
+      from doubted;
+    get diagnostics items = row_count;
+    -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
+    update execution.doubts as doubt
+       set held_by = null,
+           held_until = null,
+           next_look_at = v_now
+     where doubt.tenant_id = p_tenant_id
+       and (doubt.held_by is not null or doubt.next_look_at > v_now);
+
+    with begun as (
+        insert into execution.channel_outbox
+               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
+                reserved_by, attempt, created_at, in_doubt_since)
+        select p_tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
+               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
+               'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+               cross join unnest(job.item_ids) as item (id)
+               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
+         where job.tenant_id = p_tenant_id
+           and job.status in ('queued', 'failed')
+           and (run.scheduled_for is null or run.scheduled_for <= v_now)
+            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+     returning id, run_id, job_id
+    ), followed as (
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
+        select begun.id, p_tenant_id, account.id, account.provider
+          from begun
+               join execution.campaign_runs as run on run.tenant_id = p_tenant_id and run.id = begun.run_id
+               join tenancy.provider_accounts as account
+                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
+            on conflict do nothing
+    )
+    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+    select p_tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
+      from begun;
+    get diagnostics v_more = row_count;
+    items := items + v_more;
+
+    -- The original may have started the next phase under keys that this database does not have, so an operator starts
+    -- it.
+    with stopped as (
+        update execution.campaigns as campaign
+           set auto_advance = false,
+               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
+         where campaign.tenant_id = p_tenant_id
+           and campaign.auto_advance
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status <> 'not_started')
+           and exists (select from execution.campaign_phases as phase
+                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
+                          and phase.status = 'not_started')
+     returning campaign.id
+    )
+    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
+    select p_tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
+      from stopped;
+    get diagnostics campaigns = row_count;
+    update execution.campaign_phases as phase
+       set due = null
+     where phase.tenant_id = p_tenant_id
+       and phase.due = 'advance';
+
+    -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
+    update channels.channel_outbox as reply
+       set status = 'pending',
+           in_doubt_since = coalesce(reply.in_doubt_since, v_now),
+           locked_at = null,
+           locked_by = null,
+           next_attempt_at = case reply.status when 'sending' then v_now else reply.next_attempt_at end,
+           last_error = c_note,
+           updated_at = v_now
+     where reply.tenant_id = p_tenant_id
+       and reply.status in ('pending', 'sending');
+    get diagnostics replies = row_count;
+    update jobs.alert_notifications as notification
+       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, p_copied_after)),
+           called_at = v_now,
+           in_doubt_since = coalesce(notification.in_doubt_since, v_now),
+           claims = notification.claims + 1,
+           last_error = c_note,
+           updated_at = v_now
+     where notification.tenant_id = p_tenant_id
+       and notification.status = 'queued';
+
+    update jobs.schedule_firings as firing
+       set outcome = 'skipped',
+           reason = c_note,
+           decided_at = v_now
+     where firing.tenant_id = p_tenant_id
+       and firing.outcome = 'waiting';
+    get diagnostics firings = row_count;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) IS 'Makes everything in doubt that the original may have sent for this tenant after the copy was taken, and counts it. begin_epoch calls it for every tenant.';
+
+CREATE FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) RETURNS TABLE(key_id uuid, role text, state text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update tenancy.api_keys as key
+       set last_used_at = v_now
+     where key.tenant_id = p_tenant_id
+       and key.key_hash = p_key_hash
+       and key.revoked_at is null
+       and (key.expires_at is null or key.expires_at > v_now)
+       and (key.last_used_at is null or key.last_used_at < v_now - interval '1 minute');
+
+    return query
+        select key.id,
+               key.role,
+               case
+                   when key.revoked_at is not null then 'revoked'
+                   when key.expires_at <= v_now then 'expired'
+                   else 'active'
+               end
+          from tenancy.api_keys as key
+         where key.tenant_id = p_tenant_id
+           and key.key_hash = p_key_hash;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) IS 'Returns id, role and state (`active`, `expired`, `revoked`) of the key with this hash. The key names its tenant; the hash proves the right to act for it, so no context is needed. The function updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
+
+CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS TABLE(installation_id uuid, number integer, cause text, items_in_doubt bigint, replies_in_doubt bigint, campaigns_stopped bigint, firings_skipped bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
     v_before tenancy.epochs;
     v_epoch tenancy.epochs;
-    v_items bigint;
-    v_more bigint;
-    v_replies bigint;
-    v_firings bigint;
-    v_campaigns bigint;
+    v_tenant_id uuid;
+    v_adopted record;
 begin
     lock table tenancy.epochs in share row exclusive mode;
     select epoch.* into v_before from tenancy.epochs as epoch order by epoch.number desc limit 1;
@@ -6571,149 +7174,49 @@ begin
                     v_before.began_at)
       from tenancy.database_identity() as here
     returning * into v_epoch;
-    insert into tenancy.audit_log (actor, action, subject, note)
-    values (p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id, left(p_reason, 2000));
-    if p_cause <> 'adopted' then
-        return v_epoch;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (tenancy.system_tenant_id(), p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id,
+            left(p_reason, 2000));
+    if p_cause = 'adopted' then
+        for v_tenant_id in select tenant.id from tenancy.tenants as tenant order by tenant.id loop
+            select adopted.* into v_adopted
+              from tenancy.adopt_tenant(v_tenant_id, v_epoch.id, v_epoch.copied_after, p_actor) as adopted;
+            v_epoch.items_in_doubt := v_epoch.items_in_doubt + v_adopted.items;
+            v_epoch.replies_in_doubt := v_epoch.replies_in_doubt + v_adopted.replies;
+            v_epoch.campaigns_stopped := v_epoch.campaigns_stopped + v_adopted.campaigns;
+            v_epoch.firings_skipped := v_epoch.firings_skipped + v_adopted.firings;
+        end loop;
+        update tenancy.epochs as epoch
+           set items_in_doubt = v_epoch.items_in_doubt,
+               replies_in_doubt = v_epoch.replies_in_doubt,
+               firings_skipped = v_epoch.firings_skipped,
+               campaigns_stopped = v_epoch.campaigns_stopped
+         where epoch.number = v_epoch.number;
     end if;
-
-    -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
-    -- no attempt.
-    update execution.job_queue as job
-       set status = 'queued',
-           attempts = greatest(job.attempts - 1, 0),
-           locked_by = null,
-           locked_at = null,
-           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else now() end
-      from execution.campaign_runs as run
-           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-     where job.status = 'locked'
-       and run.id = job.run_id;
-
-    with doubted as (
-        update execution.channel_outbox as item
-           set in_doubt_since = now(),
-               error = coalesce(item.error, c_note)
-         where item.status = 'queued'
-     returning item.id, item.tenant_id, item.run_id, item.job_id
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
-      from doubted;
-    get diagnostics v_items = row_count;
-    -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
-    update execution.doubts as doubt
-       set held_by = null,
-           held_until = null,
-           next_look_at = now()
-     where doubt.held_by is not null or doubt.next_look_at > now();
-
-    with begun as (
-        insert into execution.channel_outbox
-               (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
-                reserved_by, attempt, created_at, in_doubt_since)
-        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
-               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
-               execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
-               'adoption-' || v_epoch.id, job.attempts, greatest(run.created_at, v_epoch.copied_after), now()
-          from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
-               cross join unnest(job.item_ids) as item (id)
-               left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
-         where job.status in ('queued', 'failed')
-           and (run.scheduled_for is null or run.scheduled_for <= now())
-            on conflict (tenant_id, workspace_id, idempotency_key) do nothing
-     returning id, tenant_id, run_id, job_id
-    ), followed as (
-        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select begun.id, begun.tenant_id, account.id, account.provider
-          from begun
-               join execution.campaign_runs as run on run.id = begun.run_id
-               join tenancy.provider_accounts as account
-                 on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
-            on conflict do nothing
-    )
-    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
-      from begun;
-    get diagnostics v_more = row_count;
-
-    -- The original may have started the next phase under keys that this database does not have, so an operator starts
-    -- it.
-    with stopped as (
-        update execution.campaigns as campaign
-           set auto_advance = false,
-               not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
-         where campaign.auto_advance
-           and exists (select from execution.campaign_phases as phase
-                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
-                          and phase.status <> 'not_started')
-           and exists (select from execution.campaign_phases as phase
-                        where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
-                          and phase.status = 'not_started')
-     returning campaign.tenant_id, campaign.id
-    )
-    insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
-    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
-      from stopped;
-    get diagnostics v_campaigns = row_count;
-    update execution.campaign_phases set due = null where due = 'advance';
-
-    -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
-    update channels.channel_outbox as reply
-       set status = 'pending',
-           in_doubt_since = coalesce(reply.in_doubt_since, now()),
-           locked_at = null,
-           locked_by = null,
-           next_attempt_at = case reply.status when 'sending' then now() else reply.next_attempt_at end,
-           last_error = c_note,
-           updated_at = now()
-     where reply.status in ('pending', 'sending');
-    get diagnostics v_replies = row_count;
-    update jobs.alert_notifications as notification
-       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, v_epoch.copied_after)),
-           called_at = now(),
-           in_doubt_since = coalesce(notification.in_doubt_since, now()),
-           claims = notification.claims + 1,
-           last_error = c_note,
-           updated_at = now()
-     where notification.status = 'queued';
-
-    update jobs.schedule_firings as firing
-       set outcome = 'skipped',
-           reason = c_note,
-           decided_at = now()
-     where firing.outcome = 'waiting';
-    get diagnostics v_firings = row_count;
-
-    update tenancy.epochs as epoch
-       set items_in_doubt = v_items + v_more,
-           replies_in_doubt = v_replies,
-           firings_skipped = v_firings,
-           campaigns_stopped = v_campaigns
-     where epoch.number = v_epoch.number
-    returning epoch.* into v_epoch;
-    return v_epoch;
+    return query
+        select v_epoch.installation_id, v_epoch.number, v_epoch.cause, v_epoch.items_in_doubt, v_epoch.replies_in_doubt,
+               v_epoch.campaigns_stopped, v_epoch.firings_skipped;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt; with cause `moved` nothing does. Only members of the owner role may call it.';
+COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt, tenant by tenant in one transaction; with cause `moved` nothing does. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
+CREATE FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '100ms'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
     v_request tenancy.requests;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     delete from tenancy.requests as request
-     where request.tenant_id = v_tenant_id
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = p_key
-       and request.created_at < now() - interval '24 hours';
+       and request.created_at < v_now - interval '24 hours';
     insert into tenancy.requests (tenant_id, idempotency_key, fingerprint)
-    values (v_tenant_id, p_key, p_fingerprint)
+    values (p_tenant_id, p_key, p_fingerprint)
         on conflict do nothing;
     if found then
         return query select 'fresh', null::smallint, null::text, null::text;
@@ -6723,7 +7226,7 @@ begin
     select request.*
       into v_request
       from tenancy.requests as request
-     where request.tenant_id = v_tenant_id
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = p_key;
     return query
         select case
@@ -6740,7 +7243,7 @@ exception
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) IS 'Takes an idempotency key of the current tenant for this transaction. State `fresh`: do the work, then call finish_request. `answered`: the recorded response follows. `in_progress`: another transaction holds the key. `another`: a different request used the key.';
+COMMENT ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) IS 'Takes an idempotency key of the tenant for this transaction. State `fresh`: do the work, then call finish_request. `answered`: the recorded response follows. `in_progress`: another transaction holds the key. `another`: a different request used the key.';
 
 CREATE FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) RETURNS void
     LANGUAGE sql SECURITY DEFINER
@@ -6769,9 +7272,12 @@ CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_it
     AS $$
     select (select count(*) from execution.channel_outbox as item where item.status = 'queued'),
            (select coalesce(sum(cardinality(job.item_ids)
-                                - (select count(*) from execution.channel_outbox as item where item.job_id = job.id)), 0)::bigint
+                                - (select count(*)
+                                     from execution.channel_outbox as item
+                                    where item.tenant_id = job.tenant_id
+                                      and item.job_id = job.id)), 0)::bigint
               from execution.job_queue as job
-                   join execution.campaign_runs as run on run.id = job.run_id
+                   join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
              where job.status in ('queued', 'locked', 'failed')
                and (run.scheduled_for is null or run.scheduled_for <= now())),
            (select count(*) from channels.channel_outbox as reply where reply.status in ('pending', 'sending')),
@@ -6791,56 +7297,54 @@ CREATE FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_it
            (select count(*) from jobs.job_runs as run where run.status = 'running' or run.retry_at is not null)
 $$;
 
-COMMENT ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) IS 'Counts the rows that an adoption would change, and the unfinished events and job runs.';
+COMMENT ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) IS 'Counts the rows of all tenants that an adoption would change, and the unfinished events and job runs.';
 
-CREATE FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if p_expires_at <= now() then
         raise exception 'the expiry lies in the past: %', p_expires_at using errcode = 'invalid_parameter_value';
     end if;
     insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash, expires_at)
-    values (p_id, v_tenant_id, p_name, p_role, p_hint, p_key_hash, p_expires_at);
+    values (p_id, p_tenant_id, p_name, p_role, p_hint, p_key_hash, p_expires_at);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'key.created', 'key:' || p_id, p_role);
+    values (p_tenant_id, p_actor, 'key.created', 'key:' || p_id, p_role);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) IS 'Stores the hash of a new API key for the current tenant. Raises an error if the expiry is in the past.';
+COMMENT ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) IS 'Stores the hash of a new API key of the tenant. Raises an error if the expiry is in the past.';
 
-CREATE FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, settings, sealed_secret)
-    values (p_id, v_tenant_id, p_workspace_id, p_name, p_provider, p_settings, p_sealed_secret);
+    values (p_id, p_tenant_id, p_workspace_id, p_name, p_provider, p_settings, p_sealed_secret);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'account.created', 'account:' || p_id, p_provider);
+    values (p_tenant_id, p_actor, 'account.created', 'account:' || p_id, p_provider);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Creates a provider account with a sealed secret in the current tenant.';
+COMMENT ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Creates a provider account of the tenant, with a sealed secret.';
 
-CREATE FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) RETURNS void
+CREATE FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    insert into tenancy.tenants (id, name) values (p_id, p_name);
-    insert into tenancy.workspaces (id, tenant_id, name) values (p_workspace_id, p_id, 'default');
+    insert into tenancy.tenants (id, name) values (p_tenant_id, p_name);
+    insert into tenancy.workspaces (id, tenant_id, name) values (p_workspace_id, p_tenant_id, 'default');
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (p_id, p_actor, 'tenant.created', 'tenant:' || p_id);
+    values (p_tenant_id, p_actor, 'tenant.created', 'tenant:' || p_tenant_id);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) IS 'Creates a tenant with its workspace `default`. Only members of the owner role may call it, because a caller that can create tenants can act for all of them.';
+COMMENT ON FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) IS 'Creates a tenant with its workspace `default`. Only members of the owner role may call it, because a caller that can create tenants can act for all of them.';
 
 CREATE FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -6887,16 +7391,17 @@ $$;
 
 COMMENT ON FUNCTION tenancy.enrol(p_actor text) IS 'Begins the first epoch, if there is none. If several processes start at once, one of them does it.';
 
-CREATE FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) RETURNS void
+CREATE FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.requests as request
        set status = p_status,
            location = p_location,
            body = p_body
-     where request.tenant_id = tenancy.required_tenant_id()
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = p_key
        and request.status is null;
     if not found then
@@ -6905,7 +7410,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) IS 'Records the response of the request that this transaction began.';
+COMMENT ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) IS 'Records the response of the request that this transaction began.';
 
 CREATE FUNCTION tenancy.key_id_of(p_sealed bytea) RETURNS bytea
     LANGUAGE sql IMMUTABLE
@@ -6929,48 +7434,51 @@ $$;
 
 COMMENT ON FUNCTION tenancy.limit_idle_time(p_limit text) IS 'Limits idle time inside the current transaction, unless the login has its own limit. Functions that lock rows call it, so that the server ends the transaction of a client that hangs and blocks others.';
 
-CREATE FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
     v_zone constant text := coalesce(p_limits #>> '{hours,time_zone}', p_limits ->> 'time_zone');
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if not exists (select from pg_timezone_names where name = v_zone) and v_zone is not null then
         raise exception 'the database knows no time zone `%`', v_zone
             using errcode = 'invalid_parameter_value', hint = 'Write it like `Europe/Berlin`.';
     end if;
     update tenancy.provider_accounts
        set limits = p_limits
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
+    values (p_tenant_id, p_actor, 'account.limited', 'account:' || p_id, p_limits::text);
     update execution.job_queue as job
-       set run_after = now(),
+       set run_after = v_now,
            waits_for = null
-     where job.tenant_id = v_tenant_id
+     where job.tenant_id = p_tenant_id
        and job.status = 'queued'
        and job.waits_for in ('rate', 'daily', 'hours')
-       and job.run_after > now()
+       and job.run_after > v_now
        and job.run_id in (select run.id
                             from execution.campaign_runs as run
-                           where run.tenant_id = v_tenant_id
+                           where run.tenant_id = p_tenant_id
                              and p_id in (run.provider_account_id, run.failover_account_id));
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_now constant timestamptz := clock_timestamp();
 begin
     -- A crash must not undo a mark that the process has seen, so the commit is synchronous whatever the login is set
     -- to.
@@ -6983,7 +7491,7 @@ begin
            epoch_id = excluded.epoch_id,
            process = excluded.process,
            timeline = excluded.timeline,
-           marked_at = clock_timestamp(),
+           marked_at = v_now,
            stopped_at = excluded.stopped_at
     returning known.mark into mark;
     lsn := ((tenancy.database_identity()).lsn - '0/0'::pg_lsn)::bigint;
@@ -7046,39 +7554,48 @@ $$;
 
 COMMENT ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) IS 'Enables and forces row-level security on a table and creates its two policies: definer functions of the owner role pass, and other roles see rows of the current tenant. It fails on a table that has these policies.';
 
-CREATE FUNCTION tenancy.prune_requests(p_limit integer DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_now constant timestamptz := now();
     v_removed bigint;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if p_limit is null or p_limit < 1 then
         raise exception 'the limit must be at least one' using errcode = 'invalid_parameter_value';
     end if;
     delete from tenancy.requests as request
-     using (select old.tenant_id, old.idempotency_key
+     using (select old.idempotency_key
               from tenancy.requests as old
-             where old.created_at < now() - interval '24 hours'
+             where old.tenant_id = p_tenant_id
+               and old.created_at < v_now - interval '24 hours'
              order by old.created_at
              limit p_limit
                for update skip locked) as old
-     where request.tenant_id = old.tenant_id
+     where request.tenant_id = p_tenant_id
        and request.idempotency_key = old.idempotency_key;
     get diagnostics v_removed = row_count;
     return v_removed;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.prune_requests(p_limit integer) IS 'Deletes up to p_limit requests that are older than a day. It skips locked rows; the next call deletes those.';
+COMMENT ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) IS 'Deletes up to p_limit requests of the tenant that are older than a day. It skips locked rows; the next call deletes those.';
+
+CREATE FUNCTION tenancy.system_tenant_id() RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN '00000000-0000-0000-0000-000000000001'::uuid;
+
+COMMENT ON FUNCTION tenancy.system_tenant_id() IS 'Returns the id of tenant `system`, which owns the rows that belong to no customer. It has no API keys, is not listed, and cannot be removed.';
 
 CREATE FUNCTION tenancy.publishing_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END;
+    RETURN COALESCE(CASE WHEN (pg_has_role(SESSION_USER, 'postrider_app'::name, 'member'::text) AND (NOT pg_has_role(SESSION_USER, 'postrider_publish'::name, 'member'::text))) THEN tenancy.current_tenant_id() ELSE tenancy.named_tenant_id() END, tenancy.system_tenant_id());
 
-COMMENT ON FUNCTION tenancy.publishing_tenant_id() IS 'Returns the tenant of an event that this session publishes. A login with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
+COMMENT ON FUNCTION tenancy.publishing_tenant_id() IS 'Returns the tenant of an event that this session publishes: the system tenant, if the session names none. A login with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
 
-CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
+CREATE FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) RETURNS TABLE(installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamp with time zone, refusal text, system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint, knows_epoch boolean, has_reservations boolean, unconfirmed text[], last_mark_at timestamp with time zone, all_stopped boolean)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -7090,8 +7607,11 @@ begin
                (select own.mark from tenancy.process_marks as own where own.witness_id = p_witness_id),
                p_epoch_id is null or exists (select from tenancy.epochs as known where known.id = p_epoch_id),
                not exists (select
-                             from unnest(p_reservation_ids) as wanted (id)
-                            where not exists (select from execution.channel_outbox as item where item.id = wanted.id)),
+                             from unnest(p_reservation_tenant_ids, p_reservation_ids) as wanted (tenant_id, id)
+                            where not exists (select
+                                                from execution.channel_outbox as item
+                                               where item.tenant_id = wanted.tenant_id
+                                                 and item.id = wanted.id)),
                array(select other.process
                        from tenancy.process_marks as other
                       where other.epoch_id = epoch.id
@@ -7110,7 +7630,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
+COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
 
 CREATE FUNCTION tenancy.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -7140,6 +7660,21 @@ $$;
 
 COMMENT ON FUNCTION tenancy.refuse_other_master_key() IS 'Trigger function: refuses a secret that is sealed under another key than the registered one, so that a process still running with the old key cannot store a secret that other processes cannot open.';
 
+CREATE FUNCTION tenancy.refuse_removal_with_events() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if exists (select from m10_recovery.outbox as event where event.tenant_id = old.id) then
+        raise exception 'tenant % has events', old.id
+            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return old;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.refuse_removal_with_events() IS 'Trigger function: refuses to remove a tenant that has events. It stands in for a foreign key of the outbox.';
+
 CREATE FUNCTION tenancy.register_master_key(p_sealed_check bytea) RETURNS bytea
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7159,31 +7694,32 @@ $$;
 
 COMMENT ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) IS 'Registers a master key if none is registered, and returns the check value of the registered key.';
 
-CREATE FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     delete from tenancy.provider_accounts
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'account.removed', 'account:' || p_id);
+    values (p_tenant_id, p_actor, 'account.removed', 'account:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) IS 'Removes an account of the current tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes an account of the tenant. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_now constant timestamptz := now();
 begin
     if tenancy.key_id_of(p_sealed_check) is null then
         raise exception 'p_sealed_check must be a sealed value' using errcode = 'invalid_parameter_value';
@@ -7191,9 +7727,9 @@ begin
     perform from tenancy.master_key for update;
     insert into tenancy.master_key (sealed_check)
     values (p_sealed_check)
-    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
-    insert into tenancy.audit_log (actor, action, subject)
-    values (p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
+    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = v_now;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
 end
 $$;
 
@@ -7236,6 +7772,29 @@ end
 $$;
 
 COMMENT ON FUNCTION tenancy.require_sending_allowed() IS 'Trigger function: refuses reservations on a restored copy, for every client. If `app.fence` is set, it also refuses reservations of a process that has not compared the current epoch and timeline with its witness.';
+
+CREATE FUNCTION tenancy.require_tenant(p_tenant_id uuid) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant_id constant uuid := tenancy.current_tenant_id();
+begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    elsif v_tenant_id = p_tenant_id then
+        return;
+    elsif v_tenant_id is not null then
+        raise exception 'p_tenant_id is not the tenant of this transaction' using errcode = 'insufficient_privilege';
+    elsif not (pg_has_role(session_user, 'postrider_worker', 'member')
+               or pg_has_role(session_user, 'postrider_owner', 'member')) then
+        -- Raises the error that explains how to set a tenant.
+        perform tenancy.required_tenant_id();
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) IS 'Refuses a tenant other than that of the transaction. Without a tenant in the transaction, members of postrider_worker and postrider_owner may act for any. Entry functions call it with their first argument.';
 
 CREATE FUNCTION tenancy.required_tenant_id() RETURNS uuid
     LANGUAGE plpgsql STABLE
@@ -7298,27 +7857,28 @@ $$;
 
 COMMENT ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) IS 'Replaces sealed values by newly sealed ones, where the old ones are still present, and returns their number. The plain secrets are the same, so `secret_set_at` stays. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.api_keys
-       set revoked_at = now()
-     where tenant_id = v_tenant_id
+       set revoked_at = v_now
+     where tenant_id = p_tenant_id
        and id = p_id
        and revoked_at is null;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject)
-        values (v_tenant_id, p_actor, 'key.revoked', 'key:' || p_id);
+        values (p_tenant_id, p_actor, 'key.revoked', 'key:' || p_id);
     end if;
-    return exists (select from tenancy.api_keys where tenant_id = v_tenant_id and id = p_id);
+    return exists (select from tenancy.api_keys where tenant_id = p_tenant_id and id = p_id);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) IS 'Revokes an API key of the current tenant. Returns whether the key exists; revoking it again changes nothing.';
+COMMENT ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Revokes an API key of the tenant. Returns whether the key exists; revoking it again changes nothing.';
 
 CREATE FUNCTION tenancy.rotate_context_key(p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7328,34 +7888,36 @@ begin
     perform tenancy.add_context_key();
     delete from tenancy.context_keys
      where id not in (select newest.id from tenancy.context_keys as newest order by newest.id desc limit 2);
-    insert into tenancy.audit_log (actor, action, subject) values (p_actor, 'context_key.rotated', 'installation');
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, 'context_key.rotated', 'installation');
 end
 $$;
 
 COMMENT ON FUNCTION tenancy.rotate_context_key(p_actor text) IS 'Adds a context key and removes all but the newest two, so signatures under the previous key stay valid until the next rotation. Only members of the owner role may call it.';
 
-CREATE FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
+CREATE FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update tenancy.provider_accounts
        set sealed_secret = p_sealed_secret,
-           updated_at = now()
-     where tenant_id = v_tenant_id
+           updated_at = v_now
+     where tenant_id = p_tenant_id
        and id = p_id;
     if not found then
         return false;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
+    values (p_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the current tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the tenant. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.sealed_keys() RETURNS TABLE(key_id bytea, number bigint, tenant_id uuid, id uuid, sealed_secret bytea)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -7398,6 +7960,17 @@ CREATE FUNCTION tenancy.sealing_key_check() RETURNS bytea
 $$;
 
 COMMENT ON FUNCTION tenancy.sealing_key_check() IS 'Returns the check value of the master key and locks it against rotation until the end of the transaction, for a transaction that is about to seal a secret.';
+
+CREATE FUNCTION tenancy.send_hint(p_channel text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform pg_notify(p_channel, '');
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.send_hint(p_channel text) IS 'Wakes the processes that listen on a channel, once the current transaction commits. The only function that notifies, so that an installation on which NOTIFY does not reach its listeners can replace it; every listener also polls.';
 
 CREATE FUNCTION tenancy.sending_refusal() RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -7471,6 +8044,24 @@ $$;
 
 COMMENT ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) IS 'Records that the database lacks something that a process saw committed. From then on no process sends before the database is adopted.';
 
+CREATE FUNCTION tenancy.tenants_with_old_requests() RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select
+                     from tenancy.requests as request
+                    where request.tenant_id = tenant.id
+                      and request.created_at < now() - interval '24 hours')
+$$;
+
+COMMENT ON FUNCTION tenancy.tenants_with_old_requests() IS 'Returns the tenants that have requests older than a day. Retention calls prune_requests for each of them.';
+
 CREATE TABLE channels.channel_executors (
     id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -7511,6 +8102,42 @@ ALTER TABLE ONLY channels.channel_links FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE channels.channel_links IS 'The user and role of a sender at one account. The same sender id at another account may be a different person.';
 
+CREATE TABLE channels.channel_messages (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    provider text NOT NULL,
+    provider_message_id text NOT NULL,
+    sender_id text NOT NULL,
+    recipient_id text NOT NULL,
+    thread text,
+    text text NOT NULL,
+    status text DEFAULT 'accepted'::text NOT NULL,
+    user_id text,
+    role text,
+    reply jsonb,
+    last_error text,
+    correlation_id uuid NOT NULL,
+    deliveries integer DEFAULT 1 NOT NULL,
+    executions integer DEFAULT 0 NOT NULL,
+    is_executing boolean DEFAULT false NOT NULL,
+    leased_until timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT channel_messages_executions_are_leased CHECK (((NOT is_executing) OR (leased_until IS NOT NULL))),
+    CONSTRAINT channel_messages_names_are_given CHECK (((btrim(provider_message_id) <> ''::text) AND (octet_length(provider_message_id) <= 512) AND (btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(recipient_id) <> ''::text) AND (octet_length(recipient_id) <= 255) AND (octet_length(thread) <= 512))),
+    CONSTRAINT channel_messages_only_failures_keep_a_reply CHECK (((reply IS NULL) OR (status = 'dispatch_failed'::text))),
+    CONSTRAINT channel_messages_only_open_ones_are_leased CHECK (((leased_until IS NULL) OR (status = ANY (ARRAY['accepted'::text, 'dispatch_failed'::text])))),
+    CONSTRAINT channel_messages_status_check CHECK ((status = ANY (ARRAY['accepted'::text, 'executed'::text, 'denied_unlinked'::text, 'denied_rbac'::text, 'denied_sentinel'::text, 'dispatch_failed'::text]))),
+    CONSTRAINT channel_messages_text_is_bounded CHECK ((octet_length(text) <= 65536))
+)
+WITH (fillfactor='70');
+ALTER TABLE ONLY channels.channel_messages ALTER COLUMN tenant_id SET STATISTICS 0;
+
+ALTER TABLE ONLY channels.channel_messages FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE channels.channel_messages IS 'Messages that providers delivered, one row per provider message id. A message is executed if and only if its reply is in channels.channel_outbox. A reply that could not be enqueued is kept in `reply`.';
+
 CREATE TABLE channels.channel_outbox (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     tenant_id uuid NOT NULL,
@@ -7543,10 +8170,32 @@ CREATE TABLE channels.channel_outbox (
     CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'sending'::text, 'sent'::text, 'dead'::text])))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+ALTER TABLE ONLY channels.channel_outbox ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY channels.channel_outbox FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE channels.channel_outbox IS 'Replies to messages, at most one per message, delivered at least once. `next_attempt_at` alone decides when a reply may be tried.';
+
+CREATE TABLE events.outbox_deliveries (
+    tenant_id uuid NOT NULL,
+    event_id bigint NOT NULL,
+    sink text NOT NULL,
+    delivered_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+ALTER TABLE ONLY events.outbox_deliveries FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE events.outbox_deliveries IS 'Sinks that already have an event, written only when another sink of the same event failed, so that the retry skips them. Losing a row costs a repeated delivery, nothing more.';
+
+CREATE TABLE events.sink_sets (
+    generation bigint NOT NULL,
+    sinks jsonb NOT NULL,
+    registered_at timestamp with time zone DEFAULT now() NOT NULL,
+    registered_by text NOT NULL,
+    CONSTRAINT sink_sets_hold_sinks CHECK (((jsonb_typeof(sinks) = 'array'::text) AND (sinks <> '[]'::jsonb)))
+);
+
+COMMENT ON TABLE events.sink_sets IS 'Sets of sinks that relays deliver to; the one with the highest generation is registered. A sink has a name, a kind, a target that identifies its destination without its secrets, and the patterns of the events that it receives.';
 
 CREATE TABLE execution.account_states (
     tenant_id uuid NOT NULL,
@@ -7691,6 +8340,38 @@ ALTER TABLE ONLY execution.campaigns FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.campaigns IS 'Campaigns. The row also counts the events of the campaign''s history and is the lock for every change of its phases.';
 
+CREATE TABLE execution.channel_outbox (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    channel text NOT NULL,
+    provider text NOT NULL,
+    recipient_id uuid,
+    recipient text,
+    idempotency_key text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    skipped boolean DEFAULT false NOT NULL,
+    provider_message_id text,
+    error text,
+    reserved_by text,
+    attempt integer,
+    message_hash bytea,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    finalized_at timestamp with time zone,
+    in_doubt_since timestamp with time zone,
+    moved_to_account_id uuid,
+    CONSTRAINT channel_outbox_only_queued_is_in_doubt CHECK (((in_doubt_since IS NULL) OR (status = 'queued'::text))),
+    CONSTRAINT channel_outbox_skipped_status_check CHECK (((skipped = false) OR (status = 'skipped'::text))),
+    CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, 'posted'::text, 'failed'::text, 'skipped'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+
+ALTER TABLE ONLY execution.channel_outbox FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is never deleted.';
+
 CREATE TABLE execution.doubts (
     outbox_id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -7760,7 +8441,7 @@ CREATE UNLOGGED TABLE execution.lead_intake (
     suppression_reason text
 );
 
-COMMENT ON TABLE execution.lead_intake IS 'Staging table of imports: COPY adds the lines of a file, and import_leads deletes them in the same transaction, so no other transaction sees them. COPY cannot write to a table with row-level security, so this table has no tenant; the app role may insert and may not read.';
+COMMENT ON TABLE execution.lead_intake IS 'Staging table of imports: COPY adds the lines of a file, and import_leads deletes them in the same transaction, so no other transaction sees them. COPY cannot write to a table with row-level security, and every table with a tenant_id has it, so this table has no tenant; the app role may insert and may not read.';
 
 CREATE TABLE execution.lead_list_members (
     tenant_id uuid NOT NULL,
@@ -8004,13 +8685,14 @@ CREATE VIEW jobs.job_health WITH (security_invoker='true') AS
         CASE
             WHEN (job_runs.retry_count > 0) THEN 1
             ELSE 0
-        END) AS retried_count
+        END) AS retried_count,
+    job_runs.tenant_id
    FROM jobs.job_runs
   WHERE (job_runs.created_at > (now() - '24:00:00'::interval))
-  GROUP BY job_runs.function_name, job_runs.status
-  ORDER BY job_runs.function_name, job_runs.status;
+  GROUP BY job_runs.tenant_id, job_runs.function_name, job_runs.status
+  ORDER BY job_runs.tenant_id, job_runs.function_name, job_runs.status;
 
-COMMENT ON VIEW jobs.job_health IS 'Job runs of the last 24 hours by function and status, of the tenants that the reader may see.';
+COMMENT ON VIEW jobs.job_health IS 'Job runs of the last 24 hours by tenant, function and status, of the tenants that the reader may see.';
 
 CREATE TABLE jobs.schedule_firings (
     tenant_id uuid NOT NULL,
@@ -8032,6 +8714,43 @@ ALTER TABLE ONLY jobs.schedule_firings FORCE ROW LEVEL SECURITY;
 COMMENT ON TABLE jobs.schedule_firings IS 'Firings of schedules and their outcomes: started (a run exists), waiting (for functions it depends on), skipped (reason says why).';
 
 COMMENT ON COLUMN jobs.schedule_firings.looked_at IS 'Time at which a scheduler last checked a waiting firing. fire_waiting checks the oldest first.';
+
+CREATE TABLE jobs.schedules (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    function_name text NOT NULL,
+    cron text NOT NULL,
+    timezone text NOT NULL,
+    grain text,
+    input jsonb,
+    entities json,
+    entity_hash text,
+    depends_on text[] DEFAULT '{}'::text[] NOT NULL,
+    misfire text DEFAULT 'once'::text NOT NULL,
+    enabled boolean DEFAULT true NOT NULL,
+    next_fire_at timestamp with time zone,
+    last_fire_at timestamp with time zone,
+    version integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT schedules_cron_is_given CHECK (((btrim(cron) <> ''::text) AND (octet_length(cron) <= 255))),
+    CONSTRAINT schedules_dependencies_are_few CHECK ((cardinality(depends_on) <= 20)),
+    CONSTRAINT schedules_entities_have_their_hash CHECK ((((entities IS NULL) = (entity_hash IS NULL)) AND (octet_length((entities)::text) <= 65536))),
+    CONSTRAINT schedules_grain_check CHECK ((grain = ANY (ARRAY['day'::text, 'hour'::text, '5min'::text]))),
+    CONSTRAINT schedules_input_is_bounded CHECK ((pg_column_size(input) <= 1048576)),
+    CONSTRAINT schedules_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text]))),
+    CONSTRAINT schedules_timezone_is_given CHECK (((btrim(timezone) <> ''::text) AND (octet_length(timezone) <= 255)))
+);
+
+ALTER TABLE ONLY jobs.schedules FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE jobs.schedules IS 'Times at which a function runs by itself. A scheduler that fires a schedule advances next_fire_at in the same transaction, so any number of schedulers can run.';
+
+COMMENT ON COLUMN jobs.schedules.grain IS 'Grain of the runs of this schedule; null means the grain of the function.';
+
+COMMENT ON COLUMN jobs.schedules.depends_on IS 'Names of functions that must have a completed run in an overlapping grain before a firing starts its run.';
+
+COMMENT ON COLUMN jobs.schedules.version IS 'Increases with every change by a person. A scheduler names the version from which it planned its firing.';
 
 CREATE TABLE jobs.sync_errors (
     id uuid DEFAULT jobs.new_id() NOT NULL,
@@ -8070,21 +8789,13 @@ CREATE TABLE m10_recovery.outbox (
     claimed_at timestamp with time zone,
     claimed_by text,
     last_error text,
-    tenant_id uuid
+    tenant_id uuid DEFAULT '00000000-0000-0000-0000-000000000001'::uuid NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
 
 ALTER TABLE ONLY m10_recovery.outbox FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE m10_recovery.outbox IS 'Published domain events. An event is pending, claimed (for five minutes, by `claimed_by`) or processed. A processed event never changes, and an event that is not processed cannot be removed.';
-
-CREATE TABLE m10_recovery.outbox_deliveries (
-    event_id bigint NOT NULL,
-    sink text NOT NULL,
-    delivered_at timestamp with time zone DEFAULT now() NOT NULL
-);
-
-COMMENT ON TABLE m10_recovery.outbox_deliveries IS 'Sinks that already have an event, written only when another sink of the same event failed, so that the retry skips them. Losing a row costs a repeated delivery, nothing more.';
 
 ALTER TABLE m10_recovery.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME m10_recovery.outbox_id_seq
@@ -8125,6 +8836,7 @@ CREATE TABLE tenancy.api_keys (
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
     last_used_at timestamp with time zone,
+    CONSTRAINT api_keys_are_not_the_systems CHECK ((tenant_id <> '00000000-0000-0000-0000-000000000001'::uuid)),
     CONSTRAINT api_keys_hash_is_sha256 CHECK ((octet_length(key_hash) = 32)),
     CONSTRAINT api_keys_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
@@ -8136,7 +8848,7 @@ COMMENT ON TABLE tenancy.api_keys IS 'API keys of tenants. Only the SHA-256 of a
 
 CREATE TABLE tenancy.audit_log (
     id bigint NOT NULL,
-    tenant_id uuid,
+    tenant_id uuid NOT NULL,
     at timestamp with time zone DEFAULT now() NOT NULL,
     actor text NOT NULL,
     action text NOT NULL,
@@ -8177,6 +8889,33 @@ ALTER TABLE tenancy.context_keys ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE tenancy.epochs (
+    number integer NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    installation_id uuid NOT NULL,
+    cause text NOT NULL,
+    system_identifier text NOT NULL,
+    database_oid bigint NOT NULL,
+    database_name text NOT NULL,
+    table_oid bigint NOT NULL,
+    timeline integer,
+    began_at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    copied_after timestamp with time zone,
+    items_in_doubt bigint DEFAULT 0 NOT NULL,
+    replies_in_doubt bigint DEFAULT 0 NOT NULL,
+    firings_skipped bigint DEFAULT 0 NOT NULL,
+    campaigns_stopped bigint DEFAULT 0 NOT NULL,
+    suspected_at timestamp with time zone,
+    suspicion text,
+    CONSTRAINT epochs_actor_is_named CHECK ((btrim(actor) <> ''::text)),
+    CONSTRAINT epochs_cause_check CHECK ((cause = ANY (ARRAY['enrolled'::text, 'adopted'::text, 'moved'::text]))),
+    CONSTRAINT epochs_suspicions_have_a_reason CHECK (((suspected_at IS NULL) = (suspicion IS NULL)))
+);
+
+COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
 
 CREATE TABLE tenancy.master_key (
     is_the_only_row boolean DEFAULT true NOT NULL,
@@ -8249,7 +8988,7 @@ CREATE TABLE tenancy.tenants (
 
 ALTER TABLE ONLY tenancy.tenants FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE tenancy.tenants IS 'The tenants of this installation. Every row of a tenant table belongs to one of them.';
+COMMENT ON TABLE tenancy.tenants IS 'The tenants of this installation. Every row of a tenant table belongs to one of them. Tenant `system` owns the rows that belong to no customer, such as events that were published without a tenant.';
 
 CREATE TABLE tenancy.workspaces (
     id uuid NOT NULL,
@@ -8276,19 +9015,19 @@ ALTER TABLE ONLY channels.channel_links
     ADD CONSTRAINT channel_links_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY channels.channel_messages
-    ADD CONSTRAINT channel_messages_by_tenant UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY channels.channel_messages
     ADD CONSTRAINT channel_messages_one_per_delivery UNIQUE (tenant_id, account_id, provider_message_id);
 
 ALTER TABLE ONLY channels.channel_messages
-    ADD CONSTRAINT channel_messages_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT channel_messages_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_one_reply_per_message UNIQUE (channel_message_id, tenant_id);
 
 ALTER TABLE ONLY channels.channel_outbox
-    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY events.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (tenant_id, event_id, sink);
 
 ALTER TABLE ONLY events.sink_sets
     ADD CONSTRAINT sink_sets_pkey PRIMARY KEY (generation);
@@ -8303,7 +9042,7 @@ ALTER TABLE ONLY execution.assets
     ADD CONSTRAINT assets_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.campaign_audit_log
-    ADD CONSTRAINT campaign_audit_log_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT campaign_audit_log_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.campaign_events
     ADD CONSTRAINT campaign_events_pkey PRIMARY KEY (tenant_id, campaign_id, sequence);
@@ -8321,10 +9060,7 @@ ALTER TABLE ONLY execution.campaign_runs
     ADD CONSTRAINT campaign_runs_are_numbered UNIQUE (tenant_id, phase_id, number);
 
 ALTER TABLE ONLY execution.campaign_runs
-    ADD CONSTRAINT campaign_runs_one_per_tenant_and_id UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY execution.campaign_runs
-    ADD CONSTRAINT campaign_runs_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT campaign_runs_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.campaigns
     ADD CONSTRAINT campaigns_one_per_name UNIQUE (tenant_id, workspace_id, name);
@@ -8333,19 +9069,16 @@ ALTER TABLE ONLY execution.campaigns
     ADD CONSTRAINT campaigns_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.channel_outbox
-    ADD CONSTRAINT channel_outbox_one_row_per_key UNIQUE (tenant_id, workspace_id, idempotency_key);
+    ADD CONSTRAINT channel_outbox_one_row_per_key UNIQUE (idempotency_key, tenant_id, workspace_id);
 
 ALTER TABLE ONLY execution.channel_outbox
-    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.doubts
     ADD CONSTRAINT doubts_pkey PRIMARY KEY (tenant_id, outbox_id);
 
 ALTER TABLE ONLY execution.job_queue
-    ADD CONSTRAINT job_queue_one_per_tenant_and_id UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY execution.job_queue
-    ADD CONSTRAINT job_queue_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT job_queue_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY execution.lead_list_members
     ADD CONSTRAINT lead_list_members_pkey PRIMARY KEY (tenant_id, list_id, lead_id);
@@ -8363,22 +9096,16 @@ ALTER TABLE ONLY execution.turns
     ADD CONSTRAINT turns_pkey PRIMARY KEY (tenant_id);
 
 ALTER TABLE ONLY jobs.alert_instances
-    ADD CONSTRAINT alert_instances_by_tenant UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY jobs.alert_instances
-    ADD CONSTRAINT alert_instances_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT alert_instances_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.alert_notifications
     ADD CONSTRAINT alert_notifications_one_each UNIQUE (tenant_id, alert_instance_id, account_id, recipient, about);
 
 ALTER TABLE ONLY jobs.alert_notifications
-    ADD CONSTRAINT alert_notifications_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT alert_notifications_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.decision_cards
-    ADD CONSTRAINT decision_cards_by_tenant UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY jobs.decision_cards
-    ADD CONSTRAINT decision_cards_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT decision_cards_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.functions
     ADD CONSTRAINT functions_one_per_name UNIQUE (tenant_id, name);
@@ -8387,10 +9114,7 @@ ALTER TABLE ONLY jobs.functions
     ADD CONSTRAINT functions_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.job_runs
-    ADD CONSTRAINT job_runs_by_tenant UNIQUE (tenant_id, id);
-
-ALTER TABLE ONLY jobs.job_runs
-    ADD CONSTRAINT job_runs_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT job_runs_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.schedule_firings
     ADD CONSTRAINT schedule_firings_pkey PRIMARY KEY (tenant_id, schedule_id, fire_at);
@@ -8399,13 +9123,10 @@ ALTER TABLE ONLY jobs.schedules
     ADD CONSTRAINT schedules_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY jobs.sync_errors
-    ADD CONSTRAINT sync_errors_by_tenant UNIQUE (tenant_id, id);
+    ADD CONSTRAINT sync_errors_pkey PRIMARY KEY (tenant_id, id);
 
-ALTER TABLE ONLY jobs.sync_errors
-    ADD CONSTRAINT sync_errors_pkey PRIMARY KEY (id);
-
-ALTER TABLE ONLY m10_recovery.outbox_deliveries
-    ADD CONSTRAINT outbox_deliveries_pkey PRIMARY KEY (event_id, sink);
+ALTER TABLE ONLY m10_recovery.outbox
+    ADD CONSTRAINT outbox_one_row_per_tenant_and_id UNIQUE (tenant_id, id);
 
 ALTER TABLE ONLY m10_recovery.outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (id);
@@ -8414,13 +9135,13 @@ ALTER TABLE ONLY postrider.sources
     ADD CONSTRAINT sources_pkey PRIMARY KEY (path);
 
 ALTER TABLE ONLY tenancy.api_keys
-    ADD CONSTRAINT api_keys_one_row_per_key UNIQUE (key_hash, tenant_id);
+    ADD CONSTRAINT api_keys_one_row_per_key UNIQUE (tenant_id, key_hash);
 
 ALTER TABLE ONLY tenancy.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY tenancy.audit_log
-    ADD CONSTRAINT audit_log_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT audit_log_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY tenancy.context_keys
     ADD CONSTRAINT context_keys_pkey PRIMARY KEY (id);
@@ -8458,23 +9179,21 @@ ALTER TABLE ONLY tenancy.workspaces
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_pkey PRIMARY KEY (tenant_id, id);
 
-CREATE INDEX channel_messages_by_age ON channels.channel_messages USING btree (created_at);
+CREATE INDEX channel_messages_by_age ON channels.channel_messages USING btree (tenant_id, created_at);
 
 CREATE INDEX channel_messages_by_sender ON channels.channel_messages USING btree (tenant_id, account_id, sender_id, created_at);
 
 CREATE INDEX channel_messages_by_status ON channels.channel_messages USING btree (tenant_id, status, id);
 
-CREATE INDEX channel_messages_leases ON channels.channel_messages USING btree (leased_until) WHERE (leased_until IS NOT NULL);
+CREATE INDEX channel_messages_leases ON channels.channel_messages USING btree (tenant_id, leased_until) WHERE (leased_until IS NOT NULL);
 
 CREATE INDEX channel_outbox_active ON channels.channel_outbox USING btree (tenant_id, account_id, next_attempt_at, id) WHERE (status = ANY (ARRAY['pending'::text, 'sending'::text]));
 
 CREATE INDEX channel_outbox_by_status ON channels.channel_outbox USING btree (tenant_id, status, next_attempt_at);
 
-CREATE INDEX channel_outbox_by_tenant ON channels.channel_outbox USING btree (tenant_id, id);
-
 CREATE INDEX channel_outbox_dead ON channels.channel_outbox USING btree (tenant_id, updated_at) WHERE (status = 'dead'::text);
 
-CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (locked_at) WHERE (status = 'sending'::text);
+CREATE INDEX channel_outbox_locks ON channels.channel_outbox USING btree (locked_at, tenant_id) WHERE (status = 'sending'::text);
 
 CREATE INDEX account_states_circuits ON execution.account_states USING btree (circuit_open_until) WHERE (circuit_open_until IS NOT NULL);
 
@@ -8502,21 +9221,25 @@ CREATE INDEX campaign_runs_by_phase ON execution.campaign_runs USING btree (tena
 
 CREATE INDEX campaigns_by_age ON execution.campaigns USING btree (tenant_id, created_at, id);
 
-CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id);
+CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id, tenant_id);
 
 CREATE INDEX channel_outbox_in_doubt ON execution.channel_outbox USING btree (in_doubt_since) WHERE (in_doubt_since IS NOT NULL);
 
 CREATE INDEX doubts_due ON execution.doubts USING btree (provider, next_look_at) WHERE (NOT is_for_person);
 
+CREATE INDEX doubts_due_of_tenant ON execution.doubts USING btree (tenant_id, next_look_at) WHERE (NOT is_for_person);
+
 CREATE INDEX idx_channel_outbox_run_id ON execution.channel_outbox USING btree (run_id);
 
-CREATE INDEX job_queue_by_run ON execution.job_queue USING btree (tenant_id, run_id, "position");
+CREATE INDEX job_queue_by_run ON execution.job_queue USING btree (run_id, tenant_id, "position");
 
-CREATE INDEX job_queue_left ON execution.job_queue USING btree (run_id, run_after, id) WHERE (status = ANY (ARRAY['queued'::text, 'locked'::text, 'failed'::text]));
+CREATE INDEX job_queue_left ON execution.job_queue USING btree (run_id, tenant_id, run_after, id) WHERE (status = ANY (ARRAY['queued'::text, 'locked'::text, 'failed'::text]));
 
 CREATE INDEX job_queue_locked ON execution.job_queue USING btree (locked_at) WHERE (status = 'locked'::text);
 
 CREATE INDEX job_queue_retries ON execution.job_queue USING btree (run_after) WHERE (status = 'failed'::text);
+
+CREATE INDEX job_queue_retries_of_tenant ON execution.job_queue USING btree (tenant_id, run_after) WHERE (status = 'failed'::text);
 
 CREATE INDEX job_queue_waiting ON execution.job_queue USING btree (tenant_id, run_after, id) WHERE (status = 'queued'::text);
 
@@ -8540,7 +9263,7 @@ CREATE INDEX leads_suppressed_by_email ON execution.leads USING btree (lower(ema
 
 CREATE INDEX leads_suppressed_by_phone ON execution.leads USING btree (phone, tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
 
-CREATE INDEX alert_instances_by_age ON jobs.alert_instances USING btree (resolved_at) WHERE (status = 'resolved'::text);
+CREATE INDEX alert_instances_by_age ON jobs.alert_instances USING btree (tenant_id, resolved_at) WHERE (status = 'resolved'::text);
 
 CREATE INDEX alert_notifications_open ON jobs.alert_notifications USING btree (tenant_id, created_at) WHERE (status = 'queued'::text);
 
@@ -8552,25 +9275,27 @@ CREATE INDEX idx_job_runs_status ON jobs.job_runs USING btree (status) WHERE (st
 
 CREATE INDEX idx_job_runs_tenant_function ON jobs.job_runs USING btree (tenant_id, function_name, created_at DESC);
 
-CREATE INDEX job_runs_by_age ON jobs.job_runs USING btree (created_at);
+CREATE INDEX job_runs_by_age ON jobs.job_runs USING btree (tenant_id, created_at);
 
 CREATE INDEX job_runs_completed ON jobs.job_runs USING btree (tenant_id, function_name, grain_start) WHERE (status = 'completed'::text);
 
-CREATE INDEX job_runs_heartbeats ON jobs.job_runs USING btree (heartbeat_at) WHERE (heartbeat_at IS NOT NULL);
+CREATE INDEX job_runs_heartbeats ON jobs.job_runs USING btree (heartbeat_at, tenant_id) WHERE (heartbeat_at IS NOT NULL);
 
 CREATE UNIQUE INDEX job_runs_once_per_grain ON jobs.job_runs USING btree (lock_key, tenant_id) WHERE ((NOT is_forced) AND ((status = ANY (ARRAY['running'::text, 'completed'::text])) OR (retry_at IS NOT NULL)));
 
 CREATE INDEX job_runs_waiting ON jobs.job_runs USING btree (tenant_id, COALESCE(retry_at, started_at)) WHERE (((status = 'running'::text) AND (locked_by IS NULL)) OR (retry_at IS NOT NULL));
 
-CREATE INDEX schedule_firings_by_age ON jobs.schedule_firings USING btree (fire_at) WHERE (outcome <> 'waiting'::text);
+CREATE INDEX schedule_firings_by_age ON jobs.schedule_firings USING btree (tenant_id, fire_at) WHERE (outcome <> 'waiting'::text);
 
 CREATE INDEX schedule_firings_waiting ON jobs.schedule_firings USING btree (looked_at) WHERE (outcome = 'waiting'::text);
+
+CREATE INDEX schedule_firings_waiting_by_tenant ON jobs.schedule_firings USING btree (tenant_id, looked_at) WHERE (outcome = 'waiting'::text);
 
 CREATE INDEX schedules_by_function ON jobs.schedules USING btree (tenant_id, function_name);
 
 CREATE INDEX schedules_due ON jobs.schedules USING btree (next_fire_at) WHERE enabled;
 
-CREATE INDEX sync_errors_by_age ON jobs.sync_errors USING btree (resolved_at) WHERE is_resolved;
+CREATE INDEX sync_errors_by_age ON jobs.sync_errors USING btree (tenant_id, resolved_at) WHERE is_resolved;
 
 CREATE INDEX sync_errors_by_id ON jobs.sync_errors USING btree (tenant_id, is_resolved, id DESC);
 
@@ -8580,19 +9305,13 @@ CREATE UNIQUE INDEX unique_alert_instance ON jobs.alert_instances USING btree (t
 
 CREATE UNIQUE INDEX unique_decision_card ON jobs.decision_cards USING btree (tenant_id, alert_instance_id, metric_code, period_start) NULLS NOT DISTINCT WHERE (status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text]));
 
-CREATE INDEX outbox_by_tenant ON m10_recovery.outbox USING btree (tenant_id, id) WHERE (tenant_id IS NOT NULL);
-
 CREATE INDEX outbox_failed_before ON m10_recovery.outbox USING btree (retry_count, id) WHERE ((processed_at IS NULL) AND (retry_count > 0));
 
 CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(process_after, '-infinity'::timestamp with time zone), id) WHERE (processed_at IS NULL);
 
-CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (subject, id);
+CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (tenant_id, subject, id);
 
-CREATE INDEX audit_log_by_tenant ON tenancy.audit_log USING btree (tenant_id, id);
-
-CREATE INDEX provider_accounts_by_id ON tenancy.provider_accounts USING btree (id);
-
-CREATE INDEX requests_by_age ON tenancy.requests USING btree (created_at);
+CREATE INDEX requests_by_age ON tenancy.requests USING btree (tenant_id, created_at);
 
 CREATE TRIGGER channel_executors_are_sealed_under_one_key BEFORE INSERT ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
@@ -8714,6 +9433,8 @@ CREATE TRIGGER outbox_events_are_facts BEFORE UPDATE OF id, aggregate_type, aggr
 
 CREATE TRIGGER outbox_events_begin_well BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN (((new.aggregate_type = ''::text) OR (new.aggregate_id = ''::text) OR (new.event_type = ''::text) OR (new.retry_count < 0) OR ((new.claimed_at IS NULL) <> (new.claimed_by IS NULL)))) EXECUTE FUNCTION tenancy.refuse_change('an event has its three names, counts from zero, and a claim has a holder');
 
+CREATE TRIGGER outbox_events_belong_to_a_tenant BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN ((new.tenant_id <> '00000000-0000-0000-0000-000000000001'::uuid)) EXECUTE FUNCTION events.require_tenant_of_event();
+
 CREATE TRIGGER outbox_is_never_emptied BEFORE TRUNCATE ON m10_recovery.outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('events are removed by prune_outbox, once processed');
 
 CREATE TRIGGER outbox_nothing_accepted_is_lost BEFORE DELETE ON m10_recovery.outbox FOR EACH ROW WHEN ((old.processed_at IS NULL)) EXECUTE FUNCTION tenancy.refuse_change('an event that is not processed cannot be removed');
@@ -8744,6 +9465,12 @@ CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant
 
 CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('what was answered stays as it was said');
 
+CREATE TRIGGER tenants_are_never_emptied BEFORE TRUNCATE ON tenancy.tenants FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
+
+CREATE TRIGGER tenants_keep_the_system_tenant BEFORE DELETE OR UPDATE ON tenancy.tenants FOR EACH ROW WHEN ((old.id = '00000000-0000-0000-0000-000000000001'::uuid)) EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
+
+CREATE TRIGGER tenants_with_events_stay BEFORE DELETE ON tenancy.tenants FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_removal_with_events();
+
 ALTER TABLE ONLY channels.channel_executors
     ADD CONSTRAINT channel_executors_are_of_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
 
@@ -8764,6 +9491,9 @@ ALTER TABLE ONLY channels.channel_outbox
 
 ALTER TABLE ONLY channels.channel_outbox
     ADD CONSTRAINT channel_outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY events.outbox_deliveries
+    ADD CONSTRAINT outbox_deliveries_belong_to_an_event FOREIGN KEY (tenant_id, event_id) REFERENCES m10_recovery.outbox(tenant_id, id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY execution.account_states
     ADD CONSTRAINT account_states_belong_to_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
@@ -8852,12 +9582,6 @@ ALTER TABLE ONLY jobs.schedules
 ALTER TABLE ONLY jobs.sync_errors
     ADD CONSTRAINT sync_errors_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
-ALTER TABLE ONLY m10_recovery.outbox_deliveries
-    ADD CONSTRAINT outbox_deliveries_event_id_fkey FOREIGN KEY (event_id) REFERENCES m10_recovery.outbox(id) ON DELETE CASCADE;
-
-ALTER TABLE ONLY m10_recovery.outbox
-    ADD CONSTRAINT outbox_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
-
 ALTER TABLE ONLY tenancy.api_keys
     ADD CONSTRAINT api_keys_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
@@ -8899,6 +9623,12 @@ CREATE POLICY tenant_sees_its_own ON channels.channel_links FOR SELECT TO postri
 CREATE POLICY tenant_sees_its_own ON channels.channel_messages FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON channels.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+ALTER TABLE events.outbox_deliveries ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY owner_passes ON events.outbox_deliveries TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY tenant_sees_its_own ON events.outbox_deliveries FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 ALTER TABLE execution.account_states ENABLE ROW LEVEL SECURITY;
 
@@ -9109,185 +9839,210 @@ GRANT USAGE ON SCHEMA tenancy TO postrider_app;
 GRANT USAGE ON SCHEMA tenancy TO postrider_worker;
 GRANT USAGE ON SCHEMA tenancy TO postrider_read;
 
-GRANT SELECT ON TABLE channels.channel_messages TO postrider_app;
-GRANT SELECT ON TABLE channels.channel_messages TO postrider_worker;
-GRANT SELECT ON TABLE channels.channel_messages TO postrider_read;
+REVOKE ALL ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.admit_message(p_message channels.channel_messages, p_lease interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.claim_replies(p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[], p_after_tenant uuid, p_after_account uuid) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.claim_unfinished_messages(p_limit integer, p_lease interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_app;
-GRANT ALL ON FUNCTION channels.deny_message(p_message_id uuid, p_execution integer, p_reason text) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.deny_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reason text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.enqueue_kept_replies(p_reply_ids uuid[], p_max_attempts integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.enqueue_kept_replies(p_tenant_id uuid, p_reply_ids uuid[], p_max_attempts integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.enqueue_reply(p_message channels.channel_messages, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION channels.enqueue_reply(p_tenant_id uuid, p_message_id uuid, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION channels.executor_of(p_account_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_app;
-GRANT ALL ON FUNCTION channels.executor_of(p_account_id uuid) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION channels.executor_of(p_tenant_id uuid, p_account_id uuid) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_app;
-GRANT ALL ON FUNCTION channels.fail_message(p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.fail_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply jsonb, p_error text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_app;
-GRANT ALL ON FUNCTION channels.finish_message(p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_app;
+GRANT ALL ON FUNCTION channels.finish_message(p_tenant_id uuid, p_message_id uuid, p_execution integer, p_reply_id uuid, p_payload jsonb, p_max_attempts integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.held_message(p_message_id uuid, p_execution integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.link_sender(p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_sender_id text, p_user_id text, p_role text, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION channels.measure_replies() FROM PUBLIC;
 GRANT ALL ON FUNCTION channels.measure_replies() TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.prune_messages(p_older_than interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.put_executor(p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.put_executor(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_kind text, p_url text, p_timeout_seconds integer, p_sealed_secret bytea, p_required_role text, p_sentinel jsonb, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.receive_message(p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.receive_message(p_tenant_id uuid, p_account_id uuid, p_id uuid, p_reply_id uuid, p_provider_message_id text, p_sender_id text, p_recipient_id text, p_thread text, p_text text, p_correlation_id uuid, p_lease interval, p_max_attempts integer) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_app;
-GRANT ALL ON FUNCTION channels.recent_messages(p_account_id uuid, p_sender_id text) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) TO postrider_app;
+GRANT ALL ON FUNCTION channels.recent_messages(p_tenant_id uuid, p_account_id uuid, p_sender_id text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.reclaim_replies(p_lock_timeout interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.reclaim_replies(p_tenant_id uuid, p_lock_timeout interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.record_delivery(p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.record_delivery(p_tenant_id uuid, p_account_id uuid, p_reply_id uuid, p_provider_message_id text, p_status text, p_proves_action boolean, p_at timestamp with time zone, p_error text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.remove_executor(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.remove_executor(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.requeue_replies(p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.requeue_replies(p_tenant_id uuid, p_id uuid, p_account_id uuid, p_provider text, p_error_contains text, p_dead_before timestamp with time zone, p_dead_since timestamp with time zone, p_limit integer, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION channels.require_reply() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.retry_message(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.settle_replies(p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.unlink_sender(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.tenants_with_old_messages(p_older_than interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.tenants_with_old_messages(p_older_than interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.unlink_sender(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.close_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text, p_note text) TO postrider_app;
 
-GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
-GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
+REVOKE ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.complete_events(p_generation bigint, p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.note_deliveries(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.outbox_backlog(p_stuck_after integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.outbox_backlog(p_stuck_after integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION events.replace_sinks(p_sinks jsonb, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION events.require_tenant_of_event() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigint, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION events.tenants_with_events() FROM PUBLIC;
+GRANT ALL ON FUNCTION events.tenants_with_events() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.await_reservations(p_campaign_id uuid, p_phase text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.begin_outbox_items(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.begin_windows(p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.claim_doubts(p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.claim_queued_jobs(p_worker_id text, p_limit integer, p_except uuid[], p_except_runs uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.complete_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.control_phase(p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.count_items(p_job_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.create_asset(p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.create_campaign(p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.deploy_campaign(p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.doubt_leftovers(p_job_id uuid, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text) FROM PUBLIC;
 
-GRANT SELECT ON TABLE execution.channel_outbox TO postrider_app;
-GRANT SELECT ON TABLE execution.channel_outbox TO postrider_worker;
-GRANT SELECT ON TABLE execution.channel_outbox TO postrider_read;
+REVOKE ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_app;
+GRANT ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_read;
 
-REVOKE ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_app;
-GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_worker;
-GRANT ALL ON FUNCTION execution.doubted_since(p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_read;
-
-REVOKE ALL ON FUNCTION execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.fail_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.fail_missing(p_job_id uuid, p_error text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.finish_run(p_run_id uuid, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.follow_doubt() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.heartbeat_jobs(p_worker_id text, p_job_ids uuid[], p_attempts integer[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.held_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, OUT tenant_id uuid, OUT account_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.hold_account(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_app;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_read;
 
-REVOKE ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_app;
-GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_worker;
-GRANT ALL ON FUNCTION execution.launch_evidence(p_run_id uuid) TO postrider_read;
+REVOKE ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.measure_circuits() FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.measure_circuits() TO postrider_worker;
@@ -9295,18 +10050,18 @@ GRANT ALL ON FUNCTION execution.measure_circuits() TO postrider_worker;
 REVOKE ALL ON FUNCTION execution.measure_jobs() FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.measure_jobs() TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.note_progress(p_worker_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.note_progress(p_worker_id text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.open_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_app;
@@ -9317,47 +10072,50 @@ REVOKE ALL ON FUNCTION execution.phase_goal(p_trigger text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.phase_target(p_trigger text, p_from text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.prune_campaign_events(p_before timestamp with time zone, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.put_off_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.put_off_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.read_account_states(p_worker_id text, p_job_ids uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.read_audience(p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.record_callback(p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.release_job(p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.require_held(p_job_id uuid, p_worker_id text, p_attempt integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.resolve_in_doubt(p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_app;
-GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_worker;
-GRANT ALL ON FUNCTION execution.run_progress(p_run_ids uuid[]) TO postrider_read;
+REVOKE ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) TO postrider_app;
+GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) TO postrider_read;
 
 GRANT SELECT ON TABLE execution.campaign_runs TO postrider_app;
 GRANT SELECT ON TABLE execution.campaign_runs TO postrider_worker;
@@ -9365,12 +10123,12 @@ GRANT SELECT ON TABLE execution.campaign_runs TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.settle_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.shelve_jobs(p_run_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text) FROM PUBLIC;
 
@@ -9379,56 +10137,73 @@ GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_app;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_read;
 
-REVOKE ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.take_turns(p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.tend_phase(p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.tend_phase(p_actor text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_run_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.verify_launch(p_run_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_app;
-GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_worker;
-GRANT ALL ON FUNCTION execution.verify_launch(p_run_id uuid) TO postrider_read;
+REVOKE ALL ON FUNCTION execution.tenants_with_due_phases(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_due_phases(p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.acquire_run(p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.tenants_with_due_progress(p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_due_progress(p_worker_id text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.cancel_run(p_id uuid, p_note text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.audit(p_tenant_id uuid, p_actor text, p_action text, p_subject text, p_note text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.claim_doubtful_notifications(p_quiet interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.can_run(p_kind text, p_target text, p_kinds text[], p_builtins text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.claim_runs(p_worker text, p_limit integer, p_room integer, p_tenants uuid[], p_rooms integer[], p_kinds text[], p_builtins text[], p_after uuid) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.cancel_run(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.cancel_run(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.decide_card(p_id uuid, p_status text, p_note text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.claim_doubtful_notifications(p_tenant_id uuid, p_quiet interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.claim_doubtful_notifications(p_tenant_id uuid, p_quiet interval, p_limit integer) TO postrider_worker;
 
-GRANT SELECT ON TABLE jobs.schedules TO postrider_app;
-GRANT SELECT ON TABLE jobs.schedules TO postrider_worker;
-GRANT SELECT ON TABLE jobs.schedules TO postrider_read;
+REVOKE ALL ON FUNCTION jobs.claim_runs(p_tenant_id uuid, p_worker text, p_limit integer, p_kinds text[], p_builtins text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.claim_runs(p_tenant_id uuid, p_worker text, p_limit integer, p_kinds text[], p_builtins text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.decide_firing(p_schedule jobs.schedules, p_fire_at timestamp with time zone, p_run_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobs.close_alerts(p_tenant_id uuid, p_ids uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.detect_alerts(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.decide_card(p_tenant_id uuid, p_id uuid, p_status text, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.decide_card(p_tenant_id uuid, p_id uuid, p_status text, p_note text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.decide_firing(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone, p_run_id uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.end_runs(p_worker text, p_ids uuid[], p_claims integer[], p_results jsonb[], p_errors text[], p_are_retryable boolean[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.detect_alerts(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.detect_alerts(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except_tenant_ids uuid[], p_except_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.due_schedules(p_limit integer, p_per_tenant integer, p_except_tenant_ids uuid[], p_except_ids uuid[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.end_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text, p_results jsonb[], p_errors text[], p_are_retryable boolean[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.end_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text, p_results jsonb[], p_errors text[], p_are_retryable boolean[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.entity_hash(p_entities json) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_app;
@@ -9438,11 +10213,11 @@ GRANT ALL ON FUNCTION jobs.entity_hash(p_entities json) TO postrider_read;
 REVOKE ALL ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.fire_schedule(p_tenant_id uuid, p_id uuid, p_due timestamp with time zone, p_version integer, p_fire_at timestamp with time zone[], p_run_ids uuid[], p_skipped_at timestamp with time zone, p_skipped_reason text, p_next_fire_at timestamp with time zone) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.fire_waiting(p_limit integer, p_patience interval) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.fire_waiting(p_tenant_id uuid, p_limit integer, p_patience interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.fire_waiting(p_tenant_id uuid, p_limit integer, p_patience interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.generate_decision_cards() FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.generate_decision_cards() TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.generate_decision_cards(p_tenant_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.generate_decision_cards(p_tenant_id uuid) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.grain_length(p_grain text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.grain_length(p_grain text) TO postrider_app;
@@ -9459,10 +10234,12 @@ GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zo
 GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION jobs.grain_label(p_grain text, p_at timestamp with time zone) TO postrider_read;
 
-REVOKE ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.heartbeat_runs(p_worker text, p_ids uuid[], p_claims integer[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.grain_overlaps(p_grain text, p_grain_start timestamp with time zone, p_since timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.job_conditions(p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobs.heartbeat_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.heartbeat_runs(p_tenant_ids uuid[], p_ids uuid[], p_claims integer[], p_worker text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.job_conditions(p_tenant_id uuid, p_failed_max integer, p_running_max interval, p_retry_rate_max double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION jobs.json_code_units(p_string text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.json_code_units(p_string text) TO postrider_app;
@@ -9499,13 +10276,6 @@ GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postri
 GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_worker;
 GRANT ALL ON FUNCTION jobs.json_text(p_shielded json, p_depth integer) TO postrider_read;
 
-REVOKE ALL ON FUNCTION jobs.json_stringify(p_value json) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_app;
-GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_worker;
-GRANT ALL ON FUNCTION jobs.json_stringify(p_value json) TO postrider_read;
-
-REVOKE ALL ON FUNCTION jobs.keep_moving() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_app;
 GRANT ALL ON FUNCTION jobs.lock_key(p_function text, p_tenant_id uuid, p_grain text, p_at timestamp with time zone, p_entity_hash text) TO postrider_worker;
@@ -9516,113 +10286,98 @@ GRANT ALL ON FUNCTION jobs.measure_jobs() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.new_id() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.note_failure(p_id uuid, p_error text, p_is_retryable boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobs.note_failure(p_tenant_id uuid, p_id uuid, p_error text, p_is_retryable boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function text, p_grain text, p_at timestamp with time zone, p_entity_hash text, p_input jsonb, p_schedule_id uuid, p_force boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.plan_notifications(p_account_ids uuid[], p_recipients text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.prune_runs(p_older_than interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.put_builtin(p_id uuid, p_name text, p_grain text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.put_builtin(p_tenant_id uuid, p_id uuid, p_name text, p_grain text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_builtin(p_tenant_id uuid, p_id uuid, p_name text, p_grain text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.put_function(p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.put_function(p_tenant_id uuid, p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_function(p_tenant_id uuid, p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer, p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.put_schedule(p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.put_schedule(p_tenant_id uuid, p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.put_schedule(p_tenant_id uuid, p_id uuid, p_function text, p_cron text, p_timezone text, p_grain text, p_input jsonb, p_entities json, p_entity_hash text, p_depends_on text[], p_misfire text, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_app;
-GRANT ALL ON FUNCTION jobs.raise_alert(p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.raise_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text, p_title text, p_severity text, p_evidence jsonb) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.recommendation(p_alert_config_id text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.recover_runs(p_lease interval, p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.recover_runs(p_tenant_id uuid, p_lease interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.recover_runs(p_tenant_id uuid, p_lease interval, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.remove_function(p_name text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.remove_function(p_name text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.remove_schedule(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.remove_schedule(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.remove_schedule(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.reserve_notifications(p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.reserve_notifications(p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.reserve_notifications(p_tenant_id uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.reserve_notifications(p_tenant_id uuid, p_limit integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) TO postrider_app;
-GRANT ALL ON FUNCTION jobs.resolve_alert(p_alert_config_id text, p_external_object_id text) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.resolve_alert(p_tenant_id uuid, p_alert_config_id text, p_external_object_id text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_ids uuid[], p_by text, p_note text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobs.resolve_source(p_tenant_id uuid, p_source_type text, p_source_id uuid, p_by text, p_note text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.resolve_sync_error(p_id uuid, p_note text, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.resolve_sync_error(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.resolve_sync_error(p_tenant_id uuid, p_id uuid, p_note text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.retry_run(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.retry_run(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.retry_run(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.settle_notification(p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) TO postrider_worker;
+REVOKE ALL ON FUNCTION jobs.run_with_lock_key(p_tenant_id uuid, p_lock_key text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.switch_schedule(p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.settle_notification(p_tenant_id uuid, p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.settle_notification(p_tenant_id uuid, p_id uuid, p_claim integer, p_verdict text, p_message_id text, p_error text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.switch_schedule(p_tenant_id uuid, p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.switch_schedule(p_tenant_id uuid, p_id uuid, p_enabled boolean, p_next_fire_at timestamp with time zone, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant integer, p_tenant_ids uuid[], p_per_tenant_ids integer[], p_kinds text[], p_builtins text[], p_after uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant integer, p_tenant_ids uuid[], p_per_tenant_ids integer[], p_kinds text[], p_builtins text[], p_after uuid) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.tenants_with_old_runs(p_older_than interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.tenants_with_old_runs(p_older_than interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.tenants_with_stale_runs(p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.tenants_with_stale_runs(p_lease interval) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION jobs.tenants_with_waiting_firings(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.tenants_with_waiting_firings(p_limit integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION jobs.unmet_dependencies(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION jobs.which_ended(p_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.which_ended(p_ids uuid[]) TO postrider_app;
+REVOKE ALL ON FUNCTION jobs.which_ended(p_tenant_ids uuid[], p_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.which_ended(p_tenant_ids uuid[], p_ids uuid[]) TO postrider_app;
 
-REVOKE ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_app;
-GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_worker;
-GRANT ALL ON FUNCTION jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_read;
+REVOKE ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_app;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_worker;
+GRANT ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_read;
 
 REVOKE ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.close_outbox_event(p_event_id bigint, p_actor text, p_note text) TO postrider_app;
-
 REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.complete_outbox_event(p_event_id bigint, p_processor_id text, p_success boolean, p_error text) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.complete_outbox_events(p_processor_id text, p_event_ids bigint[], p_errors text[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.contract_violations() FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_app;
-GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_worker;
-GRANT ALL ON FUNCTION m10_recovery.contract_violations() TO postrider_read;
-
-REVOKE ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.outbox_backlog(p_stuck_after integer) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.prune_outbox(p_processed_before timestamp with time zone, p_after_id bigint, p_window integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_app;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_worker;
 GRANT ALL ON FUNCTION m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb) TO postrider_publish;
 
-REVOKE ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.release_outbox_events(p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[]) TO postrider_worker;
-
-REVOKE ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION m10_recovery.retry_outbox_event(p_event_id bigint, p_actor text) TO postrider_app;
-
-REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.account_of_callback(p_account_id uuid) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.named_tenant_id() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.named_tenant_id() TO postrider_app;
@@ -9643,13 +10398,15 @@ REVOKE ALL ON FUNCTION tenancy.acts_for_server() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.add_context_key() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_key_hash bytea) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamp with time zone, p_actor text, OUT items bigint, OUT replies bigint, OUT campaigns bigint, OUT firings bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.begin_request(p_key text, p_fingerprint bytea) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.confirm_process(p_witness_id uuid, p_timeline integer) TO postrider_worker;
@@ -9659,28 +10416,28 @@ GRANT ALL ON FUNCTION tenancy.context_key() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.count_unfinished(OUT reserved_items bigint, OUT begun_items bigint, OUT replies bigint, OUT notifications bigint, OUT schedules bigint, OUT firings bigint, OUT campaigns bigint, OUT events bigint, OUT job_runs bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.create_api_key(p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_api_key(p_tenant_id uuid, p_id uuid, p_name text, p_role text, p_hint text, p_key_hash bytea, p_expires_at timestamp with time zone, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.create_provider_account(p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.create_provider_account(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION tenancy.create_tenant(p_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uuid, p_name text, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.enrol(p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.enrol(p_actor text) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.finish_request(p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.key_id_of(p_sealed bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.limit_idle_time(p_limit text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) TO postrider_worker;
@@ -9698,29 +10455,38 @@ REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.prune_requests(p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.prune_requests(p_limit integer) TO postrider_worker;
+REVOKE ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.system_tenant_id() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_worker;
+GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_read;
 
 REVOKE ALL ON FUNCTION tenancy.publishing_tenant_id() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_other_master_key() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tenancy.refuse_removal_with_events() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.require_durable_commit() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.require_sending_allowed() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tenancy.require_tenant(p_tenant_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.required_tenant_id() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_app;
@@ -9729,13 +10495,13 @@ GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_read;
 
 REVOKE ALL ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_id uuid, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.rotate_context_key(p_actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
+REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.sealed_keys() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.sealed_keys() TO postrider_worker;
@@ -9745,12 +10511,17 @@ REVOKE ALL ON FUNCTION tenancy.sealed_values() FROM PUBLIC;
 REVOKE ALL ON FUNCTION tenancy.sealing_key_check() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.sealing_key_check() TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.send_hint(p_channel text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.sending_refusal() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid, p_due timestamp with time zone, p_version integer, p_skipped_at timestamp with time zone, p_next_fire_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.tenants_with_old_requests() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.tenants_with_old_requests() TO postrider_worker;
 
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_app;
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_worker;
@@ -9792,9 +10563,16 @@ GRANT SELECT ON TABLE channels.channel_links TO postrider_app;
 GRANT SELECT ON TABLE channels.channel_links TO postrider_worker;
 GRANT SELECT ON TABLE channels.channel_links TO postrider_read;
 
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_app;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_worker;
+GRANT SELECT ON TABLE channels.channel_messages TO postrider_read;
+
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_app;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_worker;
 GRANT SELECT ON TABLE channels.channel_outbox TO postrider_read;
+
+GRANT SELECT ON TABLE events.sink_sets TO postrider_worker;
+GRANT SELECT ON TABLE events.sink_sets TO postrider_read;
 
 GRANT SELECT ON TABLE execution.account_states TO postrider_app;
 GRANT SELECT ON TABLE execution.account_states TO postrider_worker;
@@ -9819,6 +10597,10 @@ GRANT SELECT ON TABLE execution.campaign_phases TO postrider_read;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_app;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_worker;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_read;
+
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_app;
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_worker;
+GRANT SELECT ON TABLE execution.channel_outbox TO postrider_read;
 
 GRANT SELECT ON TABLE execution.doubts TO postrider_app;
 GRANT SELECT ON TABLE execution.doubts TO postrider_worker;
@@ -9921,6 +10703,10 @@ GRANT SELECT ON TABLE jobs.job_health TO postrider_read;
 GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_app;
 GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_worker;
 GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.schedules TO postrider_app;
+GRANT SELECT ON TABLE jobs.schedules TO postrider_worker;
+GRANT SELECT ON TABLE jobs.schedules TO postrider_read;
 
 GRANT SELECT ON TABLE jobs.sync_errors TO postrider_app;
 GRANT SELECT ON TABLE jobs.sync_errors TO postrider_worker;

@@ -7,11 +7,11 @@ comment on schema tenancy is
 
 create schema m10_recovery;
 comment on schema m10_recovery is
-    'Domain events: the outbox and the functions of the M10 contract.';
+    'Domain events: the table and the three functions of the M10 contract, and nothing else.';
 
 create schema events;
 comment on schema events is
-    'Domain events: the sinks of the relay, and the functions that claim and complete events under them.';
+    'Domain events: the sinks of the relay, deliveries, and the functions of the relay and of operators.';
 
 create schema execution;
 comment on schema execution is

@@ -164,8 +164,9 @@ impl Stage {
         let mut transaction = pool::begin(&admin).await?;
         let (tenant, workspace) = tenants::create(&mut transaction, "bench", "bench").await?;
         pool::act_as(&mut transaction, tenant).await?;
-        let (_, secret) = keys::create(&mut transaction, "bench", Role::Viewer, None, "bench").await?;
-        let campaign = Self::campaign(&mut transaction, workspace).await?;
+        let (_, secret) =
+            keys::create(&mut transaction, tenant, "bench", Role::Viewer, None, "bench").await?;
+        let campaign = Self::campaign(&mut transaction, tenant, workspace).await?;
         pool::commit(transaction).await?;
         admin.close().await;
         let stage = Self { url: database.url("postgres"), tenant, key: secret.expose().to_owned(), campaign };
@@ -175,9 +176,14 @@ impl Stage {
         Ok(stage)
     }
 
-    async fn campaign(connection: &mut PgConnection, workspace: WorkspaceId) -> anyhow::Result<Uuid> {
+    async fn campaign(
+        connection: &mut PgConnection,
+        tenant: TenantId,
+        workspace: WorkspaceId,
+    ) -> anyhow::Result<Uuid> {
         let id = Uuid::now_v7();
-        sqlx::query("select execution.create_campaign($1, $2, 'bench', false, $3, 'bench')")
+        sqlx::query("select execution.create_campaign($1, $2, $3, 'bench', false, $4, 'bench')")
+            .bind(tenant.0)
             .bind(id)
             .bind(workspace.0)
             .bind(json!([{ "id": Uuid::now_v7(), "phase": "only", "kind": "external" }]))
@@ -193,17 +199,15 @@ impl Stage {
     /// One event: its number, and when its commit was answered.
     async fn write(&self, writer: &mut PgConnection) -> anyhow::Result<(i64, Instant)> {
         let mut transaction = writer.begin().await?;
-        sqlx::query("select set_config('app.current_tenant_id', $1, true)")
-            .bind(self.tenant.0.to_string())
-            .execute(&mut *transaction)
-            .await?;
         let sequence = sqlx::query_scalar(
             "select controlled.sequence
                from (select case status when 'not_started' then 'start' when 'in_progress' then 'pause' else 'resume' end
                        from execution.campaign_phases
-                      where campaign_id = $1) as phase (next),
-                    lateral execution.control_phase($1, 'only', phase.next, null, 'bench') as controlled",
+                      where tenant_id = $1
+                        and campaign_id = $2) as phase (next),
+                    lateral execution.control_phase($1, $2, 'only', phase.next, null, 'bench') as controlled",
         )
+        .bind(self.tenant.0)
         .bind(self.campaign)
         .fetch_one(&mut *transaction)
         .await?;

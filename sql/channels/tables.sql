@@ -74,8 +74,7 @@ create table channels.channel_messages (
     leased_until        timestamptz,
     created_at          timestamptz not null default now(),
     updated_at          timestamptz not null default now(),
-    primary key (id),
-    constraint channel_messages_by_tenant unique (tenant_id, id),
+    primary key (tenant_id, id),
     constraint channel_messages_one_per_delivery unique (tenant_id, account_id, provider_message_id),
     constraint channel_messages_status_check
         check (status in ('accepted', 'executed', 'denied_unlinked', 'denied_rbac', 'denied_sentinel',
@@ -95,8 +94,14 @@ create table channels.channel_messages (
 create index channel_messages_by_status on channels.channel_messages (tenant_id, status, id);
 -- For the message rate of a sender.
 create index channel_messages_by_sender on channels.channel_messages (tenant_id, account_id, sender_id, created_at);
-create index channel_messages_leases on channels.channel_messages (leased_until) where leased_until is not null;
-create index channel_messages_by_age on channels.channel_messages (created_at);
+create index channel_messages_leases
+    on channels.channel_messages (tenant_id, leased_until)
+    where leased_until is not null;
+-- For retention.
+create index channel_messages_by_age on channels.channel_messages (tenant_id, created_at);
+-- Without statistics, Postgres takes each tenant for one of 200 of the same size. With them, a tenant that is missing in
+-- the last sample counts as empty, and a lookup by tenant and id may read all rows of the tenant through another index.
+alter table channels.channel_messages alter column tenant_id set statistics 0;
 comment on table channels.channel_messages is
     'Messages that providers delivered, one row per provider message id. A message is executed if and only if its '
     'reply is in channels.channel_outbox. A reply that could not be enqueued is kept in `reply`.';
@@ -129,7 +134,7 @@ create table channels.channel_outbox (
     sent_at             timestamptz,
     created_at          timestamptz not null default now(),
     updated_at          timestamptz not null default now(),
-    primary key (id),
+    primary key (tenant_id, id),
     constraint channel_outbox_answers_a_message
         foreign key (tenant_id, channel_message_id) references channels.channel_messages (tenant_id, id)
         on delete cascade,
@@ -147,14 +152,15 @@ create table channels.channel_outbox (
     autovacuum_vacuum_cost_delay = 1
 );
 create index channel_outbox_by_status on channels.channel_outbox (tenant_id, status, next_attempt_at);
--- For lists.
-create index channel_outbox_by_tenant on channels.channel_outbox (tenant_id, id);
 -- For claims, account by account, so that the backlog of one account never delays the replies of another.
 create index channel_outbox_active
     on channels.channel_outbox (tenant_id, account_id, next_attempt_at, id)
     where status in ('pending', 'sending');
-create index channel_outbox_locks on channels.channel_outbox (locked_at) where status = 'sending';
+-- For tenants_with_stale_replies and reclaim_replies, which read the oldest locks alone.
+create index channel_outbox_locks on channels.channel_outbox (locked_at, tenant_id) where status = 'sending';
 create index channel_outbox_dead on channels.channel_outbox (tenant_id, updated_at) where status = 'dead';
+-- As for channel_messages.
+alter table channels.channel_outbox alter column tenant_id set statistics 0;
 comment on table channels.channel_outbox is
     'Replies to messages, at most one per message, delivered at least once. `next_attempt_at` alone decides when a '
     'reply may be tried.';

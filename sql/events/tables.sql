@@ -1,9 +1,10 @@
 -- Tables of domain events: the outbox of the M10 contract, partial deliveries, and the registered sinks.
 -- Row-level security, triggers and grants of these tables are in functions/guards.sql.
 
--- `process_after` alone decides when an event may be claimed; no second column could disagree with it. `tenant_id` is
--- the tenant of the publisher and may be null: it decides which tenant sees the row, never whether the event is
--- delivered.
+-- `process_after` alone decides when an event may be claimed; no second column could disagree with it. `last_error` and
+-- `tenant_id` are not columns of the contract. `tenant_id` is the tenant of the publisher, or the system tenant: it decides
+-- which tenant sees the row, never whether the event is delivered. Triggers stand in for its foreign key: the key would
+-- lock the row of the system tenant for every event.
 --
 -- Half of each page stays free, so that a claim updates the row in place (HOT): no index contains a column that a claim
 -- changes.
@@ -20,8 +21,10 @@ create table m10_recovery.outbox (
     claimed_at     timestamptz,
     claimed_by     text,
     last_error     text,
-    tenant_id      uuid        references tenancy.tenants (id),
-    primary key (id)
+    tenant_id      uuid        not null default '00000000-0000-0000-0000-000000000001',
+    primary key (id),
+    -- For the list of a tenant's events, and for outbox_deliveries.
+    constraint outbox_one_row_per_tenant_and_id unique (tenant_id, id)
 ) with (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02,
@@ -37,21 +40,20 @@ create index outbox_ready_to_claim
 create index outbox_failed_before
     on m10_recovery.outbox (retry_count, id)
     where processed_at is null and retry_count > 0;
--- For the list of a tenant's events.
-create index outbox_by_tenant
-    on m10_recovery.outbox (tenant_id, id)
-    where tenant_id is not null;
 comment on table m10_recovery.outbox is
     'Published domain events. An event is pending, claimed (for five minutes, by `claimed_by`) or processed. A '
     'processed event never changes, and an event that is not processed cannot be removed.';
 
-create table m10_recovery.outbox_deliveries (
-    event_id     bigint      not null references m10_recovery.outbox (id) on delete cascade,
+create table events.outbox_deliveries (
+    tenant_id    uuid        not null,
+    event_id     bigint      not null,
     sink         text        not null,
     delivered_at timestamptz not null default now(),
-    primary key (event_id, sink)
+    primary key (tenant_id, event_id, sink),
+    constraint outbox_deliveries_belong_to_an_event
+        foreign key (tenant_id, event_id) references m10_recovery.outbox (tenant_id, id) on delete cascade
 );
-comment on table m10_recovery.outbox_deliveries is
+comment on table events.outbox_deliveries is
     'Sinks that already have an event, written only when another sink of the same event failed, so that the retry '
     'skips them. Losing a row costs a repeated delivery, nothing more.';
 

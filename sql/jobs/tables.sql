@@ -106,8 +106,6 @@ create table jobs.job_runs (
     is_forced     boolean     not null default false,
     locked_by     text,
     claims        integer     not null default 0,
-    primary key (id),
-    constraint job_runs_by_tenant unique (tenant_id, id),
     constraint job_runs_status_check check (status in ('running', 'completed', 'failed', 'cancelled')),
     constraint job_runs_grain_check check (grain in ('day', 'hour', '5min')),
     constraint job_runs_only_running_has_no_end check ((status = 'running') = (completed_at is null)),
@@ -124,7 +122,15 @@ create table jobs.job_runs (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_analyze_scale_factor = 0.02
 );
+-- Among indexes of equal cost the planner takes the newest, and keeps that plan in a session that began while the table
+-- was empty. So the order of these indexes matters: first those that answer for a whole tenant, then the primary key,
+-- then those of few rows.
 create index idx_job_runs_tenant_function on jobs.job_runs (tenant_id, function_name, created_at desc);
+-- For prune_runs, job_conditions, measure_jobs and the health view.
+create index job_runs_by_age on jobs.job_runs (tenant_id, created_at);
+-- For are_dependencies_met and unmet_dependencies.
+create index job_runs_completed on jobs.job_runs (tenant_id, function_name, grain_start) where status = 'completed';
+alter table jobs.job_runs add primary key (tenant_id, id);
 create index idx_job_runs_status on jobs.job_runs (status) where status = 'running';
 -- One active run per lock key: running, or waiting for its retry.
 create unique index idx_job_runs_lock_active
@@ -135,16 +141,12 @@ create unique index idx_job_runs_lock_active
 create unique index job_runs_once_per_grain
     on jobs.job_runs (lock_key, tenant_id)
     where not is_forced and (status in ('running', 'completed') or retry_at is not null);
--- For claim_runs: runs that wait for a runner, by tenant and due time.
+-- For tenants_with_due_runs and claim_runs: runs that wait for a runner, by tenant and due time.
 create index job_runs_waiting
     on jobs.job_runs (tenant_id, (coalesce(retry_at, started_at)))
     where (status = 'running' and locked_by is null) or retry_at is not null;
--- For recover_runs.
-create index job_runs_heartbeats on jobs.job_runs (heartbeat_at) where heartbeat_at is not null;
--- For are_dependencies_met and unmet_dependencies.
-create index job_runs_completed on jobs.job_runs (tenant_id, function_name, grain_start) where status = 'completed';
--- For prune_runs, measure_jobs and the health view.
-create index job_runs_by_age on jobs.job_runs (created_at);
+-- For tenants_with_stale_runs and recover_runs. It holds the claimed runs alone.
+create index job_runs_heartbeats on jobs.job_runs (heartbeat_at, tenant_id) where heartbeat_at is not null;
 comment on table jobs.job_runs is
     'Runs of functions, each under a lock key. At most one run per lock key is active, and at most one that is not '
     'forced completes per grain.';
@@ -175,8 +177,12 @@ create table jobs.schedule_firings (
     constraint schedule_firings_started_have_a_run check (outcome <> 'started' or job_run_id is not null),
     constraint schedule_firings_waiting_are_not_decided check ((outcome = 'waiting') = (decided_at is null))
 );
+-- For tenants_with_waiting_firings.
 create index schedule_firings_waiting on jobs.schedule_firings (looked_at) where outcome = 'waiting';
-create index schedule_firings_by_age on jobs.schedule_firings (fire_at) where outcome <> 'waiting';
+-- For fire_waiting.
+create index schedule_firings_waiting_by_tenant on jobs.schedule_firings (tenant_id, looked_at) where outcome = 'waiting';
+-- For prune_runs.
+create index schedule_firings_by_age on jobs.schedule_firings (tenant_id, fire_at) where outcome <> 'waiting';
 comment on table jobs.schedule_firings is
     'Firings of schedules and their outcomes: started (a run exists), waiting (for functions it depends on), '
     'skipped (reason says why).';
@@ -198,8 +204,7 @@ create table jobs.sync_errors (
     resolution_note    text,
     created_at         timestamptz not null default now(),
     updated_at         timestamptz not null default now(),
-    primary key (id),
-    constraint sync_errors_by_tenant unique (tenant_id, id),
+    primary key (tenant_id, id),
     constraint sync_errors_code_check check (error_code in ('MAX_RETRIES_EXCEEDED', 'EXECUTION_ERROR')),
     constraint sync_errors_details_are_an_object check (jsonb_typeof(error_details) = 'object'),
     constraint sync_errors_resolved_say_by_whom
@@ -209,7 +214,7 @@ create index sync_errors_by_id on jobs.sync_errors (tenant_id, is_resolved, id d
 -- One open dead letter per run: a run that fails for good again updates its row.
 create unique index sync_errors_one_open_per_source
     on jobs.sync_errors (tenant_id, source_entity_type, source_entity_id) where not is_resolved;
-create index sync_errors_by_age on jobs.sync_errors (resolved_at) where is_resolved;
+create index sync_errors_by_age on jobs.sync_errors (tenant_id, resolved_at) where is_resolved;
 comment on table jobs.sync_errors is
     'Dead letters: job runs that failed for good and that a person must resolve.';
 
@@ -225,8 +230,7 @@ create table jobs.alert_instances (
     created_at         timestamptz not null default now(),
     updated_at         timestamptz not null default now(),
     resolved_at        timestamptz,
-    primary key (id),
-    constraint alert_instances_by_tenant unique (tenant_id, id),
+    primary key (tenant_id, id),
     constraint alert_instances_names_are_given
         check (btrim(alert_config_id) <> '' and octet_length(alert_config_id) <= 255
                and octet_length(external_object_id) <= 255
@@ -242,7 +246,7 @@ create unique index unique_alert_instance
         (tenant_id, alert_config_id, coalesce(external_object_id, ''), ((created_at at time zone 'UTC')::date))
     nulls not distinct
     where status in ('active', 'open', 'triggered');
-create index alert_instances_by_age on jobs.alert_instances (resolved_at) where status = 'resolved';
+create index alert_instances_by_age on jobs.alert_instances (tenant_id, resolved_at) where status = 'resolved';
 comment on table jobs.alert_instances is
     'Alerts about conditions that a person should know. At most one alert per day is open for one configuration and '
     'object.';
@@ -261,8 +265,7 @@ create table jobs.decision_cards (
     decided_by        text,
     created_at        timestamptz not null default now(),
     updated_at        timestamptz not null default now(),
-    primary key (id),
-    constraint decision_cards_by_tenant unique (tenant_id, id),
+    primary key (tenant_id, id),
     constraint decision_cards_are_about_an_alert
         foreign key (tenant_id, alert_instance_id) references jobs.alert_instances (tenant_id, id) on delete cascade,
     constraint decision_cards_status_check check (status in ('OPEN', 'IN_PROGRESS', 'RESOLVED', 'DISMISSED')),
@@ -295,7 +298,7 @@ create table jobs.alert_notifications (
     last_error          text,
     created_at          timestamptz not null default now(),
     updated_at          timestamptz not null default now(),
-    primary key (id),
+    primary key (tenant_id, id),
     constraint alert_notifications_are_about_an_alert
         foreign key (tenant_id, alert_instance_id) references jobs.alert_instances (tenant_id, id) on delete cascade,
     constraint alert_notifications_one_each unique (tenant_id, alert_instance_id, account_id, recipient, about),

@@ -11,7 +11,10 @@ create table tenancy.tenants (
     constraint tenants_one_per_name unique (name)
 );
 comment on table tenancy.tenants is
-    'The tenants of this installation. Every row of a tenant table belongs to one of them.';
+    'The tenants of this installation. Every row of a tenant table belongs to one of them. Tenant `system` owns the rows '
+    'that belong to no customer, such as events that were published without a tenant.';
+-- The system tenant: tenancy.system_tenant_id returns the same id.
+insert into tenancy.tenants (id, name) values ('00000000-0000-0000-0000-000000000001', 'system');
 
 create table tenancy.workspaces (
     id         uuid        not null,
@@ -37,28 +40,29 @@ create table tenancy.api_keys (
     revoked_at   timestamptz,
     last_used_at timestamptz,
     primary key (tenant_id, id),
+    -- The system tenant cannot sign in.
+    constraint api_keys_are_not_the_systems check (tenant_id <> '00000000-0000-0000-0000-000000000001'),
     constraint api_keys_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
     constraint api_keys_role_check check (role in ('viewer', 'operator', 'admin')),
     constraint api_keys_hash_is_sha256 check (octet_length(key_hash) = 32),
-    constraint api_keys_one_row_per_key unique (key_hash, tenant_id)
+    constraint api_keys_one_row_per_key unique (tenant_id, key_hash)
 );
 comment on table tenancy.api_keys is
     'API keys of tenants. Only the SHA-256 of a key is stored. A revoked key never changes again.';
 
 create table tenancy.audit_log (
     id        bigint      generated always as identity,
-    -- Null for an action that concerns the whole installation.
-    tenant_id uuid        references tenancy.tenants (id),
+    -- The system tenant for an action that concerns the whole installation.
+    tenant_id uuid        not null references tenancy.tenants (id),
     at        timestamptz not null default now(),
     actor     text        not null,
     action    text        not null,
     subject   text        not null,
     note      text,
-    primary key (id),
+    primary key (tenant_id, id),
     constraint audit_log_actor_is_named check (btrim(actor) <> '')
 );
-create index audit_log_by_subject on tenancy.audit_log (subject, id);
-create index audit_log_by_tenant on tenancy.audit_log (tenant_id, id);
+create index audit_log_by_subject on tenancy.audit_log (tenant_id, subject, id);
 comment on table tenancy.audit_log is
     'One row per administrative action: actor, action and subject. The function that acts adds the row in the same '
     'transaction. Rows never change.';
@@ -86,8 +90,6 @@ create table tenancy.provider_accounts (
     constraint provider_accounts_limits_are_an_object check (jsonb_typeof(limits) = 'object'),
     constraint provider_accounts_one_per_name unique (tenant_id, workspace_id, name)
 );
--- For account_of_callback, which knows no tenant.
-create index provider_accounts_by_id on tenancy.provider_accounts (id);
 comment on table tenancy.provider_accounts is
     'Accounts of tenants at providers. The server seals the secret before it stores it; a sealed secret is bound to '
     'its tenant and row.';
@@ -107,7 +109,7 @@ create table tenancy.requests (
     constraint requests_fingerprint_is_sha256 check (octet_length(fingerprint) = 32),
     constraint requests_answers_are_bounded check (octet_length(body) <= 65536 and octet_length(location) <= 1024)
 );
-create index requests_by_age on tenancy.requests (created_at);
+create index requests_by_age on tenancy.requests (tenant_id, created_at);
 comment on table tenancy.requests is
     'Responses to requests with an `Idempotency-Key`, kept for a day. The transaction that does the work writes the '
     'row and its response, so a committed row is a request that was carried out, and a failed request leaves no row.';

@@ -1,3 +1,4 @@
-select job_id, item_ids
-  from execution.claim_queued_jobs($1, $2)
- order by job_id
+select claimed.tenant_id, claimed.job_id, claimed.item_ids
+  from execution.tenants_with_due_jobs($2) as due
+       cross join lateral execution.claim_queued_jobs(due.tenant_id, $1, due.jobs) as claimed
+ order by claimed.tenant_id, claimed.job_id

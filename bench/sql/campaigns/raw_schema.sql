@@ -1,4 +1,5 @@
--- The opponent: jobs and items without anything that acts for them. Same columns, same storage, same indexes, and the same
+-- The opponent: jobs and items without anything that acts for them. Same columns, same storage, the same
+-- indexes but for the tenant, which its keys do not need, and the same
 -- conditions on a row of the outbox, which belong to its shape.
 create table raw.job_queue (
     id           uuid        not null,

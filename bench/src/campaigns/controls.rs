@@ -97,7 +97,8 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
 async fn operator_key(database: &Database<'_>, stage: Stage) -> anyhow::Result<String> {
     let admin = pool::connect(&database.url("postgres"), pool::Settings::default()).await?;
     let mut transaction = pool::begin_as(&admin, stage.tenant).await?;
-    let (_, secret) = keys::create(&mut transaction, "bench", Role::Operator, None, "bench").await?;
+    let (_, secret) =
+        keys::create(&mut transaction, stage.tenant, "bench", Role::Operator, None, "bench").await?;
     pool::commit(transaction).await?;
     admin.close().await;
     Ok(secret.expose().to_owned())
@@ -116,13 +117,15 @@ async fn checked_campaign(database: &Database<'_>, stage: Stage) -> anyhow::Resu
     let admin = pool::connect(&database.url("postgres"), pool::Settings::default()).await?;
     let mut transaction = pool::begin_as(&admin, stage.tenant).await?;
     let id = Uuid::now_v7();
-    sqlx::query("select execution.create_campaign($1, $2, 'checked', false, $3, 'bench')")
+    sqlx::query("select execution.create_campaign($1, $2, $3, 'checked', false, $4, 'bench')")
+        .bind(stage.tenant.0)
         .bind(id)
         .bind(stage.workspace.0)
         .bind(serde_json::json!([{ "id": Uuid::now_v7(), "phase": "check", "kind": "external" }]))
         .execute(&mut *transaction)
         .await?;
-    sqlx::query("select execution.control_phase($1, 'check', 'start', null, 'bench')")
+    sqlx::query("select execution.control_phase($1, $2, 'check', 'start', null, 'bench')")
+        .bind(stage.tenant.0)
         .bind(id)
         .execute(&mut *transaction)
         .await?;

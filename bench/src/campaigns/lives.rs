@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use postrider_store::{campaigns::JOB_SIZE, embedded::SUPERUSER};
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{Connection, PgConnection, Row, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::{
@@ -50,8 +50,16 @@ pub(super) async fn raw(
 /// Connections that go through the contract's functions, and the jobs that each of them holds.
 pub(super) struct Ours(Vec<(Client, Vec<Jobs>)>);
 
-/// Jobs that are worked on together, with the number of their items.
-type Jobs = Vec<(Uuid, usize)>;
+/// Jobs that are worked on together.
+type Jobs = Vec<Job>;
+
+/// A claimed job, with the number of its items.
+#[derive(Clone, Copy)]
+struct Job {
+    tenant: Uuid,
+    id: Uuid,
+    items: usize,
+}
 
 /// Opens so many connections and claims every job, so many at a time.
 pub(super) async fn ours(database: &Database<'_>, jobs: usize, connections: usize) -> anyhow::Result<Ours> {
@@ -135,51 +143,55 @@ impl Client {
         Ok(())
     }
 
-    /// Takes jobs, and says how many items each has.
-    async fn claim(&mut self, jobs: usize) -> anyhow::Result<Vec<(Uuid, usize)>> {
+    /// Claims jobs.
+    async fn claim(&mut self, jobs: usize) -> anyhow::Result<Jobs> {
         let rows = sqlx::query(include_str!("../../sql/campaigns/our_claim.sql"))
             .bind(&self.name)
             .bind(i32::try_from(jobs)?)
             .fetch_all(&mut self.connection)
             .await
             .context("claiming")?;
-        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get::<Vec<Uuid>, _>(1)?.len()))).collect()
+        let job = |row: &PgRow| {
+            let items = row.try_get::<Vec<Uuid>, _>(2)?.len();
+            Ok(Job { tenant: row.try_get(0)?, id: row.try_get(1)?, items })
+        };
+        rows.iter().map(job).collect()
     }
 
     /// Reserves and settles all items of some jobs, a window of each at a time.
-    async fn live(&mut self, jobs: &[(Uuid, usize)]) -> anyhow::Result<usize> {
+    async fn live(&mut self, jobs: &[Job]) -> anyhow::Result<usize> {
         let mut source = Batches::new();
         let mut done = 0;
         for first in (0..).step_by(WINDOW) {
-            let open: Vec<(Uuid, usize)> = jobs
+            let open: Jobs = jobs
                 .iter()
-                .filter(|(_, items)| *items > first)
-                .map(|(id, items)| (*id, WINDOW.min(items - first)))
+                .filter(|job| job.items > first)
+                .map(|job| Job { items: WINDOW.min(job.items - first), ..*job })
                 .collect();
             if open.is_empty() {
                 break;
             }
-            let ids: Vec<Uuid> = open.iter().map(|window| window.0).collect();
-            let counts = open.iter().map(|window| i32::try_from(window.1)).collect::<Result<Vec<_>, _>>()?;
-            let batch = source.next(open.iter().map(|window| window.1).sum());
-            self.reserve(&ids, i32::try_from(first + 1)?, &counts, &batch).await?;
-            self.settle(&batch).await?;
+            let batch = source.next(open.iter().map(|window| window.items).sum());
+            self.reserve(&open, i32::try_from(first + 1)?, &batch).await?;
+            let tenants: Vec<Uuid> =
+                open.iter().flat_map(|window| std::iter::repeat_n(window.tenant, window.items)).collect();
+            self.settle(&tenants, &batch).await?;
             done += batch.ids.len();
         }
         Ok(done)
     }
 
-    async fn reserve(
-        &mut self,
-        jobs: &[Uuid],
-        first: i32,
-        counts: &[i32],
-        batch: &Batch,
-    ) -> anyhow::Result<()> {
+    /// Reserves the items of some windows, which begin at the same place of their jobs.
+    async fn reserve(&mut self, windows: &[Job], first: i32, batch: &Batch) -> anyhow::Result<()> {
+        let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) =
+            windows.iter().map(|window| (window.tenant, window.id)).unzip();
+        let counts =
+            windows.iter().map(|window| i32::try_from(window.items)).collect::<Result<Vec<_>, _>>()?;
         let row = sqlx::query(include_str!("../../sql/campaigns/our_reserve.sql"))
+            .bind(tenants)
             .bind(&self.name)
-            .bind(jobs)
-            .bind(vec![first; jobs.len()])
+            .bind(ids)
+            .bind(vec![first; windows.len()])
             .bind(counts)
             .bind(&batch.ids)
             .bind(&batch.recipients)
@@ -193,9 +205,10 @@ impl Client {
         Ok(())
     }
 
-    async fn settle(&mut self, batch: &Batch) -> anyhow::Result<()> {
+    async fn settle(&mut self, tenants: &[Uuid], batch: &Batch) -> anyhow::Result<()> {
         let message_ids: Vec<String> = batch.ids.iter().map(ToString::to_string).collect();
         let settled: i64 = sqlx::query_scalar(include_str!("../../sql/campaigns/our_settle.sql"))
+            .bind(tenants)
             .bind(&self.name)
             .bind(&batch.ids)
             .bind(&message_ids)

@@ -406,7 +406,7 @@ async fn must_be_launched(database: &Database<'_>, stage: Stage, run: RunId) -> 
     let mut admin = database.admin().await?;
     let mut transaction = admin.begin().await?;
     pool::act_as(&mut transaction, stage.tenant).await?;
-    let certificate = runs::verify(&mut transaction, run).await?;
+    let certificate = runs::verify(&mut transaction, stage.tenant, run).await?;
     transaction.commit().await?;
     admin.close().await?;
     let is_whole = certificate.launched && certificate.sent == certificate.intended;

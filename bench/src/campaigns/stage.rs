@@ -119,8 +119,16 @@ impl Stage {
         let mut transaction = pool::begin_as(&app, self.tenant).await?;
         let content =
             serde_json::json!({ "subject": "News for {{ first_name }}", "text": TEXT, "html": HTML });
-        let (asset_id, _) =
-            assets::create(&mut transaction, self.workspace, "news", Channel::Email, &content, ACTOR).await?;
+        let (asset_id, _) = assets::create(
+            &mut transaction,
+            self.tenant,
+            self.workspace,
+            "news",
+            Channel::Email,
+            &content,
+            ACTOR,
+        )
+        .await?;
         let phase = NewPhase {
             phase: "only".to_owned(),
             kind: PhaseKind::Delivery,
@@ -134,12 +142,14 @@ impl Stage {
             quiet_time_seconds: None,
         };
         let campaign = NewCampaign { name: name.to_owned(), auto_advance: true, phases: vec![phase] };
-        let campaign = campaigns::create(&mut transaction, self.workspace, &campaign, ACTOR).await?;
+        let campaign =
+            campaigns::create(&mut transaction, self.tenant, self.workspace, &campaign, ACTOR).await?;
         transaction.commit().await?;
 
         let begun = Instant::now();
         let mut transaction = pool::begin_as(&app, self.tenant).await?;
-        let deployed = campaigns::deploy(&mut transaction, campaign, None, JOB_SIZE, ACTOR).await?;
+        let deployed =
+            campaigns::deploy(&mut transaction, self.tenant, campaign, None, JOB_SIZE, ACTOR).await?;
         transaction.commit().await?;
         let took = begun.elapsed();
         app.close().await;

@@ -20,7 +20,7 @@ pub(super) async fn measure(place: &Place, report: &mut Report) -> anyhow::Resul
     let mut transaction = admin.begin().await?;
     let (tenant, _) = tenants::create(&mut transaction, ACTOR, ACTOR).await?;
     pool::act_as(&mut transaction, tenant).await?;
-    functions::put_builtin(&mut transaction, "noop", Grain::FiveMinutes).await?;
+    functions::put_builtin(&mut transaction, tenant, "noop", Grain::FiveMinutes).await?;
     transaction.commit().await?;
     sqlx::query(include_str!("../../sql/jobs/schedules.sql"))
         .bind(tenant.0)

@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use postrider_api::Ends;
 use postrider_engine::{
-    Bell, Functions, Hints, Runner, RunnerParts, RunnerSettings,
+    Functions, Hints, Runner, RunnerParts, RunnerSettings, WakeupChannel,
     jobs::{Invoked, builtin},
 };
 use postrider_model::{
@@ -111,7 +111,8 @@ impl Stage {
         let (tenant, _) = tenants::create(&mut admin, ACTOR, ACTOR).await?;
         drop(admin);
         let mut transaction = pool::begin_as(&app, tenant).await?;
-        functions::put_builtin(&mut transaction, Subject::Rust.function(), Grain::FiveMinutes).await?;
+        functions::put_builtin(&mut transaction, tenant, Subject::Rust.function(), Grain::FiveMinutes)
+            .await?;
         let function = NewFunction {
             name: Subject::Http.function(),
             target: &Target::Http(url.clone()),
@@ -125,7 +126,8 @@ impl Stage {
 
         // As in one process with every role.
         let [runs, cancels, ended] =
-            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL].map(Bell::new);
+            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL]
+                .map(WakeupChannel::new);
         for bell in [&runs, &cancels, &ended] {
             tasks.spawn(bell.listen(&database.url("postrider_worker"), &shutdown)?);
             tasks.spawn(bell.hints.clone().run(worker.clone(), shutdown.clone()));
@@ -179,7 +181,8 @@ impl Stage {
             force: false,
         };
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
-        let Acquired::Run(id) = job_runs::acquire(&mut transaction, invocation, ACTOR).await? else {
+        let Acquired::Run(id) = job_runs::acquire(&mut transaction, self.tenant, invocation, ACTOR).await?
+        else {
             anyhow::bail!("invocation {number} is none of its own");
         };
         let waiter = self.ends.wait_for(self.tenant, id).context("too many wait")?;

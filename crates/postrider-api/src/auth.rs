@@ -1,7 +1,7 @@
-//! Who makes a request, and what they may do. The tenant comes from the key and from nothing else.
+//! Authentication: the caller of a request and its role. The tenant comes from the key and from nothing else.
 //!
-//! The extractors read no body, so a handler that names one of them before its body refuses a stranger before it reads
-//! what the stranger sends.
+//! The extractors read no body, so a handler that names one of them before its body refuses a request without a valid key
+//! before it reads the body.
 
 use axum::{
     Json,
@@ -58,8 +58,8 @@ async fn authenticate(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> 
         app.throttle.check(client)?;
     }
     let mut transaction = pool::begin(&app.pool).await?;
-    // Requests with one new key wait for connections together, and the first one tells whether it is valid. What still has to be
-    // looked up is checked again: so no more look-ups fail beyond the limit than there are connections.
+    // Requests with one new key wait for connections together, and the first look-up decides whether the key is valid. The others
+    // check the limit again: so no more look-ups fail beyond the limit than there are connections.
     if !was_valid && !app.throttle.spend(&hash)? {
         app.throttle.check(client)?;
     }
@@ -73,7 +73,7 @@ async fn authenticate(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> 
     Ok(caller?)
 }
 
-/// The key that a request brings.
+/// Reads the API key of a request.
 fn key_of(parts: &Parts) -> Result<ApiKeySecret, ApiError> {
     let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next().ok_or(ApiError::NoKey)?;
@@ -90,12 +90,12 @@ fn key_of(parts: &Parts) -> Result<ApiKeySecret, ApiError> {
     }
     token.trim().parse().map_err(|_| {
         ApiError::NotAKey(
-            "the text after `Bearer` is not an API key: a key is `pr_` and 43 characters; see whether it was copied as a whole",
+            "the text after `Bearer` is not an API key: a key is `pr_` and 76 characters; check that the whole key was copied",
         )
     })
 }
 
-/// Whose key this is.
+/// The API key of a request, its tenant and its role.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WhoAmI {
     /// The key's id.
@@ -104,12 +104,12 @@ pub(crate) struct WhoAmI {
     /// The tenant for which it acts.
     #[schema(value_type = uuid::Uuid)]
     tenant_id: TenantId,
-    /// What it may do.
+    /// The key's role.
     #[schema(value_type = crate::docs::Role)]
     role: Role,
 }
 
-/// Whose key this is.
+/// Shows the API key of the request, its tenant and its role.
 #[utoipa::path(
     get,
     path = "/whoami",

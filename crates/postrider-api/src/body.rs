@@ -1,5 +1,5 @@
-//! What comes in: bodies, queries and paths. What cannot be read is refused here, with the field's name, so that handlers and
-//! the database see only what can be.
+//! Extractors for bodies, queries and paths. They refuse input that cannot be read and name the field, so that handlers and the
+//! database see only valid input.
 
 use std::{fmt, marker::PhantomData, str};
 
@@ -68,8 +68,8 @@ impl<T: DeserializeOwned> FromRequest<App> for MaybeBody<T> {
     }
 }
 
-/// What must be a JSON object. By itself serde also takes an array of a struct's values, in the order in which they stand in the
-/// code; that order is nobody's contract.
+/// A value that must be a JSON object. Serde alone also accepts an array of a struct's values, in the order of its fields, which is
+/// not part of the API contract.
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) T);
 
@@ -93,8 +93,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// What makes two requests the same request: method, path, query and body. With the key under which the caller may repeat
-/// it, if there is one.
+/// Identifies a request: a hash of method, path, query and body. With the key under which the caller may repeat the request, if
+/// there is one.
 #[derive(Debug, Clone)]
 pub(crate) struct Fingerprint {
     pub(crate) idempotency_key: Option<String>,
@@ -114,13 +114,13 @@ impl Fingerprint {
 }
 
 impl Fingerprint {
-    /// For a body with a secret in it, which must not be guessed from what is stored.
+    /// Keys the hash, for a body with a secret that must not be guessed from the stored hash.
     pub(crate) fn keyed(self, key: &MasterKey) -> Self {
         Self { hash: key.keyed_hash(&self.hash), ..self }
     }
 }
 
-/// Of a request whose body is not read here, or has none.
+/// The fingerprint of a request whose body is not read here, or has none.
 impl FromRequestParts<App> for Fingerprint {
     type Rejection = ApiError;
 
@@ -145,7 +145,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     Ok(Some(text.to_owned()))
 }
 
-/// With the prefix that nesting took away.
+/// The path with the prefix that nesting removed.
 fn full_path(parts: &Parts) -> String {
     let uri = parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |original| &original.0);
     uri.path_and_query().map_or("/", axum::http::uri::PathAndQuery::as_str).to_owned()
@@ -187,13 +187,13 @@ fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// Reads a body. Whatever is wrong with it is the caller's mistake, and is said.
+/// Reads a body. The error says what is wrong with the body.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = str::from_utf8(bytes).map_err(|error| {
         ApiError::BadRequest(format!("the body is not UTF-8, from byte {} on", error.valid_up_to()))
     })?;
     check_shape(text)?;
-    // All of it, also what a handler takes as it is: half a character, a number that is none.
+    // Check the whole body, also the parts that a handler takes as raw JSON: half a character, a malformed number.
     let value: Value = serde_json::from_str(text).map_err(|error| {
         if text.trim().is_empty() {
             return ApiError::BadRequest("the body is empty; send a JSON object".to_owned());
@@ -268,7 +268,7 @@ pub(crate) fn check_text(path: &str, value: &Value) -> Result<(), ApiError> {
     }
 }
 
-/// serde_json says at which column; the field's name says it better.
+/// Removes the column that serde_json names; the field's name is more useful.
 fn without_place(message: &str) -> &str {
     message.rsplit_once(" at line ").map_or(message, |(message, _)| message)
 }
@@ -291,14 +291,14 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Query<T> {
         }
         let pairs: Vec<(String, String)> = serde_urlencoded::from_str(raw)
             .map_err(|error| ApiError::BadRequest(format!("the query cannot be read: {error}")))?;
-        // The name of the parameter is not in the message of a value that does not fit, so each is tried alone.
+        // The message about a value of a wrong type does not name the parameter, so each parameter is tried alone.
         serde_urlencoded::from_str(raw).map(Self).map_err(|error: serde_urlencoded::de::Error| {
             let message = error.to_string();
             let missing = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
             if let Some(name) = missing {
                 return ApiError::invalid(name, "is missing");
             }
-            // The first name in it is the one that is meant; others are those that would do.
+            // The first name in the message is the refused parameter; the others are the known ones.
             let first = message.split('`').nth(1);
             let named = pairs.iter().map(|(name, _)| name).find(|name| Some(name.as_str()) == first);
             let culprit = named.or_else(|| culprit::<T>(&pairs));
@@ -319,7 +319,7 @@ fn culprit<T: DeserializeOwned>(pairs: &[(String, String)]) -> Option<&String> {
         .map(|(name, _)| name)
 }
 
-/// What the path names. A text that cannot be an id is answered like an id that nobody has.
+/// The parameters of a path. A text that is not an id is answered like an unknown id.
 pub(crate) struct Path<T>(pub(crate) T);
 
 impl<T: Named + Send> FromRequestParts<App> for Path<T> {
@@ -338,7 +338,7 @@ impl<T: Named + Send> FromRequestParts<App> for Path<T> {
     }
 }
 
-/// What a path leads to, for the answer when there is none.
+/// The name of the resource of a path, for the 404 response.
 pub(crate) trait Named: DeserializeOwned {
     const NAME: &'static str;
 }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_or_no_number_is_refused_wherever_it_stands() {
+    fn malformed_text_and_numbers_are_refused_at_any_depth() {
         for note in [
             r#""\ud800""#,
             r#""\udc00x""#,

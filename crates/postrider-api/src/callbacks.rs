@@ -1,14 +1,17 @@
-//! What providers tell about their calls without being asked.
+//! Callbacks: reports that providers send about their calls.
 //!
-//! A callback brings no API key: it is believed because the provider signed it, under the account's own secret. What proves that
-//! the provider acted settles an item in doubt.
+//! A callback has no API key: the provider signs it with the account's own secret. Evidence that the provider acted settles an
+//! item in doubt.
 
 use axum::{
     body::Bytes,
     extract::{OriginalUri, Path, State},
     http::{HeaderMap, StatusCode},
 };
-use postrider_model::{ids::ProviderAccountId, seal::MasterKey};
+use postrider_model::{
+    ids::{ProviderAccountId, TenantId},
+    seal::{MasterKey, Place},
+};
 use postrider_providers::{Account, Adapters, Callback, CallbackRefused};
 use postrider_store::{
     callbacks::{self, NewCallback, Recorded},
@@ -18,55 +21,64 @@ use uuid::Uuid;
 
 use crate::{App, error::ApiError};
 
-/// What it takes to verify callbacks.
+/// Adapters and master key, which verify callbacks.
 #[derive(Clone)]
 pub struct CallbackKeys {
-    /// The vendors.
+    /// The adapters of the vendors.
     pub adapters: Adapters,
-    /// What opens the secrets they sign with.
+    /// Opens the secrets that the vendors sign with.
     pub master_key: MasterKey,
 }
 
-/// Far more than any provider sends.
+/// Maximum size of a callback, far above what any provider sends.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// What a provider tells about a call. It brings no API key; the provider's signature is its key.
+/// Reads the tenant and the account of an address. The nil tenant is the server itself and has no accounts.
+pub(crate) fn place(tenant: &str, account: &str) -> Option<Place> {
+    let tenant = tenant.parse::<Uuid>().ok().filter(|tenant| !tenant.is_nil()).map(TenantId)?;
+    let account = account.parse::<Uuid>().ok().map(ProviderAccountId)?;
+    Some(Place { tenant, account })
+}
+
+/// Receives a provider's report about a call. The request has no API key; the provider's signature authenticates it.
 #[utoipa::path(
     post,
-    path = "/providers/{provider}/{account}/callback/{key}",
+    path = "/tenants/{tenant}/providers/{provider}/{account}/callback/{key}",
     operation_id = "receive_callback",
     tag = "callbacks",
     security(()),
     params(
-        ("provider" = String, Path, description = "Which provider, such as `twilio`"),
+        ("tenant" = String, Path, description = "The tenant's id"),
+        ("provider" = String, Path, description = "The provider, such as `twilio`"),
         ("account" = String, Path, description = "The account's id"),
         ("key" = String, Path, description = "The idempotency key of the call"),
     ),
-    request_body(content = String, description = "As the provider sends it", content_type = "application/octet-stream"),
+    request_body(content = String, description = "The report as the provider sends it", content_type = "application/octet-stream"),
     responses(
-        (status = 204, description = "It was believed and recorded"),
-        (status = 400, description = "It cannot be read"),
-        (status = 403, description = "The signature does not hold"),
-        (status = 404, description = "There is no such callback address"),
-        (status = 413, description = "It is too large"),
+        (status = 204, description = "The report was verified and recorded"),
+        (status = 400, description = "The report cannot be read"),
+        (status = 403, description = "The report's signature is not valid"),
+        (status = 404, description = "The callback address does not exist"),
+        (status = 413, description = "The report is too large"),
         (status = 503, description = "The database does not answer, or the process has no master key; try again later"),
-        (status = 504, description = "It took too long and was given up"),
+        (status = 504, description = "The request timed out"),
     ),
 )]
 pub(crate) async fn receive(
     State(app): State<App>,
     OriginalUri(uri): OriginalUri,
-    Path((provider, account, key)): Path<(String, String, String)>,
+    Path((tenant, provider, account, key)): Path<(String, String, String, String)>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, ApiError> {
-    // One answer for everything that does not exist. That an account does, whoever knows its id may learn: a signature that does
-    // not hold is said to be one, or nobody could set a provider up.
+    // One answer for everything that does not exist, an account of another tenant included. A caller that knows the ids of an account
+    // and its tenant may learn that the account exists: a wrong signature is reported as such, so that an operator can set a provider up.
     const UNKNOWN: ApiError = ApiError::NotFound("callback address");
     let keys = app.callbacks.as_ref().ok_or_else(|| {
         ApiError::NotReady("this process has no master key, so it cannot verify callbacks".to_owned())
     })?;
-    let id = account.parse::<Uuid>().map(ProviderAccountId).map_err(|_| UNKNOWN)?;
+    let place = place(&tenant, &account).ok_or(UNKNOWN)?;
+    let id = place.account;
     // No key has a NUL character, and the database would refuse the statement.
     if key.contains('\0') {
         return Err(UNKNOWN);
@@ -74,8 +86,8 @@ pub(crate) async fn receive(
     if body.len() > BODY_BYTES_MAX {
         return Err(ApiError::TooLarge(BODY_BYTES_MAX));
     }
-    let mut transaction = pool::begin_as_server(&app.pool).await?;
-    let account = callbacks::account(&mut transaction, &keys.master_key, id).await?;
+    let mut transaction = pool::begin_as(&app.pool, place.tenant).await?;
+    let account = callbacks::account(&mut transaction, &keys.master_key, place).await?;
     pool::commit(transaction).await?;
     let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
     let adapter = keys.adapters.get(&account.provider).ok_or(UNKNOWN)?;
@@ -96,7 +108,7 @@ pub(crate) async fn receive(
         CallbackRefused::Malformed(why) => ApiError::BadRequest(why),
     })?;
 
-    let mut transaction = pool::begin_as(&app.pool, account.tenant_id).await?;
+    let mut transaction = pool::begin_as(&app.pool, place.tenant).await?;
     let new = NewCallback {
         account: id,
         key: &key,
@@ -104,19 +116,19 @@ pub(crate) async fn receive(
         status: &echo.status,
         proves_action: echo.proves_action,
     };
-    let recorded = callbacks::record(&mut transaction, &new).await?;
+    let recorded = callbacks::record(&mut transaction, place.tenant, &new).await?;
     pool::commit(transaction).await?;
     match recorded {
         Recorded::Unknown => return Err(UNKNOWN),
         Recorded::Settled => {
-            // A job may be able to end now. The hint is no more than one.
+            // The job may be able to end now. If the hint fails, the poll finds the job.
             let mut transaction = pool::begin(&app.pool).await?;
             jobs::hint(&mut transaction).await?;
             pool::commit(transaction).await?;
             tracing::info!(account.id = %id, provider, "a callback settled an item in doubt");
         }
         Recorded::Contradicted => {
-            tracing::warn!(account.id = %id, provider, message_id = echo.message_id, "the provider did what somebody had decided it had not");
+            tracing::warn!(account.id = %id, provider, message_id = echo.message_id, "the provider acted, although the item was resolved as failed");
         }
         Recorded::Recorded => {}
     }

@@ -1,4 +1,4 @@
-//! The OpenAPI document, and words that several resources share in it.
+//! The OpenAPI document, and descriptions that several resources share.
 
 use axum::{
     Router,
@@ -16,7 +16,7 @@ use utoipa::{
 };
 use utoipa_swagger_ui::SwaggerUi;
 
-/// What the generated parts are added to.
+/// The base of the document, to which the generated parts are added.
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
@@ -43,12 +43,12 @@ impl Modify for Bearer {
     }
 }
 
-/// What a key may do. Each role may do what the one before it may.
+/// The role of a key. Each role includes the rights of the one before it.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) enum Role {
-    /// May look.
+    /// May read.
     Viewer,
     /// May start, pause, retry and resolve.
     Operator,
@@ -56,8 +56,8 @@ pub(crate) enum Role {
     Admin,
 }
 
-/// Adds what holds for every operation, so that handlers say only what is theirs: how it can be refused, and that
-/// refusals are problems.
+/// Adds what all operations share, so that handlers describe only their own responses: the error responses, and that they are
+/// problems.
 pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     for item in document.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
@@ -69,7 +69,7 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     document
 }
 
-/// A body that may be left out is left out, and not null: generated clients send one or the other, and we take the first.
+/// An optional body may be left out and is not nullable: generated clients send one or the other, and the server takes the first.
 fn body(operation: &mut Operation) {
     let Some(RefOr::T(body)) = &mut operation.request_body else { return };
     for content in body.content.values_mut() {
@@ -102,25 +102,25 @@ fn refusals(operation: &mut Operation) {
         .collect();
     if !is_open {
         add("400", "The request cannot be read; `errors` names the field");
-        add("401", "No key, or none that lets in");
-        add("403", "The key's role is not enough");
+        add("401", "The request has no API key, or the key is not valid");
+        add("403", "The key's role does not allow the request");
         add("429", "Too many requests with this key; `Retry-After` says how long to wait");
         add("503", "The database does not answer, or the process is not set up for this; try again later");
-        add("504", "It took too long and was given up; whether it was done is not known");
+        add("504", "The request timed out; the server may have carried it out");
         if parameters.iter().any(|parameter| matches!(parameter.parameter_in, ParameterIn::Path)) {
-            add("404", "There is no such thing in this tenant");
+            add("404", "The tenant has no such resource");
         }
         if operation.request_body.is_some() {
             add("413", "The body is too large");
             add("415", "The body is not JSON");
-            add("422", "It can be read, and makes no sense here");
+            add("422", "The request can be read, and a value is not allowed");
         }
         if parameters.iter().any(|parameter| parameter.name == "Idempotency-Key") {
             add(
                 "409",
-                "What is there already does not allow it, or a request with this `Idempotency-Key` is in progress",
+                "The resource's state does not allow it, or a request with this `Idempotency-Key` is in progress",
             );
-            add("422", "It makes no sense here, or the `Idempotency-Key` was used for another request");
+            add("422", "A value is not allowed, or the `Idempotency-Key` was used for another request");
         }
     }
     for (status, response) in &mut operation.responses.responses {

@@ -1,7 +1,7 @@
-//! Tells whoever waits for a run that it is over.
+//! Wakes the callers that wait for a run when the run ends.
 //!
-//! One loop per process asks for all runs that somebody waits for, in one statement: by a hint of the runners, and twice a second.
-//! Those who wait hold no connection. While nobody waits, nothing is asked.
+//! One loop per process queries all awaited runs in one statement: on a hint of the runners, and twice a second. Waiting callers
+//! hold no database connection. While no caller waits, the loop sends no query.
 
 use std::{
     collections::HashMap,
@@ -10,23 +10,28 @@ use std::{
 };
 
 use postrider_model::ids::{JobRunId, TenantId};
-use postrider_store::{Pool, StoreError, job_runs, pool, wakeups::Wakeups};
+use postrider_store::{
+    Pool, StoreError,
+    job_runs::{self, RunRef},
+    pool,
+    wakeups::Wakeups,
+};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// How often to look without a hint.
+/// Poll interval without a hint.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Shortest time between two looks, so that many ends are seen together.
+/// Minimum time between two polls, so that one poll finds many ended runs.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
-/// When to look for the first who comes: hardly any run is over before its end can be hinted.
+/// Delay of the poll for a first waiter, unless a hint comes earlier: hardly any run ends sooner.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
-/// Most runs to ask for in one statement.
+/// Maximum number of runs in one statement.
 const ASKED_MAX: usize = 1_000;
-/// Most who wait at a time, and most of one tenant: each holds a connection. Who comes then is answered without an end.
+/// Maximum concurrent waiters, in total and per tenant; each holds a connection. Callers over the limit get a response without waiting.
 const WAITERS_MAX: usize = 10_000;
 const WAITERS_PER_TENANT_MAX: usize = 500;
 
-/// The runs of which somebody wants to know when they are over.
+/// The awaited runs and their waiters.
 #[derive(Clone)]
 pub struct Ends(Arc<Shared>);
 
@@ -40,45 +45,45 @@ struct Shared {
 struct Waited {
     waiters: usize,
     tenants: HashMap<TenantId, usize>,
-    /// How many wait for a run, and what tells them.
-    runs: HashMap<JobRunId, (usize, CancellationToken)>,
+    /// Number of waiters of a run, and the token that wakes them.
+    runs: HashMap<RunRef, (usize, CancellationToken)>,
 }
 
 impl Ends {
-    /// Nobody waits yet. The loop is [`Ends::run`]. Once `draining` is cancelled, nobody is kept waiting.
+    /// Without waiters. The loop is [`Ends::run`]. Once `draining` is cancelled, all waiters return.
     #[must_use]
     pub fn new(draining: CancellationToken) -> Self {
         Self(Arc::new(Shared { waited: Mutex::default(), arrived: Notify::new(), draining }))
     }
 
-    /// Looks for ends until the process drains. `hints` come from [`job_runs::ENDS_CHANNEL`].
+    /// Polls for ended runs until the process drains. `hints` come from [`job_runs::ENDS_CHANNEL`].
     pub async fn run(self, pool: Pool, mut hints: Wakeups) {
         let draining = &self.0.draining;
         while !draining.is_cancelled() {
-            // Before the look, so that a hint during the look is not lost.
+            // Before the poll, so that a hint during the poll is not lost.
             hints.mark_unchanged();
             let asked = self.waited_for();
             if asked.is_empty() {
                 tokio::select! {
                     () = draining.cancelled() => {}
-                    () = self.0.arrived.notified() => self.heard_within(&mut hints, FIRST_LOOK).await,
+                    () = self.0.arrived.notified() => self.wait_for_hint(&mut hints, FIRST_LOOK).await,
                 }
                 continue;
             }
             let began = Instant::now();
             if let Err(error) = self.look(&pool, &asked).await {
-                tracing::warn!("who waits for runs waits on, the next look is in {LOOK_EVERY:?}: {error}");
+                tracing::warn!("failed to poll for finished runs; retrying in {LOOK_EVERY:?}: {error}");
             }
             tokio::select! {
                 () = draining.cancelled() => {}
-                // A look that took long is not repeated at once: this loop has half of one connection, not all of it.
-                () = tokio::time::sleep(began.elapsed().max(LOOK_PAUSE)) => self.heard_within(&mut hints, LOOK_EVERY).await,
+                // A poll that took long is not repeated at once: this loop has half of one connection, not all of it.
+                () = tokio::time::sleep(began.elapsed().max(LOOK_PAUSE)) => self.wait_for_hint(&mut hints, LOOK_EVERY).await,
             }
         }
     }
 
-    /// Waits for a hint, so long at most.
-    async fn heard_within(&self, hints: &mut Wakeups, time: Duration) {
+    /// Waits for a hint, at most this long.
+    async fn wait_for_hint(&self, hints: &mut Wakeups, time: Duration) {
         tokio::select! {
             () = self.0.draining.cancelled() => {}
             Ok(()) = hints.changed() => {}
@@ -86,8 +91,9 @@ impl Ends {
         }
     }
 
-    /// Waits for a run from now on, so that no end is missed. `None` when too many wait.
+    /// Registers a waiter for a run, before the run can end. `None` when there are too many waiters.
     pub fn wait_for(&self, tenant: TenantId, run: JobRunId) -> Option<Waiter> {
+        let run = RunRef { tenant, id: run };
         let mut waited = self.lock();
         let of_tenant = waited.tenants.get(&tenant).copied().unwrap_or_default();
         if waited.waiters >= WAITERS_MAX || of_tenant >= WAITERS_PER_TENANT_MAX {
@@ -100,39 +106,39 @@ impl Ends {
         let over = over.clone();
         drop(waited);
         self.0.arrived.notify_one();
-        Some(Waiter { ends: self.clone(), tenant, run, over })
+        Some(Waiter { ends: self.clone(), run, over })
     }
 
-    async fn look(&self, pool: &Pool, asked: &[JobRunId]) -> Result<(), StoreError> {
+    async fn look(&self, pool: &Pool, asked: &[RunRef]) -> Result<(), StoreError> {
         for some in asked.chunks(ASKED_MAX) {
             let mut transaction = pool::begin_as_server(pool).await?;
             let ended = job_runs::which_ended(&mut transaction, some).await?;
             pool::commit(transaction).await?;
-            self.tell(&ended);
+            self.notify(&ended);
         }
         Ok(())
     }
 
-    fn tell(&self, ended: &[JobRunId]) {
+    fn notify(&self, ended: &[RunRef]) {
         let waited = self.lock();
         for (_, over) in ended.iter().filter_map(|run| waited.runs.get(run)) {
             over.cancel();
         }
     }
 
-    /// The runs whose end nobody was told yet.
-    fn waited_for(&self) -> Vec<JobRunId> {
+    /// The awaited runs that have not ended yet.
+    fn waited_for(&self) -> Vec<RunRef> {
         let waited = self.lock();
         waited.runs.iter().filter(|(_, (_, over))| !over.is_cancelled()).map(|(run, _)| *run).collect()
     }
 
-    fn leave(&self, tenant: TenantId, run: JobRunId) {
+    fn leave(&self, run: RunRef) {
         let mut waited = self.lock();
         waited.waiters = waited.waiters.saturating_sub(1);
-        if let Some(count) = waited.tenants.get_mut(&tenant) {
+        if let Some(count) = waited.tenants.get_mut(&run.tenant) {
             *count -= 1;
             if *count == 0 {
-                waited.tenants.remove(&tenant);
+                waited.tenants.remove(&run.tenant);
             }
         }
         if let Some((count, _)) = waited.runs.get_mut(&run) {
@@ -148,12 +154,11 @@ impl Ends {
     }
 }
 
-/// Somebody who waits for a run. Dropped, they wait no more.
-#[must_use = "dropped, nobody waits"]
+/// A registered waiter for a run. Dropping it unregisters it.
+#[must_use = "dropping a waiter unregisters it"]
 pub struct Waiter {
     ends: Ends,
-    tenant: TenantId,
-    run: JobRunId,
+    run: RunRef,
     over: CancellationToken,
 }
 
@@ -170,7 +175,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.ends.leave(self.tenant, self.run);
+        self.ends.leave(self.run);
     }
 }
 
@@ -181,24 +186,27 @@ mod tests {
     const TENANT: TenantId = TenantId(uuid::Uuid::nil());
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// Runs that are waited for, and those who wait.
+    /// Number of awaited runs, and number of waiters.
     fn counts(ends: &Ends) -> (usize, usize) {
         let waited = ends.lock();
         (waited.runs.len(), waited.waiters)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_who_wait_for_a_run_are_told_and_forgotten() {
+    async fn all_waiters_of_a_run_are_woken_and_removed() {
         let ends = Ends::new(CancellationToken::new());
         let (run, other) = (JobRunId::new(), JobRunId::new());
         let waiting: Vec<_> = (0..3).filter_map(|_| ends.wait_for(TENANT, run)).collect();
         let elsewhere = ends.wait_for(TENANT, other);
+        let of_tenant = |id| RunRef { tenant: TENANT, id };
         let mut asked = ends.waited_for();
         asked.sort();
-        assert_eq!(asked, [run, other], "each run is asked for once");
+        assert_eq!(asked, [of_tenant(run), of_tenant(other)], "each run is asked for once");
 
-        ends.tell(&[run, JobRunId::new()]);
-        assert_eq!(ends.waited_for(), [other], "what was told is not asked again");
+        // A run of another tenant with the same id is another run.
+        ends.notify(&[RunRef { tenant: TenantId::new(), id: other }]);
+        ends.notify(&[of_tenant(run), of_tenant(JobRunId::new())]);
+        assert_eq!(ends.waited_for(), [of_tenant(other)], "an ended run is not queried again");
         let began = tokio::time::Instant::now();
         for waiter in waiting {
             waiter.over_within(LONG).await;
@@ -210,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_longer_than_they_want_or_the_process_lives() {
+    async fn a_waiter_returns_at_its_timeout_or_when_the_process_drains() {
         let draining = CancellationToken::new();
         let ends = Ends::new(draining.clone());
         let began = tokio::time::Instant::now();
@@ -224,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_are_bounded() {
+    fn the_number_of_waiters_is_bounded() {
         let ends = Ends::new(CancellationToken::new());
         let of_one = |tenant| -> Vec<_> {
             (0..=WAITERS_PER_TENANT_MAX).map_while(|_| ends.wait_for(tenant, JobRunId::new())).collect()

@@ -1,15 +1,15 @@
-//! What a caller is told when a request fails: one `match`, problem bodies as in RFC 9457.
+//! Responses to failed requests: one `match`, problem bodies as in RFC 9457.
 //!
 //! | status | when |
 //! |---|---|
 //! | 400 | the request cannot be read: no JSON, an unknown field, a wrong type, a number that its type cannot hold |
 //! | 401, 403 | no valid key; a key without the right |
-//! | 404 | nothing here, or nothing of this tenant: what the path names |
-//! | 409 | it is fine, but not beside what is there: a name that is taken, a state that does not allow it |
+//! | 404 | the resource of the path does not exist, or belongs to another tenant |
+//! | 409 | the request conflicts with stored data: a name that is taken, a state that does not allow it |
 //! | 413, 415 | too large; not JSON |
-//! | 422 | it can be read and makes no sense here: a value that is not allowed, a name of what does not exist, a refusal of the database |
+//! | 422 | the request can be read, but a value is not allowed, names something unknown, or is refused by the database |
 //! | 429 | too many requests with a key, or too many invalid keys from an address |
-//! | 5xx | ours; the log has the reason under the request's id, the caller does not |
+//! | 5xx | a failure of the server; the log has the reason under the request's id, the response does not |
 
 use axum::{
     Json,
@@ -22,10 +22,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-/// What handlers return.
+/// The result of a handler.
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
-/// Why a request was not answered as hoped.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The request has no `Authorization` header.
@@ -34,47 +34,47 @@ pub enum ApiError {
     /// The request has an `Authorization` header, and no API key can be read from it.
     #[error("{0}")]
     NotAKey(&'static str),
-    /// A key that does not let in.
+    /// The key is not valid.
     #[error("{0}")]
     Denied(#[from] Denied),
-    /// Who asks is known, and may not; or is not who it says.
+    /// The caller is authenticated and lacks the right, or its signature is not valid.
     #[error("{0}")]
     Forbidden(String),
     /// The key's role is not enough.
     #[error("this needs a key with the role `{needed}`; this one is `{given}`")]
     RoleNeeded {
-        /// The least that would do.
+        /// The minimum role.
         needed: Role,
-        /// What the key has.
+        /// The key's role.
         given: Role,
     },
-    /// It makes no sense.
+    /// The request cannot be read.
     #[error("{0}")]
     BadRequest(String),
-    /// It cannot be read, for these reasons.
+    /// These fields cannot be read.
     #[error("{}", in_words(.0))]
     Invalid(Vec<FieldError>),
-    /// It can be read, and these fields make no sense.
+    /// These fields have values that are not allowed.
     #[error("{}", in_words(.0))]
     Unprocessable(Vec<FieldError>),
-    /// Nothing here, or nothing of this tenant.
+    /// The resource does not exist, or belongs to another tenant.
     #[error("there is no such {0}")]
     NotFound(&'static str),
-    /// Another method would do.
+    /// The route does not have this method.
     #[error("this method is not allowed here; see the `Allow` header")]
     MethodNotAllowed,
-    /// What is there already does not allow it. The members go into the body, such as `currentState` and `allowed`.
+    /// Stored data does not allow the request. The members go into the body, such as `currentState` and `allowed`.
     #[error("{detail}")]
     Conflict {
-        /// Why not.
+        /// The reason.
         detail: String,
-        /// What a program needs to know.
+        /// Fields for programs.
         members: Vec<(&'static str, Value)>,
     },
     /// The body has more bytes than this.
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
-    /// Another media type would do.
+    /// The media type is not supported.
     #[error("{0}")]
     UnsupportedMediaType(String),
     /// Too many requests with this key.
@@ -83,34 +83,34 @@ pub enum ApiError {
     /// Too many requests of one client with keys that are not valid.
     #[error("too many requests came from this address with API keys that are not valid; try again in {0} s")]
     TooManyFailures(u64),
-    /// No room for another reader: of the tenant, or at all.
+    /// The capacity of the tenant or of the process is used up.
     #[error("{detail}; try again in {retry_after} s")]
     NoRoom {
-        /// What is full.
+        /// The limit that was reached.
         detail: &'static str,
-        /// Whether nobody gets in.
+        /// Whether it is the limit of the process, which refuses every tenant.
         is_full: bool,
         /// When to try again, in seconds.
         retry_after: u64,
     },
-    /// Alive, but not able to work.
+    /// The process is alive and not able to work.
     #[error("not ready: {0}")]
     NotReady(String),
-    /// It took too long, or something broke: what, is for the log.
+    /// A failure inside the server. The text is for the log only.
     #[error("{0}")]
     Internal(String),
-    /// The store failed. Callers learn what they can act on; the log has the rest.
+    /// The store failed. The response has what callers can act on; the log has the rest.
     #[error("{0}")]
     Store(#[from] StoreError),
 }
 
-/// What is wrong with one field.
+/// The problem of one field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
-    /// Where, such as `phases[0].channel`.
+    /// Path of the field, such as `phases[0].channel`.
     #[schema(example = "phases[0].channel")]
     pub field: String,
-    /// What is wrong and what would do.
+    /// The problem, and a value that is allowed.
     pub detail: String,
 }
 
@@ -126,7 +126,7 @@ fn in_words(errors: &[FieldError]) -> String {
     words.join("; ")
 }
 
-/// A problem, as RFC 9457 has it.
+/// A problem as in RFC 9457.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Problem {
     /// Always `about:blank`: the status says what kind of problem it is.
@@ -136,15 +136,15 @@ pub struct Problem {
     pub title: String,
     /// The status.
     pub status: u16,
-    /// What was wrong, and what to try.
+    /// The cause, and what to try next.
     pub detail: String,
-    /// Under which id the log knows the request.
+    /// Id of the request in the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// What is wrong, field by field, where fields are.
+    /// Problems of single fields, if there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
-    /// What else a program may need, such as `currentState`.
+    /// Further data for programs, such as `currentState`.
     #[serde(flatten)]
     #[schema(ignore)]
     pub members: Map<String, Value>,
@@ -156,17 +156,17 @@ impl ApiError {
         Self::Invalid(vec![FieldError::new(field, detail)])
     }
 
-    /// One field of the request makes no sense.
+    /// One field of the request has a value that is not allowed.
     pub(crate) fn unprocessable(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Unprocessable(vec![FieldError::new(field, detail)])
     }
 
-    /// What is there does not allow it.
+    /// Stored data does not allow the request.
     pub(crate) fn conflict(detail: impl Into<String>) -> Self {
         Self::Conflict { detail: detail.into(), members: Vec::new() }
     }
 
-    /// Says more to a program that meets a conflict.
+    /// Adds a field for programs to a conflict.
     pub(crate) fn with(mut self, name: &'static str, value: impl Serialize) -> Self {
         if let Self::Conflict { members, .. } = &mut self {
             members.push((name, serde_json::to_value(value).unwrap_or_default()));
@@ -197,7 +197,7 @@ impl ApiError {
             Self::Store(
                 StoreError::Unreachable { .. } | StoreError::Unfit(_) | StoreError::SendingRefused { .. },
             ) => StatusCode::SERVICE_UNAVAILABLE,
-            // The same again may do.
+            // A retry may succeed.
             Self::Store(error) if error.is_passing() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Store(StoreError::Failed { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
         }

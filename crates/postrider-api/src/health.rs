@@ -1,4 +1,4 @@
-//! How the process is: alive, ready, and in numbers.
+//! Liveness, readiness and metrics of the process.
 
 use std::time::Duration;
 
@@ -12,39 +12,39 @@ use crate::{App, error::ApiError};
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How a process is.
+/// Health of a process.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Health {
-    /// `ok`.
+    /// Always `ok`.
     status: &'static str,
-    /// Of Postrider.
+    /// Version of Postrider.
     version: &'static str,
 }
 
-/// Whether a process can work.
+/// Readiness of a process.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Readiness {
-    /// `ready`.
+    /// Always `ready`.
     status: &'static str,
     /// Why nothing is sent, while the database is taken for a restored copy; the API is served all the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     sending_waits: Option<String>,
 }
 
-/// The process runs. Restart it when this does not answer.
+/// Reports that the process runs. Restart the process when this does not answer.
 #[utoipa::path(
     get,
     path = "/healthz",
     operation_id = "healthz",
     tag = "process",
     security(()),
-    responses((status = 200, description = "It runs", body = Health)),
+    responses((status = 200, description = "The process runs", body = Health)),
 )]
 pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// The process can work: it is not draining, its database answers, and none of its roles is kept from working.
+/// Reports whether the process can work: it is not draining, its database answers, and none of its roles is kept from working.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -52,8 +52,8 @@ pub(crate) async fn healthz() -> Json<Health> {
     tag = "process",
     security(()),
     responses(
-        (status = 200, description = "It can work", body = Readiness),
-        (status = 503, description = "It is draining, its database does not answer, one of its roles cannot work, or nothing may be sent from it and it does nothing else; the detail names the reason"),
+        (status = 200, description = "The process can work", body = Readiness),
+        (status = 503, description = "The process is draining, its database does not answer, one of its roles cannot work, or it may not send and has no other role; the detail names the reason"),
     ),
 )]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, ApiError> {
@@ -80,14 +80,14 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Ap
     }
 }
 
-/// The numbers, for Prometheus.
+/// Metrics for Prometheus.
 #[utoipa::path(
     get,
     path = "/metrics",
     operation_id = "metrics",
     tag = "process",
     security(()),
-    responses((status = 200, description = "In the text format of Prometheus", body = String, content_type = "text/plain")),
+    responses((status = 200, description = "Metrics in the text format of Prometheus", body = String, content_type = "text/plain")),
 )]
 pub(crate) async fn metrics(State(app): State<App>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.render())

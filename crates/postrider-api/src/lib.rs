@@ -31,7 +31,7 @@ use hyper_util::{
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use postrider_engine::{
     Health, Hints,
-    meters::{self, Kind, METRICS},
+    common::metrics::{self as meters, Kind, METRICS},
 };
 use postrider_model::seal::MasterKey;
 use postrider_providers::{Adapters, Policy};
@@ -51,16 +51,16 @@ pub use stream::{Hub, StreamSettings};
 pub use throttle::{Throttle, ThrottleSettings};
 
 use self::{
-    listener::{Connection, Door},
+    listener::{BoundedListener, Connection},
     peers::Peer,
 };
 
-/// What the handlers share.
+/// The state that handlers share.
 #[derive(Clone)]
 pub struct App {
     /// Connections as `postrider_app`.
     pub pool: Pool,
-    /// Connections of the same kind for imports, which take long: whoever asks for something else must not wait for them.
+    /// Connections of the same kind for imports, which take long, so that other requests do not wait for them.
     pub import_pool: Pool,
     /// The metrics of this process.
     pub metrics: PrometheusHandle,
@@ -76,44 +76,44 @@ pub struct App {
     pub sending_waits: Option<Arc<str>>,
     /// The vendors that this version can call.
     pub adapters: Adapters,
-    /// What it takes to verify callbacks of providers; without it they are put off.
+    /// Verifies callbacks of providers. Without it the server answers them with 503.
     pub callbacks: Option<CallbackKeys>,
-    /// What it takes to receive messages; without it they are put off.
+    /// Receives messages. Without it the server answers webhooks with 503.
     pub ingress: Option<Ingress>,
-    /// Which addresses may be named to be called.
+    /// The policy for URLs that tenants set.
     pub outbound: Policy,
     /// Limits of requests per key, and of failed look-ups of keys per client address.
     pub throttle: Throttle,
     /// Proxies whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
-    /// Where the pages come from that may read answers in a browser.
+    /// Origins whose pages may read responses in a browser.
     pub cors_origins: Vec<HeaderValue>,
-    /// What it takes to invoke functions.
+    /// The parts that set and invoke functions.
     pub jobs: Jobs,
-    /// Who reads what happens to campaigns.
+    /// Streams of campaign events.
     pub stream: Hub,
-    /// How long a peer may take nothing of what it is sent.
+    /// Maximum time in which a peer accepts no data.
     pub write_timeout: Duration,
-    /// How long a peer may take for the head of its next request.
+    /// Maximum time for the head of a peer's next request.
     pub header_timeout: Duration,
-    /// Most connections of this process. Further ones wait to be accepted.
+    /// Maximum number of connections of this process. Further ones wait to be accepted.
     pub connections_max: usize,
-    /// From how many failures on an event is stuck.
+    /// Number of failures from which on an event is stuck.
     pub stuck_after: i32,
 }
 
-/// What it takes to set and to invoke functions.
+/// The parts that set and invoke functions.
 #[derive(Clone)]
 pub struct Jobs {
-    /// What seals the secrets of functions behind URLs; without it there can be none.
+    /// Seals the secrets of HTTP functions. Without it no HTTP function can be set.
     pub master_key: Option<MasterKey>,
     /// The schemas whose SQL functions may be set: `jobs.sql_schemas`.
     pub sql_schemas: Vec<String>,
     /// Wakes the runners, on [`postrider_store::job_runs::HINT_CHANNEL`].
     pub hints: Hints,
-    /// Has them let go of what was cancelled, on [`postrider_store::job_runs::CANCEL_CHANNEL`].
+    /// Makes the runners release cancelled runs, on [`postrider_store::job_runs::CANCEL_CHANNEL`].
     pub cancels: Hints,
-    /// Who waits for runs.
+    /// The callers that wait for runs.
     pub ends: Ends,
 }
 
@@ -129,7 +129,7 @@ pub fn collect_metrics() -> Result<PrometheusHandle, BuildError> {
     meters::describe();
     let upkeep = metrics.clone();
     tokio::spawn(async move {
-        // Durations are kept one by one until they are sorted into their buckets, also where nothing asks for the metrics.
+        // The recorder keeps each duration until upkeep sorts it into a bucket, also where no scraper reads the metrics.
         loop {
             tokio::time::sleep(UPKEEP_EVERY).await;
             upkeep.run_upkeep();
@@ -141,7 +141,7 @@ pub fn collect_metrics() -> Result<PrometheusHandle, BuildError> {
 /// How often recorded durations are sorted into their buckets.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// A connection with the routes behind it.
+/// A connection that the routes serve.
 type Serving = http1::Connection<TokioIo<Connection>, TowerToHyperService<AddExtension<Router, Peer>>>;
 
 /// How long requests may take to finish once the process shuts down. A client that never finishes its request must
@@ -160,25 +160,25 @@ pub async fn serve_metrics(listener: TcpListener, app: App, shutdown: Cancellati
 
 /// Serves until shutdown, then lets the requests that are under way finish.
 pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) {
-    let mut door = Door::new(listener, app.write_timeout, app.connections_max);
+    let mut listener = BoundedListener::new(listener, app.write_timeout, app.connections_max);
     let mut http = http1::Builder::new();
-    // Also the time between two requests: a connection that says nothing is not kept.
+    // Also the time between two requests: the server closes an idle connection.
     http.timer(TokioTimer::new()).header_read_timeout(app.header_timeout);
     let shutdown = once_executed(app.ingress.clone(), shutdown);
     // Made once and shared: a bare router would be built anew for each connection, and kept as long as it lasts.
     let routes = router(app).with_state::<()>(());
     let (connections, out_of_time) = (TaskTracker::new(), CancellationToken::new());
-    while let Some((connection, place)) = shutdown.run_until_cancelled(door.accept()).await {
+    while let Some((connection, permit)) = shutdown.run_until_cancelled(listener.accept()).await {
         let routes = Extension(connection.peer()).layer(routes.clone());
         let serving = http.serve_connection(TokioIo::new(connection), TowerToHyperService::new(routes));
         let (shutdown, out_of_time) = (shutdown.clone(), out_of_time.clone());
         connections.spawn(async move {
-            // How a connection ends is its peer's business; what was wrong with a request was answered.
+            // Errors of the connection are ignored; errors of requests were answered.
             let _ = out_of_time.run_until_cancelled(until_shutdown(serving, shutdown)).await;
-            drop(place);
+            drop(permit);
         });
     }
-    drop(door);
+    drop(listener);
     connections.close();
     if tokio::time::timeout(GRACE, connections.wait()).await.is_err() {
         tracing::warn!("closed connections whose requests were not over {GRACE:?} after the shutdown");
@@ -187,7 +187,7 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken)
     }
 }
 
-/// Shuts down later: when what people wrote was executed. Until then health and metrics can be asked for.
+/// Delays the shutdown until all received messages were executed. Until then health and metrics are served.
 fn once_executed(ingress: Option<Ingress>, shutdown: CancellationToken) -> CancellationToken {
     let Some(ingress) = ingress else { return shutdown };
     let executed = CancellationToken::new();

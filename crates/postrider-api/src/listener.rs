@@ -1,4 +1,4 @@
-//! Connections whose peers must take what they are sent.
+//! Connections whose peers must accept the data that they are sent.
 //!
 //! A peer that stops reading would keep its connection, and what is meant for it, for ever: no layer above notices while
 //! nothing can be written. So a write that makes no progress for a while is an error, and the connection ends.
@@ -21,22 +21,22 @@ use tokio::{
 
 use crate::peers::Peer;
 
-/// Accepts connections, while there is room for them.
-pub(crate) struct Door {
+/// Accepts connections up to a maximum number.
+pub(crate) struct BoundedListener {
     listener: TcpListener,
     write_timeout: Duration,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
 }
 
-impl Door {
+impl BoundedListener {
     pub(crate) fn new(listener: TcpListener, write_timeout: Duration, connections_max: usize) -> Self {
-        Self { listener, write_timeout, room: Arc::new(Semaphore::new(connections_max)) }
+        Self { listener, write_timeout, capacity: Arc::new(Semaphore::new(connections_max)) }
     }
 
-    /// The next connection, and its place among those that there may be. Dropping the place makes room.
+    /// Returns the next connection and its permit. Dropping the permit makes room for another connection.
     pub(crate) async fn accept(&mut self) -> (Connection, Option<OwnedSemaphorePermit>) {
-        // It is never closed, so there is always a place in the end.
-        let place = Arc::clone(&self.room).acquire_owned().await.ok();
+        // The semaphore is never closed, so there is always a permit in the end.
+        let permit = Arc::clone(&self.capacity).acquire_owned().await.ok();
         let (stream, peer) = Listener::accept(&mut self.listener).await;
         // An event is small and must not wait for the next one.
         if let Err(error) = stream.set_nodelay(true) {
@@ -44,12 +44,12 @@ impl Door {
         }
         (
             Connection { stream, peer: Peer(peer.ip()), write_timeout: self.write_timeout, stalled: None },
-            place,
+            permit,
         )
     }
 }
 
-/// A connection that ends when its peer takes nothing for too long.
+/// A connection that ends when its peer accepts no data for too long.
 pub(crate) struct Connection {
     stream: TcpStream,
     peer: Peer,
@@ -128,26 +128,26 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn there_are_no_more_connections_than_there_may_be() -> io::Result<()> {
+    async fn the_number_of_connections_is_bounded() -> io::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let mut door = Door::new(listener, Duration::from_secs(1), 1);
+        let mut listener = BoundedListener::new(listener, Duration::from_secs(1), 1);
         let _peers = [TcpStream::connect(address).await?, TcpStream::connect(address).await?];
-        let (_first, place) = door.accept().await;
-        assert!(place.is_some());
-        // Both have come. The second is not let in while the first is there.
+        let (_first, permit) = listener.accept().await;
+        assert!(permit.is_some());
+        // Both peers have connected. The second connection is not accepted while the first one has the permit.
         tokio::select! {
             biased;
-            _ = door.accept() => panic!("there was no room"),
-            () = door_is_tried() => {}
+            _ = listener.accept() => panic!("accepted a connection over the limit"),
+            () = accept_is_polled() => {}
         }
-        drop(place);
-        assert!(door.accept().await.1.is_some());
+        drop(permit);
+        assert!(listener.accept().await.1.is_some());
         Ok(())
     }
 
-    /// As long as it takes to hear of a connection that waits.
-    async fn door_is_tried() {
+    /// Yields until a waiting connection would have been accepted.
+    async fn accept_is_polled() {
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }

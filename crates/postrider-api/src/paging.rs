@@ -1,5 +1,5 @@
-//! Lists in pages. A cursor is the sort key of the last row that was shown, and nothing else: it carries no tenant, so
-//! whoever brings one sees rows of their own.
+//! Lists in pages. A cursor is the sort key of the last row that was shown, and nothing else: it carries no tenant, so a caller
+//! with a foreign cursor sees only rows of its own tenant.
 //!
 //! ```ignore
 //! let size = paging::size(query.limit)?;
@@ -15,19 +15,19 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{body, error::ApiError};
 
-/// How many rows a page has when nobody says.
+/// Default number of rows of a page.
 const SIZE: u32 = 50;
-/// Most rows of a page.
+/// Maximum number of rows of a page.
 const SIZE_MAX: u32 = 200;
-/// Longer than any cursor of ours.
+/// Maximum length of a cursor, longer than any that the server makes.
 const CURSOR_BYTES_MAX: usize = 1024;
 
-/// What every list can be asked.
+/// Query parameters of every list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     pub(crate) limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -40,12 +40,12 @@ pub(crate) struct PageQuery {
 pub(crate) struct Page<T> {
     /// The items, in the order of the list.
     pub(crate) items: Vec<T>,
-    /// Brings the next page as `cursor`. Without it, this is the last page.
+    /// Cursor of the next page. Absent on the last page.
     pub(crate) next_cursor: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// A page of `size` out of rows of which one more was asked for.
+    /// Builds a page of `size` rows from a query for one row more.
     pub(crate) fn of<R, K: Serialize>(
         mut rows: Vec<R>,
         size: i64,
@@ -60,7 +60,7 @@ impl<T> Page<T> {
     }
 }
 
-/// How many rows to show.
+/// Number of rows of the page.
 pub(crate) fn size(limit: Option<u32>) -> Result<i64, ApiError> {
     let size = limit.unwrap_or(SIZE);
     if !(1..=SIZE_MAX).contains(&size) {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_reads_back_and_what_is_none_is_refused() {
+    fn a_cursor_reads_back_and_an_invalid_one_is_refused() {
         let key = (7_i64, "b".to_owned());
         assert_eq!(decode(Some(&encode(&key))).unwrap(), Some(key));
         assert_eq!(decode::<i64>(None).unwrap(), None);

@@ -14,6 +14,7 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use postrider_model::ids::TenantId;
 use postrider_store::{
     PgConnection, Pool, Transaction,
     keys::Caller,
@@ -27,12 +28,12 @@ use crate::{App, body::Fingerprint, error::ApiError};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// For the document: a request that may be repeated.
+/// For the OpenAPI document: the header of a request that may be repeated.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only its parameters are used")]
 pub(crate) struct Repeatable {
-    /// Makes it safe to send the request again: for a day, the same request with the same key is done once, and answered alike.
+    /// Makes it safe to repeat the request: for a day, the server carries out requests with the same key once and repeats the response.
     #[param(
         rename = "Idempotency-Key",
         min_length = 1,
@@ -43,26 +44,27 @@ pub(crate) struct Repeatable {
     idempotency_key: String,
 }
 
-/// What became of the beginning of a request.
+/// How a request begins.
 pub(crate) enum Begun {
-    /// It was done before; this is what was said then.
+    /// The request was carried out before; this is its response.
     Replay(Response),
-    /// It is to be done now.
+    /// The request is to be carried out now.
     Fresh(Writing),
 }
 
-/// The same, for a request whose answer is more than what was kept.
+/// The same, for a request whose response is more than the stored answer.
 pub(crate) enum Taken {
-    /// It was done before; this was kept then.
+    /// The request was carried out before; this is its stored answer.
     Before(Answer),
-    /// It is to be done now.
+    /// The request is to be carried out now.
     Fresh(Writing),
 }
 
-/// A request at work, in one transaction that acts for the caller's tenant. Dropped, it did nothing.
+/// A request in progress, in one transaction that acts for the caller's tenant. Dropping it writes nothing.
 #[must_use = "without an answer nothing is written"]
 pub(crate) struct Writing {
     transaction: Transaction,
+    tenant: TenantId,
     key: Option<String>,
 }
 
@@ -72,7 +74,7 @@ impl Writing {
         Self::begin_on(&app.pool, caller, request).await
     }
 
-    /// The same on other connections than those of most requests.
+    /// Begins on other connections than those of most requests.
     pub(crate) async fn begin_on(
         pool: &Pool,
         caller: Caller,
@@ -84,14 +86,16 @@ impl Writing {
         }
     }
 
-    /// The same, for who does more with an answer of before than to say it again.
+    /// Begins a request whose handler does more with a stored answer than repeat it.
     pub(crate) async fn take(pool: &Pool, caller: Caller, request: &Fingerprint) -> Result<Taken, ApiError> {
         let mut transaction = pool::begin_as(pool, caller.tenant_id).await?;
         let Some(key) = request.idempotency_key.clone() else {
-            return Ok(Taken::Fresh(Self { transaction, key: None }));
+            return Ok(Taken::Fresh(Self { transaction, tenant: caller.tenant_id, key: None }));
         };
-        match requests::begin(&mut transaction, &key, &request.hash).await? {
-            Found::Nothing => Ok(Taken::Fresh(Self { transaction, key: Some(key) })),
+        match requests::begin(&mut transaction, caller.tenant_id, &key, &request.hash).await? {
+            Found::Nothing => {
+                Ok(Taken::Fresh(Self { transaction, tenant: caller.tenant_id, key: Some(key) }))
+            }
             Found::Answered(answer) => Ok(Taken::Before(answer)),
             Found::InProgress => Err(ApiError::conflict(
                 "a request with this `Idempotency-Key` is in progress; try again in a moment",
@@ -103,7 +107,7 @@ impl Writing {
         }
     }
 
-    /// Where the work is done.
+    /// The connection of the request's transaction.
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
         &mut self.transaction
     }
@@ -120,7 +124,7 @@ impl Writing {
         Ok(response(status, text))
     }
 
-    /// The same for an answer that also says, in its head, where to find what was made.
+    /// The same with the location of the new resource in the response's head.
     pub(crate) async fn answer_made<T: Serialize>(
         self,
         location: String,
@@ -134,8 +138,8 @@ impl Writing {
         Ok(located(response(status, text), Some(&location)))
     }
 
-    /// The same for an answer with a secret in it, which is not kept: whoever repeats the request learns where to find what
-    /// it made, and that the secret was shown.
+    /// The same for a response with a secret, which is not stored: a repeated request gets the location of the new resource and the
+    /// information that the secret was shown.
     pub(crate) async fn answer_once<T: Serialize>(
         self,
         status: StatusCode,
@@ -149,7 +153,7 @@ impl Writing {
 
     async fn finish(mut self, answer: Answer) -> Result<(), ApiError> {
         if let Some(key) = &self.key {
-            requests::finish(&mut self.transaction, key, &answer).await?;
+            requests::finish(&mut self.transaction, self.tenant, key, &answer).await?;
         }
         pool::commit(self.transaction).await?;
         Ok(())
@@ -166,7 +170,7 @@ fn replay(answer: Answer) -> Result<Response, ApiError> {
     Ok(replayed(located(response(status, body), answer.location.as_deref())))
 }
 
-/// Says that this was done before.
+/// Marks a response as repeated.
 pub(crate) fn replayed(mut response: Response) -> Response {
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response

@@ -50,7 +50,7 @@ const INVOKE_TIMEOUT: Duration = Duration::from_secs(invoke::WAIT_SECONDS_MAX as
 /// Smaller answers are not worth compressing.
 const COMPRESS_BYTES_MIN: u64 = 1024;
 
-/// What every process serves.
+/// Routes that every process serves.
 fn process() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(health::healthz))
@@ -131,7 +131,7 @@ fn short() -> OpenApiRouter<App> {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
-/// `/api/v2`: webhooks, which are answered when what they brought was executed.
+/// `/api/v2`: webhooks, which are answered after their messages were executed.
 fn webhooks() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(ingress::receive, ingress::verify))
@@ -139,7 +139,7 @@ fn webhooks() -> OpenApiRouter<App> {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
-/// `/api/v2`: functions, whose ends are waited for.
+/// `/api/v2`: invocations of functions, which wait for the run's end.
 fn invocations() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(invoke::invoke))
@@ -192,7 +192,7 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(async || ApiError::MethodNotAllowed)
         .layer(CatchPanicLayer::custom(broken))
         .layer(middleware::from_fn(finish))
-        // Outside of what writes bodies again.
+        // Outside of the layer that rewrites bodies.
         .layer(CompressionLayer::new().gzip(true).compress_when(
             SizeAbove::new(COMPRESS_BYTES_MIN).and(NotForContentType::IMAGES).and(NotForContentType::SSE),
         ));
@@ -206,18 +206,18 @@ pub fn router(app: App) -> Router {
         .layer(SetRequestIdLayer::x_request_id(NewRequestId))
 }
 
-/// A bug is the server's: the caller is told no more than that, and the others are served on.
+/// Answers a panic of a handler with 500, without details. The process goes on serving.
 #[expect(clippy::needless_pass_by_value, reason = "the layer gives it away")]
 fn broken(panic: Box<dyn Any + Send>) -> Response {
     let words = panic
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("it said nothing");
+        .unwrap_or("no text");
     ApiError::Internal(format!("a handler panicked: {words}")).into_response()
 }
 
-/// What holds for every answer: problems carry the request's id, nothing is kept or guessed by whoever passes it on.
+/// Finishes every response: problems carry the request's id, and clients and proxies neither store a response nor guess its type.
 async fn finish(request: Request, next: Next) -> Response {
     let id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(shortened);
     let mut response = next.run(request).await;
@@ -230,7 +230,7 @@ async fn finish(request: Request, next: Next) -> Response {
     response
 }
 
-/// Writes a problem again, with the id. What a layer refused becomes a problem here.
+/// Writes a problem again, with the id. A refusal by a layer becomes a problem here.
 fn with_id(response: Response, id: Option<String>) -> Response {
     let (mut parts, _) = response.into_parts();
     let status = parts.status;
@@ -238,11 +238,11 @@ fn with_id(response: Response, id: Option<String>) -> Response {
     let problem = known.unwrap_or_else(|| {
         let detail = match status {
             StatusCode::GATEWAY_TIMEOUT => {
-                "this took too long and was given up; whether it was done is not known: look before you send it again, or send it \
+                "the request timed out, and the server may have carried it out: look before you send it again, or send it \
                  with the same `Idempotency-Key`"
             }
             StatusCode::PAYLOAD_TOO_LARGE => "the body is too large",
-            _ => "this cannot be served",
+            _ => "the request cannot be served",
         };
         Problem::new(status, detail)
     });
@@ -268,7 +268,7 @@ fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
             HeaderName::from_static("idempotency-key"),
             HeaderName::from_static("last-event-id"),
             HeaderName::from_static("x-request-id"),
-            // What callers of functions bring by custom.
+            // Headers that callers of functions customarily send.
             HeaderName::from_static("apikey"),
             HeaderName::from_static("x-client-info"),
         ])

@@ -24,7 +24,7 @@ const KEYS_MAX: usize = 10_000;
 /// Maximum number of client addresses with a bucket, in each of two generations.
 const CLIENTS_MAX: usize = 20_000;
 
-/// How many requests are let through.
+/// The limits of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct ThrottleSettings {
     /// Requests per second of one valid key; 0 is no limit.

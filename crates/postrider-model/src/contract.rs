@@ -176,13 +176,13 @@ pub const CONTRACTS: &[Contract] = &[
         functions: &[
             Function {
                 name: "execution.deploy_campaign",
-                arguments: "p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500",
+                arguments: "p_tenant_id uuid, p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500",
                 result: "uuid",
                 arguments_are_ours: true,
             },
             Function {
                 name: "execution.claim_queued_jobs",
-                arguments: "p_worker_id text, p_limit integer DEFAULT 10, p_except uuid[] DEFAULT '{}'::uuid[], p_except_runs uuid[] DEFAULT '{}'::uuid[]",
+                arguments: "p_tenant_id uuid, p_worker_id text, p_limit integer DEFAULT 10, p_except_runs uuid[] DEFAULT '{}'::uuid[]",
                 result: "TABLE(job_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_type text, attempts integer, max_attempts integer, item_ids uuid[], channel text, asset_id uuid, provider_account_id uuid, provider text, scheduled_for timestamp with time zone, key_part text, correlation_id uuid)",
                 arguments_are_ours: true,
             },
@@ -270,7 +270,7 @@ pub const CONTRACTS: &[Contract] = &[
     },
     Contract {
         subject: "domain events (M10)",
-        only_these_in: None,
+        only_these_in: Some("m10_recovery"),
         tables: &[Table {
             name: "m10_recovery.outbox",
             columns: &[
@@ -428,7 +428,7 @@ pub const CONTRACTS: &[Contract] = &[
                     ("max_duration_ms", "integer"),
                     ("retried_count", "bigint"),
                 ],
-                ours: &[],
+                ours: &[("tenant_id", "uuid")],
                 words: &[],
             },
         ],

@@ -3,6 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`ids`] | one type per kind of id, so that a tenant is never taken for a workspace |
+//! | [`error`] | errors as one line of text |
 //! | [`event`] | domain events: their states, backoff and limits |
 //! | [`pattern`] | which event types a sink wants |
 //! | [`sink`] | the trait of a destination of events |
@@ -27,6 +28,7 @@ pub mod audience;
 pub mod campaign;
 pub mod chat;
 pub mod contract;
+pub mod error;
 pub mod event;
 pub mod ids;
 pub mod job;
@@ -45,6 +47,7 @@ pub mod tenancy;
 pub mod words;
 
 pub use campaign::Channel;
+pub use error::error_chain;
 pub use event::{Event, NewEvent};
 pub use key::IdempotencyKey;
 pub use limits::{Limits, Why};

@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use postrider_model::error_chain;
+
 /// Maximum characters of untrusted text in a message.
 pub const EXCERPT_CHARS_MAX: usize = 200;
 
@@ -44,19 +46,8 @@ pub fn excerpt_of_bytes(bytes: &[u8]) -> String {
 }
 
 /// An error with all its causes, in one short line.
-pub fn causes(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        // Some libraries repeat the cause in their own message.
-        if !line.ends_with(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        cause = error.source();
-    }
-    excerpt(&line)
+pub fn causes(error: &(dyn Error + 'static)) -> String {
+    excerpt(&error_chain(error))
 }
 
 /// Zero width characters, marks and overrides of the writing direction, line separators, the byte order mark.

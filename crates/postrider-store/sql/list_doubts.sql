@@ -12,10 +12,15 @@ with marked as (
            cross join lateral (
                select item.id
                  from execution.channel_outbox as item
-                where item.job_id = job.id
+                where item.tenant_id = job.tenant_id
+                  and item.job_id = job.id
                   and item.status = 'queued'
                   and item.in_doubt_since is null
-                  and execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) is not null
+                  and execution.doubted_since(
+                      item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
+                      job.locked_by, job.locked_at, job.attempts) is not null
+                -- One index lookup per job, as below.
+                offset 0
            ) as item
      where run.tenant_id = $1
        and run.status in ('queued', 'running')
@@ -25,10 +30,19 @@ with marked as (
            job.status as job_status,
            job.locked_by as job_locked_by,
            job.attempts as job_attempts,
-           execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
-      from execution.channel_outbox as item
-           join execution.job_queue as job on job.id = item.job_id
-     where item.id in (select id from marked union all select id from silent)
+           execution.doubted_since(
+               item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
+               job.locked_by, job.locked_at, job.attempts) as since
+      from (select id from marked union all select id from silent) as wanted
+           -- One index lookup per item: a join could read every item of the tenant.
+           cross join lateral (
+               select found.*
+                 from execution.channel_outbox as found
+                where found.tenant_id = $1
+                  and found.id = wanted.id
+                offset 0
+           ) as item
+           join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
 )
 select item.id as "id!",
        item.run_id as "run_id!",
@@ -59,7 +73,7 @@ select item.id as "id!",
        doubt.note,
        count(*) over () as "total!"
   from doubted as item
-       join execution.campaign_runs as run on run.id = item.run_id
+       join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
        join execution.campaigns as campaign
          on campaign.tenant_id = run.tenant_id and campaign.id = run.campaign_id
        join execution.campaign_phases as phase

@@ -34,9 +34,11 @@ select item.id as "id!",
            select item.*, doubted.since
              from execution.channel_outbox as item
                   cross join lateral (
-                      select execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts)) as doubted (since)
-            where item.job_id = job.id
-              and item.tenant_id = $1
+                      select execution.doubted_since(
+                          item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
+                          job.locked_by, job.locked_at, job.attempts)) as doubted (since)
+            where item.tenant_id = job.tenant_id
+              and item.job_id = job.id
               and ($3::integer is null or job.position > $3 or item.id > $4)
               and case $5::text
                       when 'in_doubt' then doubted.since is not null

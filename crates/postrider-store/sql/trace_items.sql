@@ -13,9 +13,11 @@ select item.id as "id!",
        item.finalized_at as "finalized_at: jiff_sqlx::Timestamp",
        item.since as "doubted_since: jiff_sqlx::Timestamp"
   from (select item.*,
-               execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
+               execution.doubted_since(
+                   item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
+                   job.locked_by, job.locked_at, job.attempts) as since
           from execution.job_queue as job
-               join execution.channel_outbox as item on item.job_id = job.id
+               join execution.channel_outbox as item on item.tenant_id = job.tenant_id and item.job_id = job.id
          where job.tenant_id = $1
            and job.id = any ($2)
            and ($3::uuid is null or item.id = $3)

@@ -31,7 +31,10 @@ select job.id as "id!",
                   count(*) filter (where item.status = 'failed') as failed,
                   count(*) filter (where item.status = 'skipped') as skipped,
                   count(*) filter (where item.status = 'queued') as reserved,
-                  count(execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts)) as in_doubt
+                  count(execution.doubted_since(
+                          item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
+                          job.locked_by, job.locked_at, job.attempts)) as in_doubt
              from execution.channel_outbox as item
-            where item.job_id = job.id) as items
+            where item.tenant_id = job.tenant_id
+              and item.job_id = job.id) as items
  order by job.run_id, job.position

@@ -10,45 +10,45 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, master_key, unnamed::unnamed};
+use crate::{StoreError, master_key, unprepared::unprepared};
 
-/// An account as it may be shown: without its secret.
+/// An account without its secret, fit to be shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProviderAccount {
     /// Its id.
     pub id: ProviderAccountId,
-    /// Where it belongs.
+    /// Its workspace.
     pub workspace_id: WorkspaceId,
-    /// What the tenant calls it.
+    /// Its name in the tenant.
     pub name: String,
-    /// Which provider.
+    /// The provider.
     pub provider: String,
-    /// What is not secret, such as addresses.
+    /// Settings that are not secret, such as addresses.
     pub settings: serde_json::Value,
-    /// What it may be asked: see [`postrider_model::Limits`].
+    /// Its limits: see [`postrider_model::Limits`].
     pub limits: serde_json::Value,
-    /// How it stands.
+    /// Its state.
     pub state: AccountState,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When its secret was set last.
+    /// Time of the last change of its secret.
     pub updated_at: Timestamp,
 }
 
-/// How an account stands at this moment.
+/// The state of an account at this moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct AccountState {
     /// Calls of today, by the account's clock, where they are counted.
     pub used_today: i64,
-    /// How long its provider asked to wait.
+    /// Time until which its provider asked to wait.
     pub waits_until: Option<Timestamp>,
-    /// In its words.
+    /// The provider's reason, in its words.
     pub waits_because: Option<String>,
     /// Whether its circuit is open, or half open: then one call at a time finds out whether the provider answers again.
     pub circuit: Circuit,
     /// Until when it is open.
     pub circuit_open_until: Option<Timestamp>,
-    /// What went wrong last.
+    /// The reason why the circuit opened last.
     pub circuit_reason: Option<String>,
 }
 
@@ -65,20 +65,20 @@ pub enum Circuit {
     HalfOpen,
 }
 
-/// What a new account consists of.
+/// A new account.
 #[derive(Debug)]
 pub struct NewAccount<'a> {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Where.
+    /// The workspace.
     pub workspace: WorkspaceId,
-    /// What it is called.
+    /// Its name.
     pub name: &'a str,
-    /// Which provider.
+    /// The provider.
     pub provider: &'a str,
-    /// What is not secret.
+    /// Settings that are not secret.
     pub settings: &'a serde_json::Value,
-    /// What is.
+    /// The secret.
     pub secret: &'a SecretString,
 }
 
@@ -93,7 +93,8 @@ pub async fn create(
     let place = Place { tenant: account.tenant, account: id };
     let sealed = seal(connection, key, place, account.secret).await?;
     sqlx::query!(
-        "select tenancy.create_provider_account($1, $2, $3, $4, $5, $6, $7)",
+        "select tenancy.create_provider_account($1, $2, $3, $4, $5, $6, $7, $8)",
+        account.tenant.0,
         id.0,
         account.workspace.0,
         account.name,
@@ -102,7 +103,7 @@ pub async fn create(
         sealed,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("provider_accounts_one_per_name") => StoreError::Conflict {
@@ -153,7 +154,7 @@ pub async fn find(
     Ok(select(connection, tenant, Some(id), None, 1).await?.pop())
 }
 
-/// The accounts of a tenant that a text means: the one with this id, or those with this name, of which each workspace has one at
+/// The accounts of a tenant that a text names: the one with this id, or those with this name, of which each workspace has one at
 /// most.
 pub async fn named(
     connection: &mut PgConnection,
@@ -172,7 +173,7 @@ pub async fn named(
         wanted,
         id.map(|id| id.0),
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("finding the provider account"))?;
     let mut found: Vec<ProviderAccountId> = rows.into_iter().map(ProviderAccountId).collect();
@@ -224,7 +225,7 @@ async fn select(
         after.map(|(_, id)| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the provider accounts"))?;
     Ok(rows
@@ -265,7 +266,7 @@ pub async fn open_secret(
         place.tenant.0,
         place.account.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
     sealed.map(|sealed| open(key, place, &sealed)).transpose()
@@ -288,31 +289,34 @@ pub async fn rotate(
 ) -> Result<bool, StoreError> {
     let sealed = seal(connection, key, place, secret).await?;
     sqlx::query_scalar!(
-        r#"select tenancy.rotate_provider_account($1, $2, $3) as "known!""#,
+        r#"select tenancy.rotate_provider_account($1, $2, $3, $4) as "known!""#,
+        place.tenant.0,
         place.account.0,
         sealed,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("rotating the provider account's secret"))
 }
 
-/// Sets what an account may be asked. False when the tenant of the transaction has no such account. Jobs that waited for the old
-/// limits are due: wake the workers with [`crate::jobs::hint`] after the commit.
+/// Sets the limits of an account. False when the tenant of the transaction has no such account. Jobs that waited for the old limits
+/// are due: wake the workers with [`crate::jobs::hint`] after the commit.
 pub async fn limit(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: ProviderAccountId,
     limits: &Limits,
     actor: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(
-        r#"select tenancy.limit_provider_account($1, $2, $3) as "known!""#,
+        r#"select tenancy.limit_provider_account($1, $2, $3, $4) as "known!""#,
+        tenant.0,
         id.0,
         Json(limits) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("limiting the provider account"))
 }
@@ -320,11 +324,12 @@ pub async fn limit(
 /// Removes an account and its secret. False when the tenant of the transaction has no such account.
 pub async fn remove(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: ProviderAccountId,
     actor: &str,
 ) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select tenancy.remove_provider_account($1, $2) as "known!""#, id.0, actor)
-        .fetch_one(unnamed(connection))
+    sqlx::query_scalar!(r#"select tenancy.remove_provider_account($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
+        .fetch_one(unprepared(connection))
         .await
         .map_err(|error| match StoreError::constraint(&error) {
             Some("campaign_phases_use_an_account" | "campaign_phases_fail_over_to_an_account") => StoreError::Conflict {

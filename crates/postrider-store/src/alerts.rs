@@ -1,4 +1,4 @@
-//! Alerts, and the cards on which people decide about them.
+//! Alerts, and the cards on which people decide about alerts.
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -9,36 +9,36 @@ use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
 
-use crate::{Pool, StoreError, campaigns::word, jobs::interval, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, campaigns::word, jobs::interval, pool, unprepared::unprepared};
 
-/// Something that somebody should know.
+/// An alert.
 #[derive(Debug, Clone, Serialize)]
 pub struct Alert {
     /// Its id.
     pub id: AlertId,
-    /// By which rule.
+    /// The rule that raised it.
     pub alert_config_id: String,
-    /// About what; the tenant as a whole if it is absent.
+    /// The subject; absent for the tenant as a whole.
     pub external_object_id: Option<String>,
-    /// In one line.
+    /// The title, in one line.
     pub title: String,
-    /// How bad it is.
+    /// Its severity.
     pub severity: String,
-    /// Whether it holds.
+    /// Its state.
     pub status: AlertStatus,
-    /// What it rests on.
+    /// The evidence.
     pub evidence: Value,
-    /// Who was told: account, recipient, what about, and what became of it.
+    /// Its notifications: account, recipient, subject and result of each.
     pub notifications: Value,
-    /// Since when it holds.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
-    /// Since when it does not hold any more.
+    /// When it was resolved.
     pub resolved_at: Option<Timestamp>,
 }
 
-/// Up to so many alerts of a tenant, newest first, below this one; only open ones, or only the others, if that is given.
+/// Up to so many alerts of a tenant, newest first, below this one; only open ones, or only the others, if `is_open` is set.
 pub async fn page(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -47,7 +47,7 @@ pub async fn page(
     limit: i64,
 ) -> Result<Vec<Alert>, StoreError> {
     let rows = sqlx::query_file!("sql/list_alerts.sql", tenant.0, is_open, below.map(|id| id.0), limit)
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("listing the alerts"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -77,21 +77,21 @@ pub async fn rules(connection: &mut PgConnection, tenant: TenantId) -> Result<Al
         tenant.0,
         DETECT_ALERTS,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the rules of alerts"))?;
-    // An input that makes no sense fails its own runs, and says so there.
+    // An input that cannot be read fails the schedule's own runs, which report it.
     Ok(input.flatten().and_then(|input| serde_json::from_value(input).ok()).unwrap_or_default())
 }
 
-/// What detecting did.
+/// Result of a detection.
 #[derive(Debug, Clone, Serialize)]
 pub struct Detected {
     /// New alerts.
     pub raised: i32,
-    /// Alerts that do not hold any more.
+    /// Alerts that were resolved.
     pub resolved: i32,
-    /// Alerts about jobs that hold now.
+    /// Open alerts about jobs.
     pub open: i32,
 }
 
@@ -100,19 +100,20 @@ pub async fn detect(pool: &Pool, tenant: TenantId, rules: AlertRules) -> Result<
     let mut transaction = pool::begin_as(pool, tenant).await?;
     let detected = sqlx::query_as!(
         Detected,
-        r#"select raised as "raised!", resolved as "resolved!", open as "open!" from jobs.detect_alerts($1, $2, $3)"#,
+        r#"select raised as "raised!", resolved as "resolved!", open as "open!" from jobs.detect_alerts($1, $2, $3, $4)"#,
+        tenant.0,
         i32::try_from(rules.failed_max).unwrap_or(i32::MAX),
         interval(rules.running_max()),
         rules.retry_rate_max,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("detecting alerts"))?;
     pool::commit(transaction).await?;
     Ok(detected)
 }
 
-/// What making cards did.
+/// Result of making cards.
 #[derive(Debug, Clone, Serialize)]
 pub struct Carded {
     /// New cards.
@@ -121,14 +122,15 @@ pub struct Carded {
     pub closed: i32,
 }
 
-/// Makes a card for each open alert of a tenant, and closes those of alerts that are over.
+/// Makes a card for each open alert of a tenant, and closes the cards of resolved alerts.
 pub async fn generate_cards(pool: &Pool, tenant: TenantId) -> Result<Carded, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
     let carded = sqlx::query_as!(
         Carded,
-        r#"select opened as "opened!", closed as "closed!" from jobs.generate_decision_cards()"#
+        r#"select opened as "opened!", closed as "closed!" from jobs.generate_decision_cards($1)"#,
+        tenant.0,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("making decision cards"))?;
     pool::commit(transaction).await?;
@@ -142,25 +144,25 @@ pub struct Card {
     pub id: DecisionCardId,
     /// The alert that it is about.
     pub alert_instance_id: AlertId,
-    /// Which number.
+    /// The rule of the alert.
     pub metric_code: String,
     /// The day it is about.
     pub period_start: String,
-    /// How it stands.
+    /// Its state.
     pub status: CardStatus,
-    /// In one line.
+    /// The title, in one line.
     pub title: String,
-    /// What could be done.
+    /// The recommended action.
     pub recommendation: String,
-    /// What it rests on.
+    /// The evidence.
     pub evidence: Value,
-    /// What somebody said about it.
+    /// Note about the decision.
     pub note: Option<String>,
-    /// Who decided.
+    /// The actor that decided.
     pub decided_by: Option<String>,
-    /// Since when it is there.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
@@ -212,7 +214,7 @@ async fn select_cards(
         below.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the decision cards"))?;
     rows.into_iter()
@@ -235,22 +237,24 @@ async fn select_cards(
         .collect()
 }
 
-/// Decides a card of the transaction's tenant. `None` when there is none; `Err` inside says how it stands when it was decided before.
+/// Decides a card of a tenant. `None` when there is no such card; `Err` inside has the state of a card that was decided before.
 pub async fn decide_card(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: DecisionCardId,
     status: CardStatus,
     note: Option<&str>,
     actor: &str,
 ) -> Result<Option<Result<(), CardStatus>>, StoreError> {
     let row = sqlx::query!(
-        r#"select decided as "decided!", status as "status!" from jobs.decide_card($1, $2, $3, $4)"#,
+        r#"select decided as "decided!", status as "status!" from jobs.decide_card($1, $2, $3, $4, $5)"#,
+        tenant.0,
         id.0,
         status.as_str(),
         note,
         actor,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("deciding the card"))?;
     row.map(|row| Ok(if row.decided { Ok(()) } else { Err(word(&row.status)?) })).transpose()

@@ -9,43 +9,43 @@ use postrider_model::{
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// One version of content.
 #[derive(Debug, Clone, Serialize)]
 pub struct Asset {
     /// Its id.
     pub id: AssetId,
-    /// What the tenant calls it.
+    /// Its name in the tenant.
     pub name: String,
     /// Counts from one for each name.
     pub version: i32,
-    /// What it is made for.
+    /// Its channel.
     pub channel: Channel,
-    /// What it says.
+    /// Its content.
     pub content: serde_json::Value,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
-/// A version in a list, without what it says.
+/// A version in a list, without its content.
 #[derive(Debug, Clone)]
 pub struct Listed {
     /// Its id.
     pub id: AssetId,
-    /// Where it belongs.
+    /// Its workspace.
     pub workspace_id: WorkspaceId,
-    /// What the tenant calls it.
+    /// Its name in the tenant.
     pub name: String,
     /// Counts from one for each name.
     pub version: i32,
-    /// What it is made for.
+    /// Its channel.
     pub channel: Channel,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
-/// Which assets to list.
+/// Filters for the list of assets.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only of this name.
@@ -54,9 +54,10 @@ pub struct Filter {
     pub channel: Option<Channel>,
 }
 
-/// Makes the next version in the tenant of the transaction, or answers with the newest one when it says the same already.
+/// Makes the next version of an asset of the tenant, or answers with the newest one when it says the same already.
 pub async fn create(
     connection: &mut PgConnection,
+    tenant: TenantId,
     workspace: WorkspaceId,
     name: &str,
     channel: Channel,
@@ -67,8 +68,9 @@ pub async fn create(
         r#"
         select id as "id!",
                version as "version!"
-          from execution.create_asset($1, $2, $3, $4, $5, $6)
+          from execution.create_asset($1, $2, $3, $4, $5, $6, $7)
         "#,
+        tenant.0,
         AssetId::new().0,
         workspace.0,
         name,
@@ -76,7 +78,7 @@ pub async fn create(
         content,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("assets_name_is_given") => refused("an asset needs a name of 1 to 255 bytes"),
@@ -120,7 +122,7 @@ pub async fn find(
         version,
         wanted,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the asset"))?;
     row.map(|row| {
@@ -168,7 +170,7 @@ pub async fn page(
         filter.channel.map(Channel::as_str),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the assets"))?;
     rows.into_iter()
@@ -207,7 +209,7 @@ pub async fn read(
         tenant.0,
         id.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the asset"))?;
     row.map(|row| {

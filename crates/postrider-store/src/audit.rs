@@ -1,30 +1,30 @@
-//! Who did what: the log of administration, and the log of campaigns.
+//! The audit logs: of administration, and of campaigns.
 
 use jiff::Timestamp;
 use postrider_model::ids::{CampaignId, RunId, TenantId};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// One line of a log.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// Its place in its log.
     pub id: i64,
-    /// When.
+    /// Time of the action.
     pub at: Timestamp,
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// What, such as `key.created`.
+    /// The action, such as `key.created`.
     pub action: String,
-    /// To what, such as `key:…`.
+    /// The subject of the action, such as `key:…`.
     pub subject: String,
-    /// Why, or how it was.
+    /// Reason or details.
     pub note: Option<String>,
-    /// Which campaign it concerns, where one is named.
+    /// The campaign that it concerns, if any.
     pub campaign_id: Option<Uuid>,
-    /// Which run.
+    /// The run.
     pub run_id: Option<Uuid>,
 }
 
@@ -48,7 +48,7 @@ pub async fn administration(
         before,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the audit log"))?;
     Ok(rows
@@ -86,7 +86,7 @@ pub async fn about(
         subject,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the audit log"))?;
     Ok(rows
@@ -139,7 +139,7 @@ pub async fn campaigns(
         before,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the audit log of campaigns"))?;
     Ok(rows

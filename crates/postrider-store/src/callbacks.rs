@@ -1,4 +1,4 @@
-//! What providers tell about their calls without being asked.
+//! Callbacks: reports that providers send about their calls.
 
 use postrider_model::{
     ids::{ProviderAccountId, TenantId},
@@ -7,88 +7,88 @@ use postrider_model::{
 use secrecy::SecretString;
 use sqlx::PgConnection;
 
-use crate::{StoreError, accounts, unnamed::unnamed};
+use crate::{StoreError, accounts, unprepared::unprepared};
 
-/// An account that a provider calls back about.
+/// An account of a provider that sends callbacks.
 #[derive(Debug)]
 pub struct CallbackAccount {
-    /// Whose.
-    pub tenant_id: TenantId,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// What is not secret.
+    /// Settings that are not secret.
     pub settings: serde_json::Value,
-    /// What the vendor signs with.
+    /// The secret that the vendor signs with.
     pub secret: SecretString,
 }
 
-/// The account of this id, whoever it belongs to, in a transaction of the server's own. Nothing may be believed before the vendor's signature was checked.
+/// Returns an account of a tenant. The URL of a webhook or callback names both; trust nothing of it before the vendor's signature was
+/// checked.
 pub async fn account(
     connection: &mut PgConnection,
     key: &MasterKey,
-    id: ProviderAccountId,
+    place: Place,
 ) -> Result<Option<CallbackAccount>, StoreError> {
     let row = sqlx::query!(
         r#"
-        select tenant_id as "tenant_id!",
-               provider as "provider!",
+        select provider as "provider!",
                settings as "settings!",
                sealed_secret as "sealed_secret!"
-          from tenancy.account_of_callback($1)
+          from tenancy.account_of_callback($1, $2)
         "#,
-        id.0,
+        place.tenant.0,
+        place.account.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
     let Some(row) = row else { return Ok(None) };
-    let tenant_id = TenantId(row.tenant_id);
-    let secret = accounts::open(key, Place { tenant: tenant_id, account: id }, &row.sealed_secret)?;
-    Ok(Some(CallbackAccount { tenant_id, provider: row.provider, settings: row.settings, secret }))
+    let secret = accounts::open(key, place, &row.sealed_secret)?;
+    Ok(Some(CallbackAccount { provider: row.provider, settings: row.settings, secret }))
 }
 
-/// What became of a callback.
+/// Result of a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
     /// An item was in doubt, and is settled now.
     Settled,
-    /// It was written down.
+    /// The callback was recorded.
     Recorded,
-    /// Somebody had decided that the item was not done. It was, and that is in the audit log now.
+    /// The item had been resolved as not sent, although the provider acted. The audit log has both now.
     Contradicted,
     /// No item of this account has this key.
     Unknown,
 }
 
-/// What a verified callback says.
+/// A verified callback.
 #[derive(Debug, Clone, Copy)]
 pub struct NewCallback<'a> {
     /// The account it came to.
     pub account: ProviderAccountId,
     /// The item's key.
     pub key: &'a str,
-    /// The vendor's own name for what it did.
+    /// The vendor's id of the message or call.
     pub message_id: &'a str,
-    /// How that goes, in the vendor's word.
+    /// State of the message or call, in the vendor's word.
     pub status: &'a str,
     /// Whether it proves that the vendor acted.
     pub proves_action: bool,
 }
 
-/// Writes a callback down, in the tenant of the transaction.
+/// Writes down a callback about an item of the tenant.
 pub async fn record(
     connection: &mut PgConnection,
+    tenant: TenantId,
     callback: &NewCallback<'_>,
 ) -> Result<Recorded, StoreError> {
     let word = sqlx::query_scalar!(
-        r#"select execution.record_callback($1, $2, $3, $4, $5) as "word!""#,
+        r#"select execution.record_callback($1, $2, $3, $4, $5, $6) as "word!""#,
+        tenant.0,
         callback.account.0,
         callback.key,
         callback.message_id,
         callback.status,
         callback.proves_action,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("recording the callback"))?;
     Ok(match word.as_str() {

@@ -1,8 +1,7 @@
-//! Campaigns: create, deploy, find, list, and how they stand. What works on them is in [`crate::jobs`] and
-//! [`crate::outbox`].
+//! Campaigns: create, deploy, find, list, and their state. [`crate::jobs`] and [`crate::outbox`] have the statements of the workers
+//! that process them.
 //!
-//! Functions that change something act in the tenant of the transaction. Functions that read name the tenant as well,
-//! because an operator's login sees every tenant's rows.
+//! Every function names the tenant. For a login that serves requests, the transaction must act for the same one.
 
 mod draft;
 mod standing;
@@ -19,7 +18,7 @@ use postrider_model::{
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 pub use self::{
     draft::{Mistake, NewCampaign, NewPhase},
@@ -31,9 +30,10 @@ pub const JOB_SIZE: i32 = 500;
 /// Most items per job.
 pub const JOB_SIZE_MAX: i32 = 10_000;
 
-/// Makes a campaign in the tenant of the transaction; all of it or nothing.
+/// Makes a campaign of the tenant; all of it or nothing.
 pub async fn create(
     connection: &mut PgConnection,
+    tenant: TenantId,
     workspace: WorkspaceId,
     campaign: &NewCampaign,
     actor: &str,
@@ -50,7 +50,8 @@ pub async fn create(
     let phases: Vec<Row<'_>> =
         campaign.phases.iter().map(|phase| Row { id: PhaseId::new(), phase }).collect();
     sqlx::query!(
-        "select execution.create_campaign($1, $2, $3, $4, $5, $6)",
+        "select execution.create_campaign($1, $2, $3, $4, $5, $6, $7)",
+        tenant.0,
         id.0,
         workspace.0,
         campaign.name,
@@ -58,7 +59,7 @@ pub async fn create(
         Json(&phases) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("campaigns_one_per_name") => StoreError::Conflict {
@@ -69,18 +70,19 @@ pub async fn create(
     Ok(id)
 }
 
-/// What a deployment answered.
+/// Result of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deployed {
     /// The run of the phase.
     pub run_id: RunId,
-    /// Whether this very deployment made it. Otherwise it was under way before, and nothing changed.
+    /// Whether this deployment made the run. Otherwise the run was under way before, and nothing changed.
     pub is_new: bool,
 }
 
-/// Deploys a phase, or without a name the one that is next. Wake the workers with [`crate::jobs::hint`] after the commit.
+/// Deploys a phase, or without a name the next one. Wake the workers with [`crate::jobs::hint`] after the commit.
 pub async fn deploy(
     connection: &mut PgConnection,
+    tenant: TenantId,
     campaign: CampaignId,
     phase: Option<&str>,
     job_size: i32,
@@ -88,14 +90,15 @@ pub async fn deploy(
 ) -> Result<Deployed, StoreError> {
     let made = RunId::new();
     let run_id = sqlx::query_scalar!(
-        r#"select execution.deploy_campaign($1, $2, $3, $4, $5) as "id!""#,
+        r#"select execution.deploy_campaign($1, $2, $3, $4, $5, $6) as "id!""#,
+        tenant.0,
         campaign.0,
         phase,
         actor,
         made.0,
         job_size,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map(RunId)
     .map_err(StoreError::on("deploying the campaign"))?;
@@ -107,13 +110,13 @@ pub async fn deploy(
 pub struct Campaign {
     /// Its id.
     pub id: CampaignId,
-    /// Where it belongs.
+    /// Its workspace.
     pub workspace_id: WorkspaceId,
-    /// What the tenant calls it.
+    /// Its name in the tenant.
     pub name: String,
     /// Whether a phase that completes starts the next one.
     pub auto_advance: bool,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
@@ -140,7 +143,7 @@ pub async fn find(
         name_or_id.parse::<CampaignId>().ok().map(|id| id.0),
         name_or_id,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the campaign"))?;
     Ok(row.map(|row| Campaign {
@@ -158,7 +161,7 @@ pub async fn read(
     tenant: TenantId,
     id: CampaignId,
 ) -> Result<Option<Campaign>, StoreError> {
-    // What reads as an id may be the name of another one, which is not meant here.
+    // A text that reads as an id may be the name of another campaign, which is not meant here.
     let found = find(connection, tenant, &id.0.to_string()).await?;
     Ok(found.filter(|campaign| campaign.id == id))
 }
@@ -166,7 +169,7 @@ pub async fn read(
 /// A campaign in a list.
 #[derive(Debug, Clone, Serialize)]
 pub struct Listed {
-    /// Which one.
+    /// The campaign itself.
     #[serde(flatten)]
     pub campaign: Campaign,
     /// Its phases, in order.
@@ -178,7 +181,7 @@ pub struct Listed {
 pub struct ListedPhase {
     /// Its name inside the campaign.
     pub phase: String,
-    /// Where it stands.
+    /// Its state.
     pub status: PhaseStatus,
 }
 
@@ -225,7 +228,7 @@ pub async fn page(
         at.map(ToSqlx::to_sqlx) as _,
         id.map(|id| id.0),
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the campaigns"))?;
     rows.into_iter()
@@ -249,7 +252,7 @@ pub async fn page(
         .collect()
 }
 
-/// A word that the database holds. One that this version does not know was written by a newer one.
+/// A word that the database holds. An unknown word was written by a newer version.
 pub(crate) fn word<T: FromStr<Err = NotAWord>>(text: &str) -> Result<T, StoreError> {
     text.parse().map_err(|unknown: NotAWord| StoreError::Unfit(unknown.to_string()))
 }

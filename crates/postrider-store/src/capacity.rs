@@ -8,7 +8,7 @@ use crate::{
     StoreError,
     error::{Advice, DATABASE_URL},
     pool,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// How long the server may take to accept one connection and answer.
@@ -74,7 +74,7 @@ pub async fn ask(url: &str) -> Result<Capacity, StoreError> {
                    current_setting('port')::int as "port!"
             "#
         )
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("reading the connection limits"))?;
         drop(transaction);

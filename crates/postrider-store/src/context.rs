@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret, SecretBox};
 use sha2::Sha256;
 use sqlx::PgConnection;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// Length of the key in bytes, and of a block of SHA-256, to which HMAC pads it with zeros.
 const KEY_BYTES: usize = 32;
@@ -40,7 +40,7 @@ impl ContextKey {
 /// Reads the newest key. The login must be a member of `postrider_worker` or of `postrider_owner`.
 pub async fn key(connection: &mut PgConnection) -> Result<ContextKey, StoreError> {
     let bytes = sqlx::query_scalar!(r#"select tenancy.context_key() as "key!""#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the key that signs tenants"))?;
     ContextKey::from_bytes(&bytes)
@@ -50,7 +50,7 @@ pub async fn key(connection: &mut PgConnection) -> Result<ContextKey, StoreError
 /// Adds a key. Signatures under the key before stay valid until the next rotation.
 pub async fn rotate(connection: &mut PgConnection, actor: &str) -> Result<(), StoreError> {
     sqlx::query!("select tenancy.rotate_context_key($1)", actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("rotating the key that signs tenants"))?;
     Ok(())
@@ -64,7 +64,7 @@ pub async fn needs_signature(connection: &mut PgConnection) -> Result<bool, Stor
                     or pg_has_role(session_user, 'postrider_owner', 'member')) as "needed!"
         "#
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the login's rights"))
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use postrider_model::contract::{CONTRACTS, Contract, Function, Table, Words};
 use sqlx::PgConnection;
 
-use crate::unnamed::unnamed;
+use crate::unprepared::unprepared;
 
 /// One sentence per difference between the database and the contracts. None means that they hold.
 pub(crate) async fn violations(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
@@ -13,7 +13,7 @@ pub(crate) async fn violations(connection: &mut PgConnection) -> Result<Vec<Stri
     Ok(CONTRACTS.iter().flat_map(|contract| found.compare(contract)).collect())
 }
 
-/// The objects of the database that contracts speak of.
+/// The objects of the database that contracts list.
 #[derive(Debug, Default)]
 struct Found {
     /// Columns and their types, by table.
@@ -39,19 +39,20 @@ impl Found {
 
         let mut found = Self::default();
         for column in sqlx::query_file!("sql/contract_columns.sql", &schemas)
-            .fetch_all(unnamed(&mut *connection))
+            .fetch_all(unprepared(&mut *connection))
             .await?
         {
-            found.columns.entry(column.table).or_default().insert(column.name, column.kind);
+            let columns = found.columns.entry(column.table).or_default();
+            columns.extend(column.name.zip(column.kind));
         }
         for function in sqlx::query_file!("sql/contract_functions.sql", &schemas)
-            .fetch_all(unnamed(&mut *connection))
+            .fetch_all(unprepared(&mut *connection))
             .await?
         {
             found.functions.entry(function.name).or_default().push((function.arguments, function.result));
         }
         for words in
-            sqlx::query_file!("sql/contract_words.sql", &schemas).fetch_all(unnamed(connection)).await?
+            sqlx::query_file!("sql/contract_words.sql", &schemas).fetch_all(unprepared(connection)).await?
         {
             found.words.insert((words.table, words.column), words.words.into_iter().collect());
         }

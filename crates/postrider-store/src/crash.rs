@@ -1,14 +1,14 @@
-//! Places where a test can make the process die, as if the power had failed. Release builds have none.
+//! Points at which a test can end the process, as if the power had failed. Release builds have none.
 //!
-//! `CRASH_AT=reserve.after_commit@3` kills the process the third time it comes to that place. With `CRASH_BY=panic` it is a mistake
-//! in the code instead: the task that came there panics.
+//! `CRASH_AT=reserve.after_commit@3` kills the process the third time it reaches that point. With `CRASH_BY=panic` the task that
+//! reaches it panics instead, as after a mistake in the code.
 
 use std::sync::{
     LazyLock,
     atomic::{AtomicU32, Ordering},
 };
 
-/// Every place there is, in the order in which an item passes them.
+/// Every crash point of an item, in the order in which it reaches them.
 pub const POINTS: &[&str] = &[
     "claim.before",
     "claim.after_statement",
@@ -30,11 +30,11 @@ pub const POINTS: &[&str] = &[
     "complete.after_commit",
 ];
 
-/// Every place that a resolver passes, in order.
+/// Every crash point of a resolver, in order.
 pub const RESOLVER_POINTS: &[&str] =
     &["doubt.claimed", "resolve.before", "resolve.after_statement", "resolve.after_commit"];
 
-/// Every place that a message passes on its way to the outbox, in order.
+/// Every crash point of a received message, in order.
 pub const RECEIVING_POINTS: &[&str] = &[
     "receive.before",
     "receive.after_statement",
@@ -44,7 +44,7 @@ pub const RECEIVING_POINTS: &[&str] = &[
     "enqueue.after_commit",
 ];
 
-/// Every place that a reply passes on its way out, in order.
+/// Every crash point of a reply, in order.
 pub const REPLY_POINTS: &[&str] = &[
     "reply.before_claim",
     "reply.claimed",
@@ -56,7 +56,7 @@ pub const REPLY_POINTS: &[&str] = &[
     "reply.after_settling",
 ];
 
-/// Every place that a run of a function passes, in order.
+/// Every crash point of a run of a function, in order.
 pub const JOB_POINTS: &[&str] = &[
     "schedule.before_fire",
     "schedule.fired",
@@ -71,7 +71,7 @@ pub const JOB_POINTS: &[&str] = &[
     "run.after_end",
 ];
 
-/// Every place that a rotation of the master key passes, in order.
+/// Every crash point of a rotation of the master key, in order.
 pub const MASTER_KEY_POINTS: &[&str] = &["master_key.resealed", "master_key.rotated"];
 
 struct Armed {
@@ -85,32 +85,32 @@ static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
     Some(Armed { point: point.to_owned(), left: AtomicU32::new(nth.parse().unwrap_or(1)) })
 });
 
-/// Whether the process is to die at this place, this time.
+/// Whether the process is to crash at this point, this time.
 #[must_use]
 pub fn is_due(point: &str) -> bool {
     debug_assert!(
         [POINTS, RESOLVER_POINTS, RECEIVING_POINTS, REPLY_POINTS, JOB_POINTS, MASTER_KEY_POINTS]
             .concat()
             .contains(&point),
-        "there is no place called {point}"
+        "there is no crash point {point}"
     );
     ARMED
         .as_ref()
         .is_some_and(|armed| armed.point == point && armed.left.fetch_sub(1, Ordering::Relaxed) == 1)
 }
 
-/// Ends the process without a word to anybody; or only the task, with a panic.
+/// Kills the process; or panics in the task only.
 #[expect(clippy::panic, reason = "a test asks for it, of a debug build")]
 pub fn die() {
     if std::env::var("CRASH_BY").is_ok_and(|how| how == "panic") {
         panic!("a test asked for it");
     }
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    // The signal is on its way to every thread.
+    // The signal reaches every thread in a moment.
     std::process::abort();
 }
 
-/// Marks a place where a test can make the process die.
+/// Marks a crash point.
 #[macro_export]
 macro_rules! crash_point {
     ($point:expr) => {

@@ -1,7 +1,7 @@
-//! What is right and wrong with a database, and what to do about it.
+//! Checks of a database, with advice for each problem.
 //!
-//! Each check is one query and one sentence. A finding that makes serving unsafe is a failure; one that an operator
-//! should know of is a warning.
+//! Each check is one query and one sentence. A finding that makes serving unsafe is a failure; one that only an operator needs
+//! to know is a warning.
 
 use jiff::Timestamp;
 use postrider_model::seal::MasterKey;
@@ -13,10 +13,10 @@ use crate::{
     master_key::{self, Standing},
     migrate,
     pool::SERVER_MAJOR_MIN,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -31,13 +31,13 @@ pub enum Verdict {
 /// One finding.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The name of the check.
     pub check: &'static str,
-    /// How it is.
+    /// The result.
     pub verdict: Verdict,
-    /// What was found.
+    /// The finding in words.
     pub found: String,
-    /// What to do about it.
+    /// The advice.
     pub advice: Option<String>,
 }
 
@@ -59,15 +59,15 @@ impl Finding {
 }
 
 impl Finding {
-    /// Whether the schema is missing or not ours, so that nothing in it can be looked at.
+    /// Whether the schema is missing or is not Postrider's, so that the other checks cannot run.
     #[must_use]
     pub fn is_missing_schema(&self) -> bool {
         self.check == "schema" && self.verdict == Verdict::Failure
     }
 }
 
-/// Whether the master key is the one that the secrets are sealed under. `key` is `None` where none is needed yet, and an error
-/// where it is missing or cannot be read. `needs` says for what it is needed. `connection` is the administrative one.
+/// Checks that the secrets are sealed under the master key. `key` is `None` where none is needed yet, and an error where it is
+/// missing or cannot be read. `needs` names the parts that need it. `connection` is the administrative one.
 pub async fn master_key(
     connection: &mut PgConnection,
     key: Option<Result<MasterKey, String>>,
@@ -75,7 +75,7 @@ pub async fn master_key(
 ) -> Result<Finding, StoreError> {
     const CHECK: &str = "master key";
     let key = match key {
-        None => return Ok(Finding::ok(CHECK, "it is made with the first secret")),
+        None => return Ok(Finding::ok(CHECK, "the key is created with the first secret")),
         Some(Err(problem)) => {
             let (found, advice) = problem.split_once("; ").unwrap_or((&problem, "set master_key"));
             return Ok(Finding::failure(CHECK, format!("{found} (needed by {needs})"), advice));
@@ -97,7 +97,7 @@ pub async fn master_key(
             format!("{closed} secrets are sealed under another key"),
             "`postrider accounts check` says which accounts; set their secrets again",
         ),
-        Standing::Current => Finding::ok(CHECK, "every secret is sealed under it"),
+        Standing::Current => Finding::ok(CHECK, "every secret is sealed under this key"),
         Standing::Previous => Finding::warning(
             CHECK,
             "the secrets are sealed under master_key_previous",
@@ -107,20 +107,19 @@ pub async fn master_key(
     })
 }
 
-/// Looks at everything. `connection` is the administrative one.
+/// Runs all checks. `connection` is the administrative one.
 pub async fn examine(connection: &mut PgConnection) -> Result<Vec<Finding>, StoreError> {
     let mut findings = vec![version(connection).await?];
     findings.extend(durability(connection).await?);
     findings.push(schema_version(connection).await?);
     if findings.last().is_some_and(|finding| finding.verdict == Verdict::Failure) {
-        // Without its schema there is nothing more to look at.
+        // Without the schema the other checks cannot run.
         findings.push(clock(connection).await?);
         return Ok(findings);
     }
     findings.push(restored_copy(connection).await?);
     findings.push(drift(connection).await?);
     findings.push(contracts(connection).await?);
-    findings.push(signatures(connection).await?);
     findings.push(roles(connection).await?);
     findings.push(row_level_security(connection).await?);
     findings.push(grants(connection).await?);
@@ -140,7 +139,7 @@ const PATCHED: &[(i32, i32)] = &[(15, 14), (16, 10), (17, 6)];
 
 async fn version(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let number = sqlx::query_scalar!(r#"select current_setting('server_version_num')::int as "number!""#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the version"))?;
     let (major, minor) = (number / 10_000, number % 10_000);
@@ -190,7 +189,7 @@ async fn durability(connection: &mut PgConnection) -> Result<Vec<Finding>, Store
     Ok(findings)
 }
 
-/// Refuses a server that may lose what it acknowledged. Every `serve` begins with this.
+/// Refuses a server that may lose an acknowledged commit. Every `serve` begins with this.
 pub async fn refuse_unsafe_server(connection: &mut PgConnection) -> Result<(), StoreError> {
     for finding in durability(connection).await? {
         if finding.verdict == Verdict::Failure {
@@ -213,7 +212,7 @@ pub async fn refuse_powerful_login(connection: &mut PgConnection) -> Result<(), 
          where rolname = current_user
         "#
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the login's rights"))?;
     let why = match login {
@@ -230,7 +229,7 @@ pub async fn refuse_powerful_login(connection: &mut PgConnection) -> Result<(), 
     )))
 }
 
-/// Refuses a login that would see nothing where an operator needs to see everything.
+/// Refuses a login that sees only one tenant's rows where an operator needs to see all.
 pub async fn require_operator(connection: &mut PgConnection) -> Result<(), StoreError> {
     let login = sqlx::query!(
         r#"
@@ -238,7 +237,7 @@ pub async fn require_operator(connection: &mut PgConnection) -> Result<(), Store
                pg_has_role(current_user, 'postrider_owner', 'member') as "operator!"
         "#
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the login's rights"))?;
     if login.operator {
@@ -261,7 +260,7 @@ pub async fn require_role(
         r#"select current_user::text as "name!", pg_has_role(current_user, $1::text::name, 'usage') as "has!""#,
         role,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the login's rights"))?;
     if login.has {
@@ -276,7 +275,7 @@ pub async fn require_role(
 
 async fn setting_of(connection: &mut PgConnection, name: &str) -> Result<String, StoreError> {
     sqlx::query_scalar!(r#"select current_setting($1) as "value!""#, name)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading a setting"))
 }
@@ -292,12 +291,12 @@ async fn schema_version(connection: &mut PgConnection) -> Result<Finding, StoreE
     }
 }
 
-/// What `doctor` says of a restored copy.
+/// The finding of `doctor` about a restored copy.
 pub const RESTORED: &str = "restored copy: sending waits for adopt";
-/// And what to do about it.
+/// The advice of `doctor` about a restored copy.
 pub const ADOPT: &str = "make sure that nothing sends from the original any more, then run `postrider adopt`";
 
-/// A failure that says why the database is taken for a restored copy.
+/// A failure with the reason why the database is taken for a restored copy.
 #[must_use]
 pub fn restored(why: &str) -> Finding {
     Finding::failure("restored copy", format!("{RESTORED}: {why}"), ADOPT)
@@ -344,7 +343,7 @@ async fn drift(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     ))
 }
 
-/// Whether tables, columns, functions and words are those of the frozen contracts.
+/// Checks that tables, columns, functions and words are those of the frozen contracts.
 async fn contracts(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let violations =
         contract::violations(connection).await.map_err(StoreError::on("checking the contracts"))?;
@@ -352,22 +351,7 @@ async fn contracts(connection: &mut PgConnection) -> Result<Finding, StoreError>
         "contracts",
         &format!("frozen version {} holds", postrider_model::contract::VERSION),
         &violations,
-        "undo the change; docs/contract.md has the list and the rule for changing it",
-    ))
-}
-
-async fn signatures(connection: &mut PgConnection) -> Result<Finding, StoreError> {
-    let violations = sqlx::query_scalar!(
-        r#"select violation as "violation!" from m10_recovery.contract_violations() as violation"#
-    )
-    .fetch_all(unnamed(connection))
-    .await
-    .map_err(StoreError::on("checking the signatures"))?;
-    Ok(listed(
-        "signatures",
-        "the event functions have one signature each, as the contract says",
-        &violations,
-        "drop the extra signature, or restore the function from `postrider migrate --dump`",
+        "undo the change, for example drop an extra signature; docs/contract.md has the list and the rule for changing it",
     ))
 }
 
@@ -381,7 +365,7 @@ async fn roles(connection: &mut PgConnection) -> Result<Finding, StoreError> {
          where not exists (select from pg_roles where rolname = wanted.name)
         "#
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(&failed)?;
     wrong.extend(migrate::powerful_roles(connection).await.map_err(&failed)?);
@@ -395,7 +379,7 @@ async fn roles(connection: &mut PgConnection) -> Result<Finding, StoreError> {
 
 async fn row_level_security(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let open = sqlx::query_file_scalar!("sql/tables_without_row_level_security.sql")
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("checking row-level security"))?;
     Ok(listed(
@@ -408,15 +392,15 @@ async fn row_level_security(connection: &mut PgConnection) -> Result<Finding, St
 
 async fn grants(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let excess = sqlx::query_file_scalar!("sql/excess_grants.sql")
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("checking the grants"))?;
-    Ok(listed("grants", "nobody but the owner may update, delete or truncate", &excess, "revoke it"))
+    Ok(listed("grants", "only the owner may update, delete or truncate", &excess, "revoke it"))
 }
 
 async fn definer_functions(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let loose = sqlx::query_file_scalar!("sql/loose_definer_functions.sql")
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("checking the functions"))?;
     Ok(listed(
@@ -427,11 +411,11 @@ async fn definer_functions(connection: &mut PgConnection) -> Result<Finding, Sto
     ))
 }
 
-/// Whether tenants can be signed, and by the server alone.
+/// Checks that the server can sign tenants, and that no other login can.
 async fn signed_tenants(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let failed = StoreError::on("checking the key that signs tenants");
     let leaks = sqlx::query_file_scalar!("sql/context_leaks.sql")
-        .fetch_all(unnamed(&mut *connection))
+        .fetch_all(unprepared(&mut *connection))
         .await
         .map_err(&failed)?;
     if !leaks.is_empty() {
@@ -442,7 +426,7 @@ async fn signed_tenants(connection: &mut PgConnection) -> Result<Finding, StoreE
         ));
     }
     let keys = sqlx::query_scalar!(r#"select count(*) as "keys!" from tenancy.context_keys"#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(&failed)?;
     Ok(match keys {
@@ -456,11 +440,11 @@ async fn signed_tenants(connection: &mut PgConnection) -> Result<Finding, StoreE
     })
 }
 
-/// The logins that have a role of ours.
+/// Checks the logins that have a role of Postrider.
 async fn logins(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let failed = StoreError::on("checking the logins");
     let risky = sqlx::query_file_scalar!("sql/risky_logins.sql")
-        .fetch_all(unnamed(&mut *connection))
+        .fetch_all(unprepared(&mut *connection))
         .await
         .map_err(&failed)?;
     if !risky.is_empty() {
@@ -483,7 +467,7 @@ async fn logins(connection: &mut PgConnection) -> Result<Finding, StoreError> {
          order by role.rolname
         "#
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(&failed)?;
     Ok(Finding::ok(
@@ -492,10 +476,10 @@ async fn logins(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     ))
 }
 
-/// Rights that every login has in this database.
+/// Checks the rights that every login has in this database.
 async fn public_rights(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let rights = sqlx::query_file!("sql/public_rights.sql")
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("checking the rights of PUBLIC"))?;
     let [may, advice]: [Vec<String>; 2] = [
@@ -527,12 +511,12 @@ fn listed(check: &'static str, fine: &str, wrong: &[String], advice: &str) -> Fi
 async fn clock(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let before = Timestamp::now();
     let server = sqlx::query_scalar!(r#"select clock_timestamp() as "at!: jiff_sqlx::Timestamp""#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the server's clock"))?
         .to_jiff();
     let after = Timestamp::now();
-    // The server read its clock somewhere between the two; what lies outside is a real difference.
+    // The server read its clock between the two readings of ours; a time outside of them is a real difference.
     let off = if server < before { before.duration_since(server) } else { server.duration_since(after) };
     let seconds = off.as_secs_f64().max(0.0);
     let found = format!("differs from this machine's by {seconds:.3} s at least");
@@ -549,7 +533,7 @@ async fn clock(connection: &mut PgConnection) -> Result<Finding, StoreError> {
 
 async fn notification_queue(connection: &mut PgConnection) -> Result<Finding, StoreError> {
     let usage = sqlx::query_scalar!(r#"select pg_notification_queue_usage() as "usage!""#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the notification queue"))?;
     let found = format!("{:.1} % full", usage * 100.0);
@@ -579,7 +563,7 @@ async fn oldest_transaction(connection: &mut PgConnection) -> Result<Finding, St
          limit 1
         "#
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the activity"))?;
     Ok(match oldest {
@@ -612,7 +596,7 @@ async fn waiting_locks(connection: &mut PgConnection) -> Result<Finding, StoreEr
          limit 1
         "#
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the locks"))?;
     Ok(match waiting {
@@ -622,6 +606,6 @@ async fn waiting_locks(connection: &mut PgConnection) -> Result<Finding, StoreEr
             "look at the blocking session in pg_stat_activity; end it if it is forgotten",
         ),
         Some(lock) => Finding::ok("oldest lock wait", format!("{:.1} s", lock.seconds.max(0.0))),
-        None => Finding::ok("oldest lock wait", "nobody waits"),
+        None => Finding::ok("oldest lock wait", "no session waits"),
     })
 }

@@ -1,4 +1,4 @@
-//! Items in doubt: they were reserved, and nobody knows whether the provider acted.
+//! Items in doubt: they were reserved, and the provider may or may not have acted.
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// An item in doubt.
 #[derive(Debug, Clone, Serialize)]
@@ -24,43 +24,43 @@ pub struct Doubt {
     pub job_id: JobId,
     /// Its campaign.
     pub campaign_id: CampaignId,
-    /// What the tenant calls the campaign.
+    /// Name of the campaign.
     pub campaign: String,
     /// The name of the phase.
     pub phase: String,
     /// How the person is reached.
     pub channel: Channel,
-    /// Which vendor was called.
+    /// The vendor that was called.
     pub provider: String,
     /// The lead, or the post.
     pub recipient_id: Option<Uuid>,
     /// The address.
     pub recipient: Option<String>,
-    /// The key that the provider may know it by.
+    /// Idempotency key of the call.
     pub idempotency_key: IdempotencyKey,
-    /// Who reserved it.
+    /// Worker that reserved it.
     pub reserved_by: Option<String>,
-    /// Under which attempt.
+    /// Attempt of its job that reserved it.
     pub attempt: Option<i32>,
-    /// When.
+    /// Time of the reservation.
     pub reserved_at: Timestamp,
-    /// Since when nobody knows.
+    /// Time since which it is in doubt.
     pub doubted_since: Timestamp,
-    /// The same as seconds, by the database's clock.
+    /// The age of the doubt in seconds, by the database's clock.
     pub age_seconds: i64,
-    /// From then on the provider's silence counts as "it was never sent".
+    /// Time from which on the provider's silence counts as "it was never sent".
     pub quiet_until: Timestamp,
     /// Whether that time has come, by the database's clock.
     pub is_quiet: bool,
-    /// What happened instead of an answer.
+    /// The event that left the item in doubt.
     pub reason: String,
-    /// Whether the resolver has given up on it. Not shown: a person also settles what a provider cannot be asked about, so
-    /// whoever shows a doubt says who settles it.
+    /// Whether the resolver has given up on it. Not serialized: a person also settles what a provider cannot be asked about, so the code
+    /// that shows a doubt computes how it will be settled.
     #[serde(skip)]
     pub is_for_person: bool,
-    /// How many times the resolver has looked.
+    /// Number of look-ups by the resolver.
     pub looks: i32,
-    /// What it found the last time.
+    /// Result of the resolver's last look-up.
     pub note: Option<String>,
 }
 
@@ -69,17 +69,17 @@ pub struct Doubt {
 pub struct Doubts {
     /// The longest reserved first.
     pub items: Vec<Doubt>,
-    /// How many there are, from where the list begins.
+    /// Their number, from the beginning of the list.
     pub total: i64,
 }
 
-/// Lists what is in doubt.
+/// Lists the items in doubt.
 pub async fn list(connection: &mut PgConnection, tenant: TenantId, limit: i64) -> Result<Doubts, StoreError> {
     page(connection, tenant, None, limit).await
 }
 
-/// What is in doubt after a given item, by the time of its reservation, or from the beginning. Since when an item is in doubt may
-/// still change, when it was reserved does not.
+/// The items in doubt after a given item, by the time of their reservation, or from the beginning. The time since which an item is in
+/// doubt may still change; the time of its reservation does not.
 pub async fn page(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -94,7 +94,7 @@ pub async fn page(
         at.map(ToSqlx::to_sqlx) as _,
         id.map(|id| id.0),
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing what is in doubt"))?;
     let total = rows.first().map_or(0, |row| row.total);
@@ -130,12 +130,12 @@ pub async fn page(
     Ok(Doubts { items: items?, total })
 }
 
-/// What somebody found out about an item in doubt.
+/// A person's finding about an item in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution<'a> {
     /// The provider acted. This counts at once.
     Sent {
-        /// The provider's own name for it, where it is known.
+        /// The provider's id of the message, where it is known.
         message_id: Option<&'a str>,
     },
     /// The provider did not act. This counts when the quiet time is over.
@@ -151,10 +151,11 @@ impl<'a> Resolution<'a> {
     }
 }
 
-/// Settles an item of the tenant of the transaction, and says what it has become. Its job may be able to end now: wake
+/// Settles an item of the tenant, and says what it has become. Its job may be able to end now: wake
 /// the workers with [`crate::jobs::hint`] after the commit.
 pub async fn resolve(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: OutboxId,
     resolution: Resolution<'_>,
     note: &str,
@@ -162,14 +163,15 @@ pub async fn resolve(
 ) -> Result<ItemStatus, StoreError> {
     let (resolved_as, message_id) = resolution.words();
     let status = sqlx::query_scalar!(
-        r#"select execution.resolve_in_doubt($1, $2, $3, $4, $5) as "status!""#,
+        r#"select execution.resolve_in_doubt($1, $2, $3, $4, $5, $6) as "status!""#,
+        tenant.0,
         id.0,
         resolved_as,
         message_id,
         note,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("resolving the item"))?;
     word(&status)

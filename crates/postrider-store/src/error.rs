@@ -1,22 +1,22 @@
-//! What can go wrong between Postrider and its database.
+//! Errors between Postrider and its database.
 
 use std::borrow::Cow;
 
-/// SQLSTATE of a function whose caller does not hold the event or the job it speaks of.
+/// SQLSTATE of a function whose caller does not hold the claim of the event or job that it names.
 pub const CLAIM_NOT_HELD: &str = "PR001";
 
-/// SQLSTATEs of a reservation on a restored copy, and of one under a timeline or an epoch that its process has not looked at.
+/// SQLSTATEs of a reservation on a restored copy, and of one under a timeline or an epoch that its process has not compared.
 pub const SENDING_REFUSED: [&str; 2] = ["PR002", "PR003"];
 
 /// An error of the store. Each variant is something a caller can act on.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database cannot be reached, or does not let us in.
+    /// The database cannot be reached, or refuses the login.
     #[error("cannot connect to the database: {reason}; {}", advice.about(setting))]
     Unreachable {
         /// The cause in one line.
         reason: String,
-        /// What to try.
+        /// The advice.
         advice: Advice,
         /// The setting that the URL came from.
         setting: &'static str,
@@ -24,44 +24,44 @@ pub enum StoreError {
     /// The database refused the input. Nothing was written.
     #[error("{message}")]
     Refused {
-        /// What was wrong.
+        /// The problem.
         message: String,
-        /// What to try, where the database says so.
+        /// The advice of the database, if any.
         hint: Option<String>,
     },
-    /// It would be fine, but not beside what is there already: a name that is taken, an account in use. Nothing was written.
+    /// The input conflicts with stored data: a name that is taken, an account in use. Nothing was written.
     #[error("{message}")]
     Conflict {
-        /// What is in the way.
+        /// The conflict.
         message: String,
     },
-    /// Somebody else holds the claim now, or nobody does.
+    /// The caller does not hold the claim any more.
     #[error("{message}")]
     ClaimNotHeld {
-        /// What, and who asked.
+        /// The claim, and the caller.
         message: String,
     },
     /// The database refuses reservations: it may be a restored copy. Nothing was written.
     #[error("{message}")]
     SendingRefused {
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// This cannot be served as it is; the sentence says why and what to do.
+    /// The installation cannot be served as it is; the sentence says why and what to do.
     #[error("{0}")]
     Unfit(String),
     /// A statement failed for a reason that is not the caller's: lost connection, timeout, bug.
     #[error("{doing} failed")]
     Failed {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: sqlx::Error,
     },
 }
 
-/// What to try when the database cannot be reached.
+/// Advice for a database that cannot be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// The setting holds something that is not a URL.
@@ -74,9 +74,9 @@ pub enum Advice {
     Connections,
     /// The server is not ready.
     Wait,
-    /// The server said something that only its log explains.
+    /// The server's log has the reason.
     Log,
-    /// Nothing answers there.
+    /// No server answers at the address.
     Address,
 }
 
@@ -93,14 +93,14 @@ impl Advice {
                  or lower database.connections_max"
                     .to_owned()
             }
-            Self::Wait => "it is starting up or shutting down; try again in a moment".to_owned(),
+            Self::Wait => "the server is starting up or shutting down; try again in a moment".to_owned(),
             Self::Log => "see the server's log".to_owned(),
             Self::Address => format!("check that it runs and that host and port in {setting} are right"),
         }
     }
 }
 
-/// The setting that is named where no other is known.
+/// The setting that is named where the caller names none.
 pub const DATABASE_URL: &str = "database.url";
 
 impl StoreError {
@@ -113,7 +113,7 @@ impl StoreError {
         }
     }
 
-    /// Sorts a database error: the caller's mistakes apart from everything else.
+    /// Sorts a database error: mistakes of the caller apart from everything else.
     pub(crate) fn on(doing: &'static str) -> impl Fn(sqlx::Error) -> Self {
         move |source| {
             let Some(error) = source.as_database_error() else {
@@ -134,7 +134,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the database was away, as opposed to unwilling.
+    /// Whether the database was not available, as opposed to refusing the statement.
     #[must_use]
     pub fn is_outage(&self) -> bool {
         match self {
@@ -144,7 +144,7 @@ impl StoreError {
                 | sqlx::Error::Tls(_)
                 | sqlx::Error::PoolTimedOut
                 | sqlx::Error::PoolClosed => true,
-                // Connection exceptions, and a server that starts, stops or has no connection left.
+                // Connection exceptions, and a server that starts, stops or has no free connection.
                 sqlx::Error::Database(error) => error.code().is_some_and(|code| {
                     code.starts_with("08") || code.starts_with("57P0") || code == "53300"
                 }),
@@ -154,7 +154,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the same again may do: the database was away, or had no room, or somebody was in the way.
+    /// Whether a retry may succeed: the database was not available, had no space, or another session was in the way.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         // Deadlocks and the like; no space, memory or connection left; trouble with files; lock, statement and idle timeouts;

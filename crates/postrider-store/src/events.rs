@@ -6,7 +6,7 @@
 //!                                        └───────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The three functions of the contract do the work; what is here calls them.
+//! The three functions of the contract do the work; the functions of schema `events` apply them to batches.
 
 use std::time::Duration;
 
@@ -20,10 +20,11 @@ use postrider_model::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::{PgConnection, types::Json};
+use uuid::Uuid;
 
-use crate::{StoreError, unnamed::unnamed, wakeups};
+use crate::{StoreError, unprepared::unprepared, wakeups};
 
-/// The channel on which a publisher may say, after its commit, that there is something new.
+/// The channel for hints about new events, which a publisher may send after its commit.
 pub const HINT_CHANNEL: &str = "postrider_events";
 
 /// SQLSTATE of a claim under sinks that are not the registered ones.
@@ -39,7 +40,7 @@ pub async fn publish(connection: &mut PgConnection, event: &NewEvent) -> Result<
         event.event_type,
         Json(&*event.payload) as _,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map(EventId)
     .map_err(StoreError::on("publishing the event"))
@@ -51,17 +52,19 @@ pub async fn hint(connection: &mut PgConnection) -> Result<(), StoreError> {
     wakeups::notify_on(connection, HINT_CHANNEL, "").await
 }
 
-/// An event that this processor holds, and which sinks have it already.
+/// An event that this processor holds, and the sinks that have it already.
 #[derive(Debug)]
 pub struct Claimed {
+    /// Its tenant.
+    pub tenant_id: TenantId,
     /// The event.
     pub event: Event,
     /// Sinks that took it in an earlier attempt.
     pub delivered_to: Vec<String>,
 }
 
-/// Claims up to `batch_size` ready events for five minutes, for a relay that delivers to the sinks of this generation. Answers
-/// `None` when other sinks are registered by now.
+/// Claims up to `batch_size` ready events for five minutes, for a relay that delivers to the sinks of this generation. Returns `None`
+/// when other sinks are registered by now.
 pub async fn claim(
     connection: &mut PgConnection,
     generation: i64,
@@ -70,7 +73,8 @@ pub async fn claim(
 ) -> Result<Option<Vec<Claimed>>, StoreError> {
     let claimed = sqlx::query!(
         r#"
-        select id as "id!",
+        select tenant_id as "tenant_id!",
+               id as "id!",
                aggregate_type as "aggregate_type!",
                aggregate_id as "aggregate_id!",
                event_type as "event_type!",
@@ -84,7 +88,7 @@ pub async fn claim(
         processor,
         batch_size,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("claiming events"));
     let rows = match claimed {
@@ -93,6 +97,7 @@ pub async fn claim(
         Err(error) => return Err(error),
     };
     let claimed = rows.into_iter().map(|row| Claimed {
+        tenant_id: TenantId(row.tenant_id),
         event: Event {
             id: EventId(row.id),
             aggregate_type: row.aggregate_type,
@@ -107,9 +112,11 @@ pub async fn claim(
     Ok(Some(claimed.collect()))
 }
 
-/// What became of a claimed event.
+/// The result of a claimed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
+    /// Tenant of the claimed event.
+    pub tenant_id: TenantId,
     /// Id of the claimed event.
     pub id: EventId,
     /// `None` when every sink took it; otherwise why it must be tried again.
@@ -120,7 +127,7 @@ pub struct Completion {
     pub release_after: Option<Duration>,
 }
 
-/// What [`complete`] recorded.
+/// The result of [`complete`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
     /// Each event has the outcome that was reported for it.
@@ -130,17 +137,16 @@ pub enum Recorded {
     Released,
 }
 
-/// Records what became of claimed events, all in one statement. When one claim is not held any more the whole
-/// statement fails, and the caller tries them one by one. An event is completed only while the sinks of this generation are
-/// registered.
+/// Records the results of claimed events, all in one statement. When one claim is not held any more the whole statement fails, and the
+/// caller tries them one by one. An event is completed only while the sinks of this generation are registered.
 pub async fn complete(
     connection: &mut PgConnection,
     generation: i64,
     processor: &str,
-    completions: &[Completion],
+    completions: &[&Completion],
 ) -> Result<Recorded, StoreError> {
-    // In the order of ids, so that two processors never wait for each other in a circle.
-    let mut sorted: Vec<&Completion> = completions.iter().collect();
+    // In the order of ids, so that two processors never deadlock.
+    let mut sorted: Vec<&Completion> = completions.to_vec();
     sorted.sort_by_key(|completion| completion.id);
     let (incomplete, complete): (Vec<&Completion>, Vec<&Completion>) =
         sorted.iter().partition(|completion| completion.error.is_some());
@@ -151,16 +157,17 @@ pub async fn complete(
     if ended.is_empty() {
         return Ok(Recorded::Completed);
     }
-    let ids: Vec<i64> = ended.iter().map(|completion| completion.id.0).collect();
+    let (tenants, ids) = keys(&ended);
     let errors: Vec<Option<String>> = ended.iter().map(|completion| completion.error.clone()).collect();
     let is_registered = sqlx::query_scalar!(
-        r#"select events.complete_events($1, $2, $3, $4) as "is_registered!""#,
+        r#"select events.complete_events($1, $2, $3, $4, $5) as "is_registered!""#,
         generation,
         processor,
+        &tenants,
         &ids,
         &errors as _,
     )
-    .fetch_one(unnamed(&mut *connection))
+    .fetch_one(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("completing events"))?;
     if is_registered {
@@ -171,6 +178,11 @@ pub async fn complete(
     Ok(Recorded::Released)
 }
 
+/// Tenants and ids, as the functions take them.
+fn keys(completions: &[&Completion]) -> (Vec<Uuid>, Vec<i64>) {
+    completions.iter().map(|completion| (completion.tenant_id.0, completion.id.0)).unzip()
+}
+
 async fn release(
     connection: &mut PgConnection,
     processor: &str,
@@ -179,15 +191,15 @@ async fn release(
     if released.is_empty() {
         return Ok(());
     }
-    let ids: Vec<i64> = released.iter().map(|completion| completion.id.0).collect();
+    let (tenants, ids) = keys(released);
     let delays: Vec<i64> = released
         .iter()
         .map(|completion| completion.release_after.map_or(0, |after| after.as_millis() as i64))
         .collect();
-    sqlx::query!("select m10_recovery.release_outbox_events($1, $2, $3)", processor, &ids, &delays)
-        .fetch_one(unnamed(connection))
+    sqlx::query!("select events.release_outbox_events($1, $2, $3, $4)", processor, &tenants, &ids, &delays)
+        .fetch_one(unprepared(connection))
         .await
-        .map_err(StoreError::on("giving events back"))?;
+        .map_err(StoreError::on("releasing events"))?;
     Ok(())
 }
 
@@ -197,21 +209,22 @@ async fn record_deliveries(
     processor: &str,
     completions: &[&Completion],
 ) -> Result<(), StoreError> {
-    let (ids, sinks): (Vec<i64>, Vec<String>) = completions
+    let (of, sinks): (Vec<&Completion>, Vec<String>) = completions
         .iter()
-        .flat_map(|completion| completion.delivered_to.iter().map(|sink| (completion.id.0, sink.clone())))
+        .flat_map(|completion| completion.delivered_to.iter().map(|sink| (*completion, sink.clone())))
         .unzip();
-    if ids.is_empty() {
+    if of.is_empty() {
         return Ok(());
     }
-    sqlx::query!("select m10_recovery.note_deliveries($1, $2, $3)", processor, &ids, &sinks)
-        .fetch_one(unnamed(connection))
+    let (tenants, ids) = keys(&of);
+    sqlx::query!("select events.note_deliveries($1, $2, $3, $4)", processor, &tenants, &ids, &sinks)
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("recording partial deliveries"))?;
     Ok(())
 }
 
-/// How much waits.
+/// Measurements of the events that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Backlog {
     /// Events that are not processed, counted up to 100,000.
@@ -222,25 +235,25 @@ pub struct Backlog {
     pub oldest_ready_seconds: f64,
 }
 
-/// How much waits, over all tenants.
+/// Measures the events that wait, over all tenants.
 pub async fn backlog(connection: &mut PgConnection, stuck_after: i32) -> Result<Backlog, StoreError> {
     sqlx::query_as!(
         Backlog,
         r#"
         select pending as "pending!", stuck as "stuck!", oldest_ready_seconds as "oldest_ready_seconds!"
-          from m10_recovery.outbox_backlog($1)
+          from events.outbox_backlog($1)
         "#,
         stuck_after,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("measuring the backlog"))
 }
 
-/// One small step of retention.
+/// Result of one small step of retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruned {
-    /// How many events were removed.
+    /// Number of removed events.
     pub removed: i64,
     /// Where the next step begins.
     pub last_id: i64,
@@ -248,9 +261,19 @@ pub struct Pruned {
     pub done: bool,
 }
 
-/// Removes processed events older than the limit from one window of ids.
+/// Tenants that have events, the system tenant included.
+pub async fn tenants(connection: &mut PgConnection) -> Result<Vec<TenantId>, StoreError> {
+    let ids = sqlx::query_scalar!(r#"select id as "id!" from events.tenants_with_events() as tenant (id)"#)
+        .fetch_all(unprepared(connection))
+        .await
+        .map_err(StoreError::on("reading the tenants with events"))?;
+    Ok(ids.into_iter().map(TenantId).collect())
+}
+
+/// Removes processed events of a tenant that are older than the limit from one window of ids.
 pub async fn prune(
     connection: &mut PgConnection,
+    tenant: TenantId,
     processed_before: Timestamp,
     after_id: i64,
     window: i32,
@@ -259,60 +282,61 @@ pub async fn prune(
         Pruned,
         r#"
         select removed as "removed!", last_id as "last_id!", done as "done!"
-          from m10_recovery.prune_outbox($1, $2, $3)
+          from events.prune_outbox($1, $2, $3, $4)
         "#,
+        tenant.0,
         processed_before.to_sqlx() as _,
         after_id,
         window,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("removing old events"))
 }
 
-/// An event as an operator sees it.
+/// An event for operators.
 #[derive(Debug, Serialize)]
 pub struct Listed {
     /// Its id.
     pub id: EventId,
-    /// Whose, where a tenant published it.
-    pub tenant_id: Option<TenantId>,
-    /// What it is about.
+    /// The tenant that published it, or the system tenant.
+    pub tenant_id: TenantId,
+    /// Type of the aggregate that it is about.
     pub aggregate_type: String,
-    /// Which one.
+    /// Id of the aggregate.
     pub aggregate_id: String,
-    /// What happened.
+    /// Type of the event.
     pub event_type: String,
     /// The data.
     pub payload: Box<RawValue>,
-    /// Where it stands.
+    /// Its state.
     pub state: EventState,
-    /// How often it failed.
+    /// Number of failed deliveries.
     pub retry_count: i32,
     /// When it was published.
     pub created_at: Timestamp,
-    /// From when on it may be delivered.
+    /// Earliest time of the next delivery.
     pub process_after: Option<Timestamp>,
-    /// When it was done.
+    /// When it was processed.
     pub processed_at: Option<Timestamp>,
-    /// Who holds it.
+    /// The process that holds it.
     pub claimed_by: Option<String>,
-    /// Why it failed last, or who closed it.
+    /// The last error, or the actor that closed the event.
     pub last_error: Option<String>,
 }
 
-/// Which events to list.
+/// Filters for the list of events.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only in one of these states; in any, when there is none.
     pub states: Vec<EventState>,
-    /// Those that failed more often than this and still wait, too; and only those, when no state is named.
+    /// Also events that failed more often than this and still wait; only those, when no state is named.
     pub stuck_after: Option<i32>,
     /// Only this tenant's.
     pub tenant: Option<TenantId>,
     /// Only after this id.
     pub after: i64,
-    /// At most so many.
+    /// Maximum number of events.
     pub limit: i64,
 }
 
@@ -335,14 +359,14 @@ pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<
         filter.after,
         filter.limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing events"))?;
     Ok(rows
         .into_iter()
         .map(|row| Listed {
             id: EventId(row.id),
-            tenant_id: row.tenant_id.map(TenantId),
+            tenant_id: TenantId(row.tenant_id),
             aggregate_type: row.aggregate_type,
             aggregate_id: row.aggregate_id,
             event_type: row.event_type,
@@ -362,43 +386,54 @@ pub async fn list(connection: &mut PgConnection, filter: &Filter) -> Result<Vec<
         .collect())
 }
 
-/// What a person's request did to an event.
+/// Result of a person's request about an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// It was done.
+    /// The request was carried out.
     Done,
     /// There is no such event, or it belongs to another tenant.
     Unknown,
     /// It is processed already.
     Processed,
-    /// A processor is delivering it right now.
+    /// A processor is delivering it at this moment.
     Claimed,
 }
 
 /// Makes a waiting event ready now.
-pub async fn retry(connection: &mut PgConnection, id: EventId, actor: &str) -> Result<Handled, StoreError> {
-    let answer =
-        sqlx::query_scalar!(r#"select m10_recovery.retry_outbox_event($1, $2) as "answer!""#, id.0, actor)
-            .fetch_one(unnamed(connection))
-            .await
-            .map_err(StoreError::on("retrying the event"))?;
+pub async fn retry(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: EventId,
+    actor: &str,
+) -> Result<Handled, StoreError> {
+    let answer = sqlx::query_scalar!(
+        r#"select events.retry_outbox_event($1, $2, $3) as "answer!""#,
+        tenant.0,
+        id.0,
+        actor
+    )
+    .fetch_one(unprepared(connection))
+    .await
+    .map_err(StoreError::on("retrying the event"))?;
     handled(&answer)
 }
 
 /// Ends an event without delivering it.
 pub async fn close(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: EventId,
     actor: &str,
     note: &str,
 ) -> Result<Handled, StoreError> {
     let answer = sqlx::query_scalar!(
-        r#"select m10_recovery.close_outbox_event($1, $2, $3) as "answer!""#,
+        r#"select events.close_outbox_event($1, $2, $3, $4) as "answer!""#,
+        tenant.0,
         id.0,
         actor,
         note
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("closing the event"))?;
     handled(&answer)

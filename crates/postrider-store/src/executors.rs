@@ -1,4 +1,4 @@
-//! What executes the messages of chat accounts, and what must not be executed.
+//! Executors of chat accounts' messages, and the rules for messages that must not be executed.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use secrecy::SecretString;
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, accounts, unnamed::unnamed};
+use crate::{StoreError, accounts, unprepared::unprepared};
 
-/// What executes.
+/// The kind of an executor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Kind {
-    /// Says back what was said, for trying things out.
+    /// Replies with the message itself, for trials.
     Echo,
     /// An agent behind a URL.
     Http {
-        /// Which one.
+        /// URL of the agent.
         url: String,
     },
 }
@@ -37,57 +37,57 @@ impl Kind {
     }
 }
 
-/// An executor as it may be shown: without its secret.
+/// An executor without its secret, fit to be shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct ExecutorSettings {
     /// Its id.
     pub id: ExecutorId,
-    /// Whose messages; those of every account that has none of its own, if it is absent.
+    /// The account whose messages it executes; absent for all accounts that have no executor of their own.
     pub account_id: Option<ProviderAccountId>,
-    /// What executes.
+    /// Its kind.
     #[serde(flatten)]
     pub kind: Kind,
-    /// How long it may take.
+    /// Its timeout.
     pub timeout_seconds: u32,
-    /// What a sender must be at least.
+    /// Minimum role of a sender.
     pub required_role: Role,
-    /// What must not be executed.
+    /// Rules for messages that must not be executed.
     pub sentinel: Sentinel,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
-/// An executor that can be asked.
+/// An executor with its secret opened.
 #[derive(Debug, Clone)]
 pub struct Executor {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// How long it may take.
+    /// Its timeout.
     pub timeout: Duration,
-    /// What signs requests to it and to the sentinel.
+    /// The secret that signs requests to it and to the sentinel.
     pub secret: Option<SecretString>,
-    /// What must not be executed.
+    /// Rules for messages that must not be executed.
     pub sentinel: Sentinel,
 }
 
-/// What a new executor consists of.
+/// A new executor.
 #[derive(Debug)]
 pub struct NewExecutor<'a> {
-    /// Whose messages it executes.
+    /// The account whose messages it executes.
     pub account: Option<ProviderAccountId>,
-    /// What executes.
+    /// Its kind.
     pub kind: Kind,
-    /// How long it may take.
+    /// Its timeout.
     pub timeout_seconds: u32,
-    /// What signs its requests.
+    /// The secret that signs its requests.
     pub secret: Option<&'a SecretString>,
-    /// What a sender must be at least.
+    /// Minimum role of a sender.
     pub required_role: Role,
-    /// What must not be executed.
+    /// Rules for messages that must not be executed.
     pub sentinel: &'a Sentinel,
 }
 
-/// Sets what executes, in place of what did.
+/// Sets the executor of an account, or of all other accounts, and replaces the one before.
 pub async fn put(
     connection: &mut PgConnection,
     key: &MasterKey,
@@ -102,7 +102,8 @@ pub async fn put(
     };
     let (kind, url) = executor.kind.parts();
     sqlx::query!(
-        "select channels.put_executor($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "select channels.put_executor($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        tenant.0,
         id.0,
         executor.account.map(|account| account.0),
         kind,
@@ -113,7 +114,7 @@ pub async fn put(
         Json(executor.sentinel) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("channel_executors_timeout_is_bounded") => {
@@ -123,7 +124,7 @@ pub async fn put(
             refused("requests are signed, so a secret is needed; make one with `echo \"whsec_$(openssl rand -base64 32)\"`")
         }
         Some("channel_executors_are_of_an_account") => refused("there is no such account"),
-        _ => StoreError::on("setting what executes")(error),
+        _ => StoreError::on("setting the executor")(error),
     })?;
     Ok(id)
 }
@@ -185,9 +186,9 @@ async fn select(
         after.map(|account| account.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
-    .map_err(StoreError::on("listing what executes"))?;
+    .map_err(StoreError::on("listing the executors"))?;
     rows.into_iter()
         .map(|row| {
             Ok(ExecutorSettings {
@@ -203,15 +204,20 @@ async fn select(
         .collect()
 }
 
-/// Takes an executor away. False when the tenant of the transaction has no such executor.
-pub async fn remove(connection: &mut PgConnection, id: ExecutorId, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select channels.remove_executor($1, $2) as "known!""#, id.0, actor)
-        .fetch_one(unnamed(connection))
+/// Removes an executor. False when the tenant has no such executor.
+pub async fn remove(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: ExecutorId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select channels.remove_executor($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
+        .fetch_one(unprepared(connection))
         .await
-        .map_err(StoreError::on("removing what executes"))
+        .map_err(StoreError::on("removing the executor"))
 }
 
-/// What executes the messages of an account, in the tenant of the transaction.
+/// Returns the executor of an account's messages.
 pub async fn of_account(
     connection: &mut PgConnection,
     key: &MasterKey,
@@ -226,13 +232,14 @@ pub async fn of_account(
                timeout_seconds as "timeout_seconds!",
                sealed_secret,
                sentinel as "sentinel!: Json<Sentinel>"
-          from channels.executor_of($1)
+          from channels.executor_of($1, $2)
         "#,
+        tenant.0,
         account.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
-    .map_err(StoreError::on("reading what executes"))?;
+    .map_err(StoreError::on("reading the executor"))?;
     let Some(row) = row else { return Ok(None) };
     let place = place(tenant, ExecutorId(row.id));
     let secret = row.sealed_secret.map(|sealed| accounts::open(key, place, &sealed)).transpose()?;

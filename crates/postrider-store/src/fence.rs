@@ -1,24 +1,24 @@
-//! Lets a process reserve only where it has found nothing missing.
+//! Allows a process to reserve only where it has found nothing missing.
 //!
-//! A process that sends compares the database with what it knows to be committed (`postrider-engine`'s witness). The result is
-//! here: while the fence is closed, nothing is reserved; while it is open, every reservation names the epoch and the timeline that were
+//! A process that sends compares the database with what it knows to be committed (`postrider-engine`'s witness). The result is here:
+//! while the fence is closed, nothing is reserved; while it is open, every reservation names the epoch and the timeline that were
 //! compared, and the database refuses it under any other. So a replica that was promoted a moment ago gets no reservation before the
-//! process has looked again, through whatever connection or pooler.
+//! process has compared again, through whatever connection or pooler.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use postrider_model::ids::OutboxId;
+use postrider_model::ids::{OutboxId, TenantId};
 use uuid::Uuid;
 
-/// A comparison counts for so long. A process that cannot reach the database to write its next mark reserves nothing afterwards, far
+/// A comparison is valid for this time. A process that cannot reach the database to write its next mark reserves nothing afterwards, far
 /// below the two minutes after which `tenancy.read_installation` takes a silent process for ended.
 const COUNTS_FOR: Duration = Duration::from_secs(10);
 
-/// Hears of every committed reservation before it is called: the number of its writer, and its id.
-pub type Note = Box<dyn Fn(usize, OutboxId) + Send + Sync>;
+/// Called with every committed reservation before the provider is: the number of its writer, its tenant and its id.
+pub type Note = Box<dyn Fn(usize, TenantId, OutboxId) + Send + Sync>;
 
 /// Shared by the witness of a process, which opens and closes it, and the writers, which reserve. The default is no fence.
 #[derive(Clone, Default)]
@@ -26,11 +26,11 @@ pub struct Fence(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// Whether a witness opens and closes it.
+    /// Whether a witness opens and closes the fence.
     is_used: bool,
     open: Option<Open>,
-    /// Of each writer. One writer commits one after the other, so the last of each stands for all before it.
-    last: Vec<Option<OutboxId>>,
+    /// The last reservation of each writer. A writer commits in order, so its last one stands for all before it.
+    last: Vec<Option<(TenantId, OutboxId)>>,
     note: Option<Note>,
 }
 
@@ -40,12 +40,12 @@ struct Open {
     since: Instant,
 }
 
-/// Whether a reservation may be tried, and what it must name.
+/// Whether a reservation may be tried, and the epoch and timeline that it must name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pass {
-    /// It need not name anything.
+    /// It need not name them.
     Unfenced,
-    /// It names this.
+    /// It must name these.
     Naming(String),
     /// It must not be tried.
     Closed,
@@ -58,30 +58,30 @@ impl std::fmt::Debug for Fence {
 }
 
 impl Fence {
-    /// A closed one. `note` hears of every committed reservation before it is called.
+    /// A closed fence. It calls `note` with every committed reservation before the provider is called.
     #[must_use]
     pub fn closed(note: Option<Note>) -> Self {
         Self(Arc::new(Mutex::new(State { is_used: true, open: None, last: Vec::new(), note })))
     }
 
-    /// Nothing is missing in this epoch, on this timeline.
+    /// Opens the fence: nothing is missing in this epoch, on this timeline.
     pub fn open(&self, epoch: Uuid, timeline: Option<i32>) {
         self.state().open = Some(Open { epoch, timeline, since: Instant::now() });
     }
 
-    /// Nothing is reserved from now on.
+    /// Closes the fence: nothing is reserved from now on.
     pub fn close(&self) {
         self.state().open = None;
     }
 
-    /// Another epoch begins: what was reserved before is settled by its adoption.
+    /// Forgets the last reservations, because another epoch begins: its adoption settles earlier reservations.
     pub fn forget(&self) {
         self.state().last.fill(None);
     }
 
     /// The last reservations that this process saw committed, one of each writer.
     #[must_use]
-    pub fn last_reservations(&self) -> Vec<OutboxId> {
+    pub fn last_reservations(&self) -> Vec<(TenantId, OutboxId)> {
         self.state().last.iter().flatten().copied().collect()
     }
 
@@ -92,14 +92,14 @@ impl Fence {
         last.len() - 1
     }
 
-    /// A writer saw a reservation committed.
-    pub(crate) fn committed(&self, writer: usize, id: OutboxId) {
+    /// Records that a writer saw a reservation committed.
+    pub(crate) fn committed(&self, writer: usize, tenant: TenantId, id: OutboxId) {
         let mut state = self.state();
         if let Some(last) = state.last.get_mut(writer) {
-            *last = Some(id);
+            *last = Some((tenant, id));
         }
         if let Some(note) = &state.note {
-            note(writer, id);
+            note(writer, tenant, id);
         }
     }
 
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_lets_pass_what_names_the_timeline_and_nothing_once_it_is_closed() {
+    fn an_open_fence_passes_reservations_of_its_timeline_and_a_closed_one_none() {
         assert_eq!(Fence::default().pass(), Pass::Unfenced);
         let fence = Fence::closed(None);
         assert_eq!(fence.pass(), Pass::Closed);

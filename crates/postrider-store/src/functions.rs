@@ -1,4 +1,4 @@
-//! What can be run: functions of a tenant, behind a URL, in the database, or in the program itself.
+//! Functions of a tenant: behind a URL, in the database, or in the program itself.
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -11,60 +11,60 @@ use secrecy::SecretString;
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, accounts, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, accounts, campaigns::word, unprepared::unprepared};
 
-/// A function as it may be shown: without its secret.
+/// A function without its secret, fit to be shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct FunctionState {
     /// Its id.
     #[serde(skip)]
     pub id: FunctionId,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its target.
     pub target: Target,
-    /// Within what time it runs once.
+    /// Its grain: it runs once per grain and entities.
     pub grain: Grain,
-    /// How long it may take.
+    /// Its timeout.
     pub timeout_seconds: u32,
-    /// When it is tried again.
+    /// Its retries.
     pub retry: RetryPolicy,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it was set last.
+    /// Time of its last definition.
     pub updated_at: Timestamp,
 }
 
-/// What a function is set to.
+/// The definition of a function.
 #[derive(Debug)]
 pub struct NewFunction<'a> {
-    /// What it is called.
+    /// Its name.
     pub name: &'a str,
-    /// What it is.
+    /// Its target.
     pub target: &'a Target,
-    /// Within what time it runs once.
+    /// Its grain: it runs once per grain and entities.
     pub grain: Grain,
-    /// How long it may take.
+    /// Its timeout.
     pub timeout_seconds: u32,
-    /// When it is tried again.
+    /// Its retries.
     pub retry: RetryPolicy,
-    /// What signs requests to it. Without one it keeps the one it has, or gets a new one.
+    /// The secret that signs requests to it. `None` keeps the present secret, or makes a new one.
     pub secret: Option<&'a SecretString>,
 }
 
-/// What setting a function did.
+/// Result of setting a function.
 #[derive(Debug)]
 pub struct Put {
-    /// Whether there was none of this name.
+    /// Whether the function is new.
     pub is_new: bool,
-    /// A secret that was made for it, to be shown once.
+    /// A new secret, to be shown once.
     pub new_secret: Option<SecretString>,
 }
 
-/// How often to begin anew when somebody makes the same function at the same moment.
+/// Number of tries when another request sets the same function at the same moment.
 const TRIES: usize = 3;
 
-/// Sets a function of the transaction's tenant, in place of the one of this name. `key` seals the secret of an HTTP function.
+/// Sets a function of a tenant, in place of the one of this name. `key` seals the secret of an HTTP function.
 pub async fn put(
     connection: &mut PgConnection,
     key: Option<&MasterKey>,
@@ -92,7 +92,8 @@ pub async fn put(
         let (kind, target) = function.target.parts();
         let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         let was_put = sqlx::query_scalar!(
-            r#"select jobs.put_function($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) as "was_put!""#,
+            r#"select jobs.put_function($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as "was_put!""#,
+            tenant.0,
             id.0,
             function.name,
             kind,
@@ -106,32 +107,43 @@ pub async fn put(
             sealed,
             actor,
         )
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("setting the function"))?;
         if was_put {
             return Ok(Put { is_new: known.is_none(), new_secret });
         }
     }
-    Err(StoreError::Conflict { message: "the function is being set by somebody else; try again".to_owned() })
+    Err(StoreError::Conflict { message: "another request is setting the function; try again".to_owned() })
 }
 
-/// Why an HTTP function cannot be set.
+/// The error when an HTTP function cannot be set.
 const NO_KEY: &str = "requests to an HTTP function are signed with a secret, which needs the master key; set master_key or master_key_file";
 
-/// Makes a function that comes with the program, unless the transaction's tenant has one of this name.
-pub async fn put_builtin(connection: &mut PgConnection, name: &str, grain: Grain) -> Result<(), StoreError> {
-    sqlx::query!("select jobs.put_builtin($1, $2, $3)", FunctionId::new().0, name, grain.as_str())
-        .fetch_one(unnamed(connection))
+/// Makes a function that comes with the program, unless the tenant has one of this name.
+pub async fn put_builtin(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    name: &str,
+    grain: Grain,
+) -> Result<(), StoreError> {
+    let id = FunctionId::new().0;
+    sqlx::query!("select jobs.put_builtin($1, $2, $3, $4)", tenant.0, id, name, grain.as_str())
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("setting the function"))?;
     Ok(())
 }
 
-/// Takes a function away. False when the tenant of the transaction has no such function.
-pub async fn remove(connection: &mut PgConnection, name: &str, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select jobs.remove_function($1, $2) as "known!""#, name, actor)
-        .fetch_one(unnamed(connection))
+/// Removes a function. False when the tenant has no such function.
+pub async fn remove(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    name: &str,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select jobs.remove_function($1, $2, $3) as "known!""#, tenant.0, name, actor)
+        .fetch_one(unprepared(connection))
         .await
         .map_err(|error| match StoreError::constraint(&error) {
             Some("schedules_run_a_function") => StoreError::Conflict {
@@ -187,7 +199,7 @@ async fn select(
         after,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the functions"))?;
     let number = |number: i32| u32::try_from(number).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What happened to a campaign, in order.
+//! The history of a campaign: its events in order.
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -8,33 +8,33 @@ use postrider_model::{
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
-/// The channel on which the database says that there are new events. It does not say of whom: anybody may listen.
+/// The channel for hints about new events of campaigns. A hint does not name the tenant, because every login may listen.
 pub const HINT_CHANNEL: &str = "postrider_campaign_events";
 
-/// One event, as everybody gets to see it.
+/// One event, as every reader gets it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CampaignEvent {
-    /// What happened.
+    /// Type of the event.
     pub r#type: EventType,
-    /// To which campaign.
+    /// The campaign.
     pub campaign_id: CampaignId,
-    /// To which of its phases.
+    /// The phase.
     pub phase: String,
     /// Its place in the history of the campaign, which has no gaps.
     pub sequence: i64,
-    /// When.
+    /// Time of the event.
     pub timestamp: Timestamp,
-    /// What else there is to know.
+    /// Further data.
     pub payload: serde_json::Value,
 }
 
-/// How far a campaign's history reaches.
+/// The extent of a campaign's history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Which campaign.
+    /// The campaign.
     pub campaign: CampaignId,
     /// The number of the newest event; 0 when nothing has happened.
     pub newest: i64,
@@ -42,7 +42,7 @@ pub struct Extent {
     pub pruned_through: i64,
 }
 
-/// How far the histories of campaigns reach. Those that the tenant does not have are not there.
+/// The extents of campaigns' histories. Campaigns of other tenants are left out.
 pub async fn extents(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -54,9 +54,9 @@ pub async fn extents(
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
-    .map_err(StoreError::on("looking how far the history reaches"))?;
+    .map_err(StoreError::on("reading the extent of the history"))?;
     let extent = |id, newest, pruned_through| Extent { campaign: CampaignId(id), newest, pruned_through };
     Ok(rows.into_iter().map(|row| extent(row.id, row.sequence, row.pruned_through)).collect())
 }
@@ -88,7 +88,7 @@ pub async fn after(
         sequence,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the history"))?;
     rows.into_iter()
@@ -105,15 +105,37 @@ pub async fn after(
         .collect()
 }
 
-/// Removes events from before a time, so many at most, and says how many.
-pub async fn prune(connection: &mut PgConnection, before: Timestamp, limit: i32) -> Result<i64, StoreError> {
+/// Chooses the tenants with events from before a time. It locks nothing.
+pub async fn tenants_with_old(
+    connection: &mut PgConnection,
+    before: Timestamp,
+) -> Result<Vec<TenantId>, StoreError> {
+    use jiff_sqlx::ToSqlx as _;
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from execution.tenants_with_old_history($1)"#,
+        before.to_sqlx() as _,
+    )
+    .fetch_all(unprepared(connection))
+    .await
+    .map_err(StoreError::on("choosing tenants with old events of campaigns"))?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Removes events of a tenant from before a time, about so many at most, and returns their number.
+pub async fn prune(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    before: Timestamp,
+    limit: i32,
+) -> Result<i64, StoreError> {
     use jiff_sqlx::ToSqlx as _;
     sqlx::query_scalar!(
-        r#"select execution.prune_campaign_events($1, $2) as "removed!""#,
+        r#"select execution.prune_campaign_events($1, $2, $3) as "removed!""#,
+        tenant.0,
         before.to_sqlx() as _,
         limit,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("removing old events"))
 }

@@ -1,27 +1,27 @@
-//! Which database this is, the marks that its processes write, and the adoption of a restored copy.
+//! The identity of the database, the marks that its processes write, and the adoption of a restored copy.
 //!
 //! The installation is recorded when a process with a sending role first starts (`enrol`). From then on the database refuses
-//! reservations where the record describes another cluster, another database or other tables. What the record cannot show, because
-//! a copy has the same identity, processes find by comparing: see `postrider-engine`'s witness.
+//! reservations where the record describes another cluster, another database or other tables. A copy with the same identity is
+//! found by comparison: see `postrider-engine`'s witness.
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
-use postrider_model::ids::OutboxId;
+use postrider_model::ids::{OutboxId, TenantId};
 use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{Pool, StoreError, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, pool, unprepared::unprepared};
 
-/// What a process asks about: what it knows to be committed.
+/// The state that a process knows to be committed, to be compared with the database.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     /// The witness whose mark it is.
     pub witness: Option<Uuid>,
     /// The epoch under which it was written.
     pub epoch: Option<Uuid>,
-    /// Reservations.
-    pub reservations: Vec<OutboxId>,
+    /// Reservations, with their tenants.
+    pub reservations: Vec<(TenantId, OutboxId)>,
 }
 
 /// The newest epoch of an installation.
@@ -39,14 +39,14 @@ pub struct Epoch {
     pub began_at: Timestamp,
 }
 
-/// How a database stands.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     /// `None` when no sending process ever started on it.
     pub epoch: Option<Epoch>,
-    /// Why nothing may be sent from it.
+    /// The reason why nothing may be sent from it.
     pub refusal: Option<String>,
-    /// The cluster's identifier; empty where the server does not tell.
+    /// The cluster's identifier; empty where the server does not show it.
     pub system_identifier: String,
     /// The database's number in the cluster.
     pub database_oid: i64,
@@ -54,15 +54,15 @@ pub struct Observed {
     pub database_name: String,
     /// The timeline of its log.
     pub timeline: Option<i32>,
-    /// How far its log is written to disk.
+    /// Position up to which its log is written to disk.
     pub lsn: i64,
-    /// The mark of the witness that was asked about.
+    /// The mark of the witness in question.
     pub mark: Option<i64>,
-    /// Whether the epoch that was asked about is one of the installation's.
+    /// Whether the epoch in question is one of the installation's.
     pub knows_epoch: bool,
-    /// Whether the reservations that were asked about are there.
+    /// Whether the reservations in question are there.
     pub has_reservations: bool,
-    /// Processes that have not looked since the timeline changed, and may miss something.
+    /// Processes that have not compared since the timeline changed, and may miss something.
     pub unconfirmed: Vec<String>,
     /// When a process last wrote its mark.
     pub last_mark_at: Option<Timestamp>,
@@ -74,15 +74,16 @@ pub struct Observed {
 pub async fn enrol(pool: &Pool, actor: &str) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!("select tenancy.enrol($1)", actor)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("recording the installation"))?;
     pool::commit(transaction).await
 }
 
-/// Looks.
+/// Compares the database with what a process knows.
 pub async fn observe(connection: &mut PgConnection, known: &Known) -> Result<Observed, StoreError> {
-    let reservations: Vec<Uuid> = known.reservations.iter().map(|id| id.0).collect();
+    let (tenants, reservations): (Vec<Uuid>, Vec<Uuid>) =
+        known.reservations.iter().map(|(tenant, id)| (tenant.0, id.0)).unzip();
     let row = sqlx::query!(
         r#"
         select installation_id, epoch_id, epoch_number, cause, began_at as "began_at: jiff_sqlx::Timestamp", refusal,
@@ -90,13 +91,14 @@ pub async fn observe(connection: &mut PgConnection, known: &Known) -> Result<Obs
                timeline, lsn, mark, knows_epoch as "knows_epoch!", has_reservations as "has_reservations!",
                unconfirmed as "unconfirmed!", last_mark_at as "last_mark_at: jiff_sqlx::Timestamp",
                all_stopped as "all_stopped!"
-          from tenancy.read_installation($1, $2, $3)
+          from tenancy.read_installation($1, $2, $3, $4)
         "#,
         known.witness,
         known.epoch,
+        &tenants,
         &reservations,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the installation"))?;
     let epoch = match (row.installation_id, row.epoch_id, row.epoch_number, row.cause, row.began_at) {
@@ -122,7 +124,7 @@ pub async fn observe(connection: &mut PgConnection, known: &Known) -> Result<Obs
     })
 }
 
-/// Why sending waits while these processes have not looked.
+/// The reason why sending waits while these processes have not compared.
 #[must_use]
 pub fn unconfirmed(processes: &[String]) -> String {
     format!(
@@ -132,7 +134,7 @@ pub fn unconfirmed(processes: &[String]) -> String {
     )
 }
 
-/// A committed mark, and how far the log was written before it.
+/// A committed mark, and the position of the log before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// The number.
@@ -141,7 +143,7 @@ pub struct Mark {
     pub lsn: i64,
 }
 
-/// Counts the mark of a witness up, and says that nothing is missing on this timeline. After `Ok` it is committed.
+/// Increments the mark of a witness, and records that nothing is missing on this timeline. After `Ok` it is committed.
 pub async fn mark(
     pool: &Pool,
     witness: Uuid,
@@ -159,34 +161,34 @@ pub async fn mark(
         timeline,
         is_stopping,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("writing the mark"))?;
     pool::commit(transaction).await?;
     Ok(Mark { mark: marked.mark, lsn: marked.lsn.unwrap_or_default() })
 }
 
-/// Says for a process that ended that nothing which its witness knows is missing on this timeline.
+/// Records for a process that ended that nothing which its witness knows is missing on this timeline.
 pub async fn confirm(pool: &Pool, witness: Uuid, timeline: i32) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!("select tenancy.confirm_process($1, $2)", witness, timeline)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("confirming for a process that ended"))?;
     pool::commit(transaction).await
 }
 
-/// Notes that the database lacks something that is known to be committed: sending waits for adopt, in every process.
+/// Records that the database lacks something that is known to be committed: sending waits for adopt, in every process.
 pub async fn suspect(pool: &Pool, epoch: Uuid, reason: &str) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!("select tenancy.suspect($1, $2)", epoch, reason)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("noting that the database is behind"))?;
     pool::commit(transaction).await
 }
 
-/// What is unfinished in a database.
+/// Counts of unfinished work in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Unfinished {
     /// Items that are reserved, in doubt or not.
@@ -220,12 +222,12 @@ pub async fn unfinished(connection: &mut PgConnection) -> Result<Unfinished, Sto
           from tenancy.count_unfinished()
         "#
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("counting what is unfinished"))
 }
 
-/// Why another epoch begins.
+/// The reason why another epoch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The database is a copy, and the original may have sent since it was taken.
@@ -234,7 +236,7 @@ pub enum Cause {
     Moved,
 }
 
-/// What an adoption did.
+/// Result of an adoption.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Adoption {
     /// The installation.
@@ -276,7 +278,7 @@ pub async fn begin_epoch(
         reason,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("adopting the database"))
 }
@@ -297,7 +299,7 @@ pub async fn skip_firings(
         last_skipped.to_sqlx() as _,
         next.map(ToSqlx::to_sqlx) as _,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("skipping firings"))
 }

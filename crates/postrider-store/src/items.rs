@@ -9,7 +9,7 @@ use postrider_model::{
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// An item of a run: it was reserved, and perhaps has come to an end.
 #[derive(Debug, Clone)]
@@ -24,38 +24,38 @@ pub struct Item {
     pub recipient_id: Option<Uuid>,
     /// The address.
     pub recipient: Option<String>,
-    /// The key that the provider may know it by.
+    /// Idempotency key of the call.
     pub idempotency_key: IdempotencyKey,
-    /// Where it stands.
+    /// Its state.
     pub status: ItemStatus,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// The provider's own name for it.
+    /// The provider's id of the message, call or post.
     pub provider_message_id: Option<String>,
-    /// Why it failed, was left out or is in doubt.
+    /// Reason why it failed, was left out or is in doubt.
     pub error: Option<String>,
-    /// Who reserved it.
+    /// Worker that reserved it.
     pub reserved_by: Option<String>,
-    /// Under which attempt of its job.
+    /// Attempt of its job that reserved it.
     pub attempt: Option<i32>,
     /// When it was reserved.
     pub created_at: Timestamp,
     /// When it ended.
     pub finalized_at: Option<Timestamp>,
-    /// Since when nobody knows, if so.
+    /// Time since which it is in doubt, if it is.
     pub doubted_since: Option<Timestamp>,
 }
 
-/// In which state items are looked for. One that is in doubt is not at work, though its row says `queued` in both cases.
+/// The state to filter items by. An item in doubt is not being processed, though its row says `queued` in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Where it stands; `queued` are those that a worker is at work on.
+    /// This state; `queued` are the items that a worker is processing.
     Is(ItemStatus),
-    /// Nobody knows what became of it.
+    /// In doubt.
     InDoubt,
 }
 
-/// Where a page begins: after an item of the job with this position.
+/// The start of a page: after an item of the job with this position.
 pub type After = (i32, OutboxId);
 
 /// The items of a run that were reserved, in the order of its jobs: those after a given one, or from the beginning.
@@ -81,7 +81,7 @@ pub async fn page(
         state,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the items of the run"))?;
     rows.into_iter()
@@ -118,7 +118,7 @@ pub async fn exists(
         tenant.0,
         id.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the item"))?;
     Ok(found.is_some())

@@ -1,14 +1,17 @@
 //! Runs of functions: acquired under a lock key, claimed by a runner, ended under the claim.
 //!
 //! ```text
-//! acquire ──commit──▶ running, nobody holds it ──claim──▶ ClaimedRun ──the function──▶ end ──▶ completed, or failed
+//! acquire ──commit──▶ running, without a runner ──claim──▶ ClaimedRun ──the function──▶ end ──▶ completed, or failed
 //!                                                              └─ its runner dies: recovered when its heartbeat is too old
 //! ```
 
 mod operating;
 mod sql_function;
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -24,32 +27,32 @@ use uuid::Uuid;
 
 use crate::{
     Pool, StoreError, accounts, campaigns::word, crash_point, functions, jobs::interval, outbox::storable,
-    pool, unnamed::unnamed,
+    pool, unprepared::unprepared,
 };
 
 pub use self::{
     operating::{
-        Cancelled, Day, Health, Retried, RunFilter, RunState, Standing, cancel, day, find, health, measure,
-        page, prune, retry, which_ended,
+        Cancelled, Day, Health, Retried, RunFilter, RunState, Summary, cancel, day, find, health, measure,
+        page, prune, retry, tenants_with_old, which_ended,
     },
     sql_function::{SqlEnd, check_sql_function, check_sql_schema, perform_sql},
 };
 
-/// The channel on which it is said, after a commit, that there are runs to be claimed.
+/// The channel for hints, sent after a commit, that there are runs to be claimed.
 pub const HINT_CHANNEL: &str = "postrider_job_runs";
-/// The channel on which it is said, after a commit, that a run was cancelled: whoever is at it should let go.
+/// The channel for hints, sent after a commit, that a run was cancelled and its worker should release it.
 pub const CANCEL_CHANNEL: &str = "postrider_job_cancels";
-/// The channel on which it is said, after a commit, that runs have ended.
+/// The channel for hints, sent after a commit, that runs have ended.
 pub const ENDS_CHANNEL: &str = "postrider_job_ends";
 
-/// Whether a lock key could be acquired.
+/// Result of acquiring a lock key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acquired {
     /// A run was made.
     Run(JobRunId),
-    /// This run has the key, and is at it.
+    /// This run has the key, and is running.
     Running(JobRunId),
-    /// This run has the key, and waits for its next try.
+    /// This run has the key, and waits for its retry.
     RetryPending(JobRunId),
     /// This run was completed in this grain.
     Completed(JobRunId),
@@ -57,27 +60,29 @@ pub enum Acquired {
     UnknownFunction,
 }
 
-/// What is to be run.
+/// An invocation of a function.
 #[derive(Debug, Clone, Copy)]
 pub struct Invocation<'a> {
-    /// Which function.
+    /// Name of the function.
     pub function: &'a str,
-    /// What it is given.
+    /// Its input.
     pub input: Option<&'a Value>,
-    /// What it is about, as a part of the lock key.
+    /// Entities that it is about, as a part of the lock key.
     pub entities: Option<&'a EntityHash>,
     /// Whether to run it although it was completed in this grain. Audited.
     pub force: bool,
 }
 
-/// Acquires the lock key of an invocation for the transaction's tenant, by the database's clock. Wake the runners after the commit.
+/// Acquires the lock key of an invocation of a tenant, by the database's clock. Wake the runners after the commit.
 pub async fn acquire(
     connection: &mut PgConnection,
+    tenant: TenantId,
     invocation: Invocation<'_>,
     actor: &str,
 ) -> Result<Acquired, StoreError> {
     let row = sqlx::query!(
-        r#"select outcome as "outcome!", run_id from jobs.acquire_run($1, $2, $3, $4, $5, $6)"#,
+        r#"select outcome as "outcome!", run_id from jobs.acquire_run($1, $2, $3, $4, $5, $6, $7)"#,
+        tenant.0,
         JobRunId::new().0,
         invocation.function,
         invocation.entities.map(ToString::to_string),
@@ -85,7 +90,7 @@ pub async fn acquire(
         invocation.force,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("job_runs_input_is_bounded") => {
@@ -106,24 +111,38 @@ pub async fn acquire(
     }
 }
 
+/// A run and its tenant. Ids of runs are unique within a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunRef {
+    /// The tenant of the run.
+    pub tenant: TenantId,
+    /// The id of the run.
+    pub id: JobRunId,
+}
+
+/// The two arrays in which statements take runs.
+fn arrays(runs: impl Iterator<Item = RunRef>) -> (Vec<Uuid>, Vec<Uuid>) {
+    runs.map(|run| (run.tenant.0, run.id.0)).unzip()
+}
+
 /// A run that a runner holds.
 #[derive(Debug)]
 pub struct ClaimedRun {
-    /// Which one.
+    /// Id of the run.
     pub id: JobRunId,
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// What the function is called.
+    /// Name of the function.
     pub function_name: String,
-    /// What no other run has.
+    /// Lock key, which only one active run has.
     pub lock_key: String,
-    /// What the function is given.
+    /// Input of the function.
     pub input: Value,
-    /// How often it was tried before.
+    /// Number of earlier attempts.
     pub retry_count: i32,
-    /// What it fires for, if a schedule made it.
+    /// The firing that it is for, if a schedule made it.
     pub scheduled_for: Option<Timestamp>,
-    /// What is to be done; `None` when the function is gone.
+    /// The function; `None` when it was removed.
     pub function: Option<ClaimedFunction>,
     claim: i32,
 }
@@ -131,16 +150,22 @@ pub struct ClaimedRun {
 /// The function of a claimed run.
 #[derive(Debug)]
 pub struct ClaimedFunction {
-    /// What it is; `None` when this version does not know it.
+    /// Its target; `None` when this version does not know it.
     pub target: Option<Target>,
-    /// How long it may take.
+    /// Its timeout.
     pub timeout: Duration,
     id: FunctionId,
     sealed_secret: Option<Vec<u8>>,
 }
 
 impl ClaimedRun {
-    /// The number of the claim, which fences.
+    /// The run and its tenant.
+    #[must_use]
+    pub fn run(&self) -> RunRef {
+        RunRef { tenant: self.tenant, id: self.id }
+    }
+
+    /// The number of the claim, which is the fencing token.
     #[must_use]
     pub fn claim(&self) -> i32 {
         self.claim
@@ -154,49 +179,49 @@ impl ClaimedRun {
         accounts::open(key, functions::place(self.tenant, *id), sealed).map(Some)
     }
 
-    /// What became of it, to be written down.
+    /// Adds the result, to be recorded.
     pub fn end(&self, end: End) -> EndedRun {
-        EndedRun { id: self.id, claim: self.claim, end }
+        EndedRun { run: self.run(), claim: self.claim, end }
     }
 }
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum End {
-    /// It is done, with this result.
+    /// The function succeeded, with this result.
     Completed(Value),
-    /// It failed.
+    /// The function failed.
     Failed {
-        /// Why.
+        /// The error.
         error: String,
-        /// Whether another try may do.
+        /// Whether a retry may succeed.
         retryable: bool,
     },
 }
 
-/// The end of an attempt, to be written down. It is kept until the database has it.
-#[must_use = "an end that is not written down is lost"]
+/// The end of an attempt, to be recorded. It is kept until the database has it.
+#[must_use = "an end that is not recorded is lost"]
 #[derive(Debug)]
 pub struct EndedRun {
-    id: JobRunId,
+    run: RunRef,
     claim: i32,
     end: End,
 }
 
 impl EndedRun {
-    /// Which run.
+    /// The run and its tenant.
     #[must_use]
-    pub fn id(&self) -> JobRunId {
-        self.id
+    pub fn run(&self) -> RunRef {
+        self.run
     }
 
-    /// Under which claim.
+    /// The number of the claim that it ends.
     #[must_use]
     pub fn claim(&self) -> i32 {
         self.claim
     }
 
-    /// What became of it.
+    /// The result of the attempt.
     #[must_use]
     pub fn end(&self) -> &End {
         &self.end
@@ -208,16 +233,16 @@ impl EndedRun {
     }
 }
 
-/// What a runner has room for, and what it can run.
+/// The capacity of a runner, and the functions that it can run.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// In all.
+    /// Maximum number of runs in total.
     pub limit: usize,
-    /// For a tenant that is not in `tenants`.
+    /// Maximum number for a tenant that is not in `tenants`.
     pub per_tenant: usize,
-    /// For those that are; none where it is 0.
+    /// Maximum numbers for the tenants in it; 0 means none.
     pub tenants: HashMap<TenantId, usize>,
-    /// The tenant that was served last: others come first.
+    /// The tenant that was served last; the others come first.
     pub after: Option<TenantId>,
     /// Kinds of functions.
     pub kinds: Vec<String>,
@@ -225,11 +250,45 @@ pub struct Room {
     pub builtins: Vec<String>,
 }
 
-/// Takes runs that are due. The commit was seen.
-pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<ClaimedRun>, StoreError> {
-    crash_point!("run.before_claim");
+/// A tenant with due runs, and how many of them a runner should claim.
+#[derive(Debug, Clone, Copy)]
+pub struct DueRuns {
+    /// The tenant of the runs.
+    pub tenant: TenantId,
+    /// The number of runs to claim.
+    pub runs: i32,
+}
+
+/// Chooses the tenants whose due runs fill the capacity, in the order in which their runs are to be claimed. Locks nothing.
+pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<DueRuns>, StoreError> {
     let (tenants, rooms): (Vec<Uuid>, Vec<i32>) =
         room.tenants.iter().map(|(tenant, room)| (tenant.0, number(*room))).unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", runs as "runs!" from jobs.tenants_with_due_runs($1, $2, $3, $4, $5, $6, $7)"#,
+        number(room.limit),
+        number(room.per_tenant),
+        &tenants,
+        &rooms,
+        &room.kinds,
+        &room.builtins,
+        room.after.map(|tenant| tenant.0),
+    )
+    .fetch_all(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("looking for tenants with due runs"))?;
+    pool::commit(transaction).await?;
+    Ok(rows.into_iter().map(|row| DueRuns { tenant: TenantId(row.tenant_id), runs: row.runs }).collect())
+}
+
+/// Claims due runs of one tenant, and returns after the commit.
+pub async fn claim(
+    pool: &Pool,
+    worker: &str,
+    due: DueRuns,
+    room: &Room,
+) -> Result<Vec<ClaimedRun>, StoreError> {
+    crash_point!("run.before_claim");
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
@@ -246,18 +305,15 @@ pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<Claimed
                target,
                timeout_seconds,
                sealed_secret
-          from jobs.claim_runs($1, $2, $3, $4, $5, $6, $7, $8)
+          from jobs.claim_runs($1, $2, $3, $4, $5)
         "#,
+        due.tenant.0,
         worker,
-        number(room.limit),
-        number(room.per_tenant),
-        &tenants,
-        &rooms,
+        due.runs,
         &room.kinds,
         &room.builtins,
-        room.after.map(|tenant| tenant.0),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming runs"))?;
     if !rows.is_empty() {
@@ -290,21 +346,21 @@ pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<Claimed
         .collect())
 }
 
-/// How a run stands after its end was written down.
+/// The state of a run after its end was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
     /// Its state.
     pub status: JobRunStatus,
-    /// When it is tried again.
+    /// Time of the next retry.
     pub retry_at: Option<Timestamp>,
 }
 
-/// Writes ends down, each under its claim. Those that are not in the answer are not this worker's any more, and did not change.
+/// Records ends, each under its claim. A run that is not in the result is held under another claim, and did not change.
 pub async fn end(
     pool: &Pool,
     worker: &str,
     ended: &[EndedRun],
-) -> Result<HashMap<JobRunId, Ending>, StoreError> {
+) -> Result<HashMap<RunRef, Ending>, StoreError> {
     crash_point!("run.before_end");
     let mut transaction = pool::begin(pool).await?;
     let endings = end_in(&mut transaction, worker, ended).await?;
@@ -318,8 +374,8 @@ async fn end_in(
     connection: &mut PgConnection,
     worker: &str,
     ended: &[EndedRun],
-) -> Result<HashMap<JobRunId, Ending>, StoreError> {
-    let ids: Vec<Uuid> = ended.iter().map(|run| run.id.0).collect();
+) -> Result<HashMap<RunRef, Ending>, StoreError> {
+    let (tenants, ids) = arrays(ended.iter().map(|ended| ended.run));
     let claims: Vec<i32> = ended.iter().map(|run| run.claim).collect();
     let mut results: Vec<Option<Value>> = Vec::with_capacity(ended.len());
     let mut errors: Vec<Option<String>> = Vec::with_capacity(ended.len());
@@ -335,73 +391,98 @@ async fn end_in(
     }
     let rows = sqlx::query!(
         r#"
-        select id as "id!", status as "status!", retry_at as "retry_at: jiff_sqlx::Timestamp"
-          from jobs.end_runs($1, $2, $3, $4::jsonb[], $5::text[], $6)
+        select tenant_id as "tenant_id!", id as "id!", status as "status!", retry_at as "retry_at: jiff_sqlx::Timestamp"
+          from jobs.end_runs($1, $2, $3, $4, $5::jsonb[], $6::text[], $7)
         "#,
-        worker,
+        &tenants,
         &ids,
         &claims,
+        worker,
         &results as _,
         &errors as _,
         &are_retryable,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("ending runs"))?;
     rows.into_iter()
         .map(|row| {
             let retry_at = row.retry_at.map(jiff_sqlx::Timestamp::to_jiff);
-            Ok((JobRunId(row.id), Ending { status: word(&row.status)?, retry_at }))
+            let run = RunRef { tenant: TenantId(row.tenant_id), id: JobRunId(row.id) };
+            Ok((run, Ending { status: word(&row.status)?, retry_at }))
         })
         .collect()
 }
 
-/// Says that a worker lives. Answers with the runs that it still holds; the others were cancelled or taken from it.
+/// Records a worker's heartbeat. Returns the runs that it still holds; the others were cancelled or taken over.
 pub async fn heartbeat(
     pool: &Pool,
     worker: &str,
-    held: &[(JobRunId, i32)],
-) -> Result<Vec<JobRunId>, StoreError> {
-    let (ids, claims): (Vec<Uuid>, Vec<i32>) = held.iter().map(|(id, claim)| (id.0, *claim)).unzip();
+    held: &[(RunRef, i32)],
+) -> Result<HashSet<RunRef>, StoreError> {
+    let (tenants, ids) = arrays(held.iter().map(|(run, _)| *run));
+    let claims: Vec<i32> = held.iter().map(|(_, claim)| *claim).collect();
     let mut transaction = pool::begin(pool).await?;
-    let rows = sqlx::query_scalar!(
-        r#"select id as "id!" from jobs.heartbeat_runs($1, $2, $3) as held (id)"#,
-        worker,
+    let rows = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", id as "id!" from jobs.heartbeat_runs($1, $2, $3, $4)"#,
+        &tenants,
         &ids,
         &claims,
+        worker,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("keeping runs"))?;
     pool::commit(transaction).await?;
-    Ok(rows.into_iter().map(JobRunId).collect())
+    let held = rows.into_iter();
+    Ok(held.map(|row| RunRef { tenant: TenantId(row.tenant_id), id: JobRunId(row.id) }).collect())
 }
 
-/// A run whose process went away.
+/// A run whose worker died.
 #[derive(Debug, Clone)]
 pub struct Recovered {
-    /// Which one.
+    /// Id of the run.
     pub id: JobRunId,
-    /// What it ran.
+    /// Name of its function.
     pub function_name: String,
-    /// Who ran it.
+    /// The worker that died.
     pub worker: String,
-    /// When it is tried again; never, if it was its last try.
+    /// Time of the next retry; `None` if there is none left.
     pub retry_at: Option<Timestamp>,
 }
 
-/// Fails up to so many runs whose process has not been heard of for so long. They are retried like any other.
-pub async fn recover(pool: &Pool, lease: Duration, limit: i32) -> Result<Vec<Recovered>, StoreError> {
+/// The tenants with runs whose last heartbeat is older than this, oldest heartbeat first.
+pub async fn stale_tenants(pool: &Pool, lease: Duration) -> Result<Vec<TenantId>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from jobs.tenants_with_stale_runs($1) as stale (tenant_id)"#,
+        interval(lease),
+    )
+    .fetch_all(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("looking for tenants with stale runs"))?;
+    pool::commit(transaction).await?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Fails up to so many runs of a tenant without a heartbeat for this time. They are retried like any other.
+pub async fn recover(
+    pool: &Pool,
+    tenant: TenantId,
+    lease: Duration,
+    limit: i32,
+) -> Result<Vec<Recovered>, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
         select id as "id!", function_name as "function_name!", worker as "worker!", retry_at as "retry_at: jiff_sqlx::Timestamp"
-          from jobs.recover_runs($1, $2)
+          from jobs.recover_runs($1, $2, $3)
         "#,
+        tenant.0,
         interval(lease),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("recovering runs"))?;
     pool::commit(transaction).await?;
@@ -416,7 +497,7 @@ pub async fn recover(pool: &Pool, lease: Duration, limit: i32) -> Result<Vec<Rec
         .collect())
 }
 
-/// Longest error that is kept, in characters.
+/// Maximum length of a stored error, in characters.
 const ERROR_MAX: usize = 2000;
 
 fn shortened(error: &str) -> String {

@@ -1,4 +1,4 @@
-//! Jobs: claim, keep, and end them.
+//! Jobs of campaigns: claim, heartbeat, and end.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -17,21 +17,21 @@ use uuid::Uuid;
 use crate::{
     Pool, StoreError, accounts, crash_point,
     limits::Known,
-    outbox::{self, JobHold},
+    outbox::{self, JobHold, JobRef},
     pool,
-    unnamed::unnamed,
+    unprepared::unprepared,
     wakeups,
 };
 
-/// The channel on which a deployment says, after its commit, that there are jobs.
+/// The channel for hints, sent after a commit, that there are jobs.
 pub const HINT_CHANNEL: &str = "postrider_jobs";
 
 /// A job that this worker holds.
 #[derive(Debug, Clone)]
 pub struct ClaimedJob {
-    /// What every write names.
+    /// Names the job and the attempt in every write.
     pub hold: JobHold,
-    /// Where it belongs.
+    /// Its workspace.
     pub workspace_id: WorkspaceId,
     /// Its run.
     pub run_id: RunId,
@@ -39,28 +39,105 @@ pub struct ClaimedJob {
     pub max_attempts: i32,
     /// Its items, in order.
     pub item_ids: Vec<Uuid>,
-    /// What is sent.
+    /// The asset that is sent.
     pub asset_id: AssetId,
-    /// Through whom.
+    /// The account.
     pub account_id: ProviderAccountId,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// For when it was planned.
+    /// The time that it was planned for.
     pub scheduled_for: Option<Timestamp>,
-    /// What ties everything about this run together in logs.
+    /// Correlation id of its run in logs.
     pub correlation_id: Uuid,
 }
 
-/// Takes up to `limit` jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. The
-/// commit was seen.
+/// A tenant of which jobs are to be claimed, and how many.
+struct Due {
+    tenant: TenantId,
+    jobs: i32,
+    is_overdue: bool,
+}
+
+/// Claims up to `limit` jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. Every
+/// commit was seen. A tenant whose claim fails does not take the jobs of the others from the worker: the error is logged.
 pub async fn claim(
     pool: &Pool,
     worker: &str,
     limit: usize,
     except: &[TenantId],
-    except_runs: &[RunId],
+    except_runs: &[(TenantId, RunId)],
 ) -> Result<Vec<ClaimedJob>, StoreError> {
     crash_point!("claim.before");
+    let mut chosen = choose(pool, limit, except, except_runs).await?;
+    if chosen.iter().any(|due| due.is_overdue) {
+        for due in chosen.iter().filter(|due| due.is_overdue) {
+            requeue_overdue(pool, worker, due.tenant).await?;
+        }
+        chosen = choose(pool, limit, except, except_runs).await?;
+    }
+    let mut claimed = Vec::new();
+    for due in chosen.into_iter().filter(|due| due.jobs > 0) {
+        let runs: Vec<Uuid> =
+            except_runs.iter().filter(|(tenant, _)| *tenant == due.tenant).map(|(_, run)| run.0).collect();
+        match claim_of_tenant(pool, worker, due.tenant, due.jobs, &runs).await {
+            Ok(jobs) => claimed.extend(jobs),
+            Err(error) if claimed.is_empty() => return Err(error),
+            Err(error) => {
+                tracing::error!(error = ?error, tenant.id = %due.tenant, "the jobs of a tenant were not claimed: {error}");
+                break;
+            }
+        }
+    }
+    Ok(claimed)
+}
+
+/// Chooses tenants with due jobs, the one that was served longest ago first, without locking anything.
+async fn choose(
+    pool: &Pool,
+    limit: usize,
+    except: &[TenantId],
+    except_runs: &[(TenantId, RunId)],
+) -> Result<Vec<Due>, StoreError> {
+    let (run_tenants, runs): (Vec<Uuid>, Vec<Uuid>) =
+        except_runs.iter().map(|(tenant, run)| (tenant.0, run.0)).unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select tenant_id as "tenant_id!",
+               jobs as "jobs!",
+               is_overdue as "is_overdue!"
+          from execution.tenants_with_due_jobs($1, $2, $3, $4)
+        "#,
+        i32::try_from(limit).unwrap_or(i32::MAX),
+        &except.iter().map(|tenant| tenant.0).collect::<Vec<_>>(),
+        &run_tenants,
+        &runs,
+    )
+    .fetch_all(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing jobs"))?;
+    pool::commit(transaction).await?;
+    let due = |(tenant, jobs, is_overdue)| Due { tenant: TenantId(tenant), jobs, is_overdue };
+    Ok(rows.into_iter().map(|row| due((row.tenant_id, row.jobs, row.is_overdue))).collect())
+}
+
+/// Takes over a tenant's expired locks and queues its retries that are due.
+async fn requeue_overdue(pool: &Pool, worker: &str, tenant: TenantId) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    sqlx::query!("select execution.requeue_overdue_jobs($1, $2)", tenant.0, worker)
+        .fetch_one(unprepared(&mut transaction))
+        .await
+        .map_err(StoreError::on("requeuing overdue jobs"))?;
+    pool::commit(transaction).await
+}
+
+async fn claim_of_tenant(
+    pool: &Pool,
+    worker: &str,
+    tenant: TenantId,
+    limit: i32,
+    except_runs: &[Uuid],
+) -> Result<Vec<ClaimedJob>, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
@@ -79,12 +156,12 @@ pub async fn claim(
                correlation_id as "correlation_id!"
           from execution.claim_queued_jobs($1, $2, $3, $4)
         "#,
+        tenant.0,
         worker,
-        i32::try_from(limit).unwrap_or(i32::MAX),
-        &except.iter().map(|tenant| tenant.0).collect::<Vec<_>>(),
-        &except_runs.iter().map(|run| run.0).collect::<Vec<_>>(),
+        limit,
+        except_runs,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming jobs"))?;
     crash_point!("claim.after_statement");
@@ -120,24 +197,26 @@ pub async fn claim(
         .collect())
 }
 
-/// Keeps locks fresh, and says which of them are still held.
-pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Vec<JobId>, StoreError> {
+/// Renews locks, and returns those that are still held.
+pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Vec<JobRef>, StoreError> {
+    let tenants: Vec<Uuid> = jobs.iter().map(|job| job.tenant_id.0).collect();
     let (ids, attempts): (Vec<Uuid>, Vec<i32>) = jobs.iter().map(|job| (job.job_id.0, job.attempt)).unzip();
     let mut transaction = pool::begin(pool).await?;
-    let held = sqlx::query_scalar!(
-        r#"select execution.heartbeat_jobs($1, $2, $3) as "id!""#,
+    let held = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", id as "id!" from execution.heartbeat_jobs($1, $2, $3, $4)"#,
+        &tenants,
         worker,
         &ids,
         &attempts,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("keeping the jobs' locks fresh"))?;
+    .map_err(StoreError::on("sending the heartbeat of jobs"))?;
     pool::commit(transaction).await?;
-    Ok(held.into_iter().map(JobId).collect())
+    Ok(held.into_iter().map(|row| JobRef { tenant: TenantId(row.tenant_id), id: JobId(row.id) }).collect())
 }
 
-/// Ends a job whose items have all been tried, and says what it has become.
+/// Ends a job whose items have all been tried, and returns its new state.
 pub async fn complete(
     pool: &Pool,
     worker: &str,
@@ -147,13 +226,14 @@ pub async fn complete(
     crash_point!("complete.before");
     let mut transaction = pool::begin(pool).await?;
     let status = sqlx::query_scalar!(
-        r#"select execution.complete_job($1, $2, $3, $4) as "status!""#,
+        r#"select execution.complete_job($1, $2, $3, $4, $5) as "status!""#,
+        job.tenant_id.0,
         job.job_id.0,
         worker,
         job.attempt,
         interval(retry_after),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("completing the job"))?;
     crash_point!("complete.after_statement");
@@ -162,7 +242,7 @@ pub async fn complete(
     known(&status)
 }
 
-/// Ends an attempt that could not go on, and says what the job has become.
+/// Ends an attempt that could not go on, and returns the job's new state.
 pub async fn fail(
     pool: &Pool,
     worker: &str,
@@ -172,21 +252,22 @@ pub async fn fail(
 ) -> Result<JobStatus, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let status = sqlx::query_scalar!(
-        r#"select execution.fail_job($1, $2, $3, $4, $5) as "status!""#,
+        r#"select execution.fail_job($1, $2, $3, $4, $5, $6) as "status!""#,
+        job.tenant_id.0,
         job.job_id.0,
         worker,
         job.attempt,
         error,
         interval(retry_after),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("putting the job off"))?;
     pool::commit(transaction).await?;
     known(&status)
 }
 
-/// Hands a job back, to be taken again after a while. It burns no attempt.
+/// Releases a job, to be claimed again after a while. It uses up no attempt.
 pub async fn release(
     pool: &Pool,
     worker: &str,
@@ -195,30 +276,31 @@ pub async fn release(
 ) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!(
-        "select execution.release_job($1, $2, $3, $4)",
+        "select execution.release_job($1, $2, $3, $4, $5)",
+        job.tenant_id.0,
         job.job_id.0,
         worker,
         job.attempt,
         interval(retry_after),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("handing the job back"))?;
+    .map_err(StoreError::on("releasing the job"))?;
     pool::commit(transaction).await
 }
 
-/// How much waits and how much is in doubt, over all tenants.
+/// Numbers of jobs and of items in doubt, over all tenants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backlog {
     /// Jobs that wait for a worker.
     pub jobs_waiting: i64,
     /// Jobs that a worker holds.
     pub jobs_locked: i64,
-    /// How long ago the holder that was silent longest was heard of.
+    /// Age of the oldest heartbeat among locked jobs.
     pub oldest_lock_seconds: f64,
-    /// Items of which nobody knows whether they were sent.
+    /// Items in doubt.
     pub items_in_doubt: i64,
-    /// Since when the oldest of them is.
+    /// Age of the oldest item in doubt.
     pub oldest_doubt_seconds: f64,
 }
 
@@ -236,17 +318,17 @@ pub async fn measure(pool: &Pool) -> Result<Backlog, StoreError> {
           from execution.measure_jobs()
         "#,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("measuring the jobs"))?;
     pool::commit(transaction).await?;
     Ok(backlog)
 }
 
-/// What a job needs to be done.
+/// The data that a job needs.
 #[derive(Debug)]
 pub struct Material {
-    /// What the asset says, if it was asked for.
+    /// The content of the asset, if it was asked for.
     pub content: Option<serde_json::Value>,
     /// The account that it uses; `None` when it was removed.
     pub account: Option<OpenAccount>,
@@ -254,7 +336,7 @@ pub struct Material {
     pub failover: Option<OpenAccount>,
     /// The leads among its items, in no particular order.
     pub leads: Vec<Lead>,
-    /// Items that have a row already, where that must be known before their turn.
+    /// Items that have a row already, where that must be known before they are tried.
     pub begun: HashSet<Uuid>,
 }
 
@@ -263,15 +345,15 @@ pub struct Material {
 pub struct OpenAccount {
     /// Its id.
     pub id: ProviderAccountId,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// What is not secret.
+    /// Settings that are not secret.
     pub settings: serde_json::Value,
-    /// What is.
+    /// The secret.
     pub secret: SecretString,
-    /// What it may be asked.
+    /// Its limits.
     pub limits: serde_json::Value,
-    /// What others have found out about it.
+    /// Its shared state: the wait that its provider asked for, and its circuit.
     pub known: Known,
 }
 
@@ -280,30 +362,30 @@ pub struct OpenAccount {
 pub struct Lead {
     /// Its id.
     pub id: LeadId,
-    /// What the tenant calls it.
+    /// The tenant's id of it.
     pub external_id: Option<String>,
     /// Its e-mail address.
     pub email: Option<String>,
     /// Its phone number, E.164.
     pub phone: Option<String>,
-    /// Where it lives.
+    /// Its time zone.
     pub timezone: Option<String>,
-    /// What else is known, as it is stored: a job has hundreds of leads, and looks at one at a time.
+    /// Its further attributes, as they are stored: a job has hundreds of leads, and reads one at a time.
     pub attributes: Box<RawValue>,
-    /// Why nothing is sent to it, if so.
+    /// The reason why it is suppressed, if it is.
     pub suppression_reason: Option<String>,
 }
 
-/// What is to be read of a job, besides its leads and accounts.
+/// The data of a job to read, besides its leads and accounts.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// What its asset says. It never changes, so it may be known already.
+    /// Whether to read the asset's content. It never changes, so it may be known already.
     pub content: bool,
-    /// Which items have a row, even if nothing limits the account: its provider limits every one.
+    /// Whether to read the items that have a row, even if nothing limits the account: its provider limits every one.
     pub begun: bool,
 }
 
-/// Reads what a job needs. `None` when it is not held any more.
+/// Reads the data that a job needs. `None` when it is not held any more.
 pub async fn material(
     pool: &Pool,
     worker: &str,
@@ -332,19 +414,20 @@ pub async fn material(
     Ok(Some(Material { content, account, failover, leads, begun }))
 }
 
-/// What the asset of a job says. `None`: the job is not held.
+/// The content of a job's asset. `None`: the job is not held.
 async fn read_content(
     connection: &mut PgConnection,
     worker: &str,
     hold: JobHold,
 ) -> Result<Option<serde_json::Value>, StoreError> {
     sqlx::query_scalar!(
-        r#"select content as "content!" from execution.read_job($1, $2, $3)"#,
+        r#"select content as "content!" from execution.read_job($1, $2, $3, $4)"#,
+        hold.tenant_id.0,
         worker,
         hold.job_id.0,
         hold.attempt,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the job"))
 }
@@ -366,13 +449,14 @@ async fn read_accounts(
                limits as "limits!",
                wait_seconds,
                circuit_seconds
-          from execution.read_accounts($1, $2, $3)
+          from execution.read_accounts($1, $2, $3, $4)
         "#,
+        hold.tenant_id.0,
         worker,
         hold.job_id.0,
         hold.attempt,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the accounts"))?;
     let (mut account, mut failover) = (None, None);
@@ -391,8 +475,8 @@ async fn read_accounts(
     Ok((account, failover))
 }
 
-/// The leads among a job's items, and which items have a row already, if that is asked for. A lead counts as suppressed when anybody
-/// with its address is. `None`: the job is not held.
+/// The leads among a job's items, and the items that have a row already, if `with_begun` is set. A lead counts as suppressed when any
+/// lead with its address is. `None`: the job is not held.
 async fn audience(
     connection: &mut PgConnection,
     worker: &str,
@@ -410,14 +494,15 @@ async fn audience(
                attributes as "attributes: Vec<Json<Box<RawValue>>>",
                suppression_reasons as "suppression_reasons: Texts",
                begun
-          from execution.read_audience($1, $2, $3, $4)
+          from execution.read_audience($1, $2, $3, $4, $5)
         "#,
+        hold.tenant_id.0,
         worker,
         hold.job_id.0,
         hold.attempt,
         with_begun,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the leads"))?;
     let Some(ids) = audience.ids else { return Ok(None) };
@@ -451,7 +536,7 @@ pub async fn age_locks(connection: &mut PgConnection, worker: &str, by: Duration
         worker,
         interval(by),
     )
-    .execute(unnamed(connection))
+    .execute(unprepared(connection))
     .await
     .map_err(StoreError::on("making locks older"))?;
     Ok(())

@@ -9,49 +9,49 @@ use postrider_model::{
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
-/// A key as it may be shown.
+/// A key without its secret, fit to be shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct ApiKey {
     /// Its id.
     pub id: ApiKeyId,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it may do.
+    /// Its role.
     pub role: String,
-    /// How its secret begins.
+    /// First characters of its random part.
     pub hint: String,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// Until when.
+    /// Time of its expiry.
     pub expires_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// When it was used last, to the minute.
+    /// Time of its last use, to the minute.
     pub last_used_at: Option<Timestamp>,
 }
 
-/// Who makes a request.
+/// The caller of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Caller {
-    /// With which key.
+    /// Id of its key.
     pub key_id: ApiKeyId,
     /// For which tenant.
     pub tenant_id: TenantId,
-    /// With which rights.
+    /// Role of its key.
     pub role: Role,
 }
 
 impl Caller {
-    /// As whom the audit log knows them.
+    /// Its name in the audit log.
     #[must_use]
     pub fn actor(&self) -> String {
         format!("key:{}", self.key_id.0)
     }
 }
 
-/// Why a key does not let anybody in.
+/// The reason why a key is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// There is no such key.
@@ -60,25 +60,27 @@ pub enum Denied {
     /// It was revoked.
     #[error("the API key was revoked")]
     Revoked,
-    /// Its time is over.
+    /// It has expired.
     #[error("the API key has expired")]
     Expired,
 }
 
-/// Makes a key for the tenant of the transaction and gives out its secret, this once.
+/// Creates a key of the tenant and returns its secret, which is not stored.
 pub async fn create(
     connection: &mut PgConnection,
+    tenant: TenantId,
     name: &str,
     role: Role,
     expires_at: Option<Timestamp>,
     actor: &str,
 ) -> Result<(ApiKeyId, ApiKeySecret), StoreError> {
     let id = ApiKeyId::new();
-    let secret = ApiKeySecret::generate()
+    let secret = ApiKeySecret::generate(tenant)
         .map_err(|error| StoreError::Unfit(format!("the system's random source failed: {error}")))?;
     let hash = secret.hash();
     sqlx::query!(
-        "select tenancy.create_api_key($1, $2, $3, $4, $5, $6, $7)",
+        "select tenancy.create_api_key($1, $2, $3, $4, $5, $6, $7, $8)",
+        tenant.0,
         id.0,
         name,
         role.as_str(),
@@ -87,7 +89,7 @@ pub async fn create(
         expires_at.map(ToSqlx::to_sqlx) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("api_keys_name_is_given") => {
@@ -131,7 +133,7 @@ pub async fn page(
         after.map(|(_, id)| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the API keys"))?;
     Ok(rows
@@ -149,7 +151,7 @@ pub async fn page(
         .collect())
 }
 
-/// Which of these keys of a tenant let in.
+/// The active ones among these keys of a tenant.
 pub async fn active(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -168,21 +170,27 @@ pub async fn active(
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
-    .map_err(StoreError::on("looking whether API keys still let in"))?;
+    .map_err(StoreError::on("checking whether API keys are active"))?;
     Ok(active.into_iter().map(ApiKeyId).collect())
 }
 
-/// Revokes a key of the tenant of the transaction, for ever. False when there is no such key.
-pub async fn revoke(connection: &mut PgConnection, id: ApiKeyId, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select tenancy.revoke_api_key($1, $2) as "known!""#, id.0, actor)
-        .fetch_one(unnamed(connection))
+/// Revokes a key of the tenant, for ever. False when there is no such key.
+pub async fn revoke(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: ApiKeyId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select tenancy.revoke_api_key($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("revoking the API key"))
 }
 
-/// Whose key this is. The look-up is by the hash of 256 random bits, so its time tells nothing about a key.
+/// The caller of this key. The key names its tenant. The look-up is by the hash of 256 random bits, so its time reveals nothing about
+/// a key.
 pub async fn authenticate(
     connection: &mut PgConnection,
     secret: &ApiKeySecret,
@@ -190,19 +198,18 @@ pub async fn authenticate(
     let hash = secret.hash();
     let row = sqlx::query!(
         r#"
-        select key_id as "key_id!", tenant_id as "tenant_id!", role as "role!", state as "state!"
-          from tenancy.authenticate_api_key($1)
+        select key_id as "key_id!", role as "role!", state as "state!"
+          from tenancy.authenticate_api_key($1, $2)
         "#,
+        secret.tenant().0,
         hash.as_slice(),
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("checking the API key"))?;
     let Some(row) = row else { return Ok(Err(Denied::Unknown)) };
     Ok(match (row.state.as_str(), row.role.parse()) {
-        ("active", Ok(role)) => {
-            Ok(Caller { key_id: ApiKeyId(row.key_id), tenant_id: TenantId(row.tenant_id), role })
-        }
+        ("active", Ok(role)) => Ok(Caller { key_id: ApiKeyId(row.key_id), tenant_id: secret.tenant(), role }),
         ("expired", _) => Err(Denied::Expired),
         ("revoked", _) => Err(Denied::Revoked),
         _ => Err(Denied::Unknown),

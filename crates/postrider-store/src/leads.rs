@@ -21,32 +21,32 @@ pub use self::{
     listing::{Filter, Lead, find, has_list, page},
     reading::{Summary, read_ahead},
 };
-use crate::{Pool, StoreError, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, pool, unprepared::unprepared};
 
-/// How much is gathered before it is sent.
+/// Maximum size of the data that is gathered before it is sent.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Where leads go.
+/// The destination of leads.
 #[derive(Debug, Clone, Copy)]
 pub struct Destination<'a> {
-    /// Whose they are.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Where they belong.
+    /// The workspace.
     pub workspace: WorkspaceId,
     /// The list that they are put on. It is made when there is none of this name.
     pub list: &'a str,
 }
 
-/// What became of rows.
+/// Result of an import of rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// The list, if anybody was put on it.
+    /// The list, if a lead was put on it.
     pub list: Option<ListId>,
-    /// Leads that were not known.
+    /// New leads.
     pub added: u64,
-    /// Leads that were.
+    /// Leads that existed before.
     pub updated: u64,
-    /// Lines about somebody of whom another line was there already.
+    /// Lines about the person of an earlier line.
     pub repeated: u64,
     /// Lines whose lead was recognised by its address, or by an external id that it got later.
     pub matched: u64,
@@ -54,7 +54,7 @@ pub struct Imported {
     pub refused: Vec<BadLine>,
 }
 
-/// Stores leads and commits. What the database refuses is left out and reported; everything else is kept.
+/// Stores leads and commits. Rows that the database refuses are left out and reported; all other rows are kept.
 pub async fn import(pool: &Pool, to: Destination<'_>, rows: &[Row]) -> Result<Imported, StoreError> {
     let mut transaction = pool::begin_as(pool, to.tenant).await?;
     let imported = add(&mut transaction, to, rows).await?;
@@ -62,8 +62,8 @@ pub async fn import(pool: &Pool, to: Destination<'_>, rows: &[Row]) -> Result<Im
     Ok(imported)
 }
 
-/// Stores leads in the transaction of the caller, which must act for their tenant. What the database refuses is left out and
-/// reported; everything else is there when the caller commits.
+/// Stores leads in the transaction of the caller, which must act for their tenant. Rows that the database refuses are left out and
+/// reported; all other rows are there when the caller commits.
 pub async fn add(
     connection: &mut PgConnection,
     to: Destination<'_>,
@@ -96,15 +96,15 @@ pub async fn add(
     Ok(imported)
 }
 
-/// Why rows were not stored.
+/// The reason why rows were not stored.
 enum Refusal {
-    /// Something is wrong with one of them.
+    /// One of the rows is wrong.
     OfARow(String),
-    /// Something else is wrong.
+    /// Another failure.
     Of(StoreError),
 }
 
-/// All of the rows or none: what is refused is undone, and the transaction goes on.
+/// Stores all of the rows or none: a refusal is rolled back, and the transaction goes on.
 async fn store(
     connection: &mut PgConnection,
     to: Destination<'_>,
@@ -121,7 +121,7 @@ async fn store(
             Ok(stored)
         }
         Err(error) => {
-            // What is wrong is what the statement said, not that it cannot be undone on a connection that is gone.
+            // The statement's error is the cause, not a failure to roll back on a connection that is gone.
             let _ = savepoint.rollback().await;
             Err(sorted(error))
         }
@@ -140,14 +140,15 @@ async fn copy_and_merge(
         r#"
         select list_id, added as "added!", updated as "updated!", repeated as "repeated!", matched as "matched!",
                ambiguous as "ambiguous!"
-          from execution.import_leads($1, $2, $3, $4)
+          from execution.import_leads($1, $2, $3, $4, $5)
         "#,
+        to.tenant.0,
         intake,
         to.workspace.0,
         to.list,
         ListId::new().0,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await?;
     let ambiguous: HashSet<u64> = merged.ambiguous.iter().map(|line| line.unsigned_abs()).collect();
     let (left_out, stored): (Vec<&Row>, Vec<&Row>) =
@@ -224,21 +225,28 @@ fn push_value(piece: &mut String, value: Option<&String>) {
     }
 }
 
-/// Nothing more is sent to this lead of the tenant of the transaction. Doing it twice is the same as once: the first reason stays.
+/// Nothing more is sent to this lead of the tenant. Doing it twice is the same as once: the first reason stays.
 /// False when there is no such lead.
 pub async fn suppress(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: LeadId,
     reason: &str,
     actor: &str,
 ) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select execution.suppress_lead($1, $2, $3) as "exists!""#, id.0, reason, actor)
-        .fetch_one(unnamed(connection))
-        .await
-        .map_err(StoreError::on("suppressing the lead"))
+    sqlx::query_scalar!(
+        r#"select execution.suppress_lead($1, $2, $3, $4) as "exists!""#,
+        tenant.0,
+        id.0,
+        reason,
+        actor,
+    )
+    .fetch_one(unprepared(connection))
+    .await
+    .map_err(StoreError::on("suppressing the lead"))
 }
 
-/// Tells what is wrong with a row from everything else.
+/// Separates a problem with one row from all other failures.
 fn sorted(error: sqlx::Error) -> Refusal {
     match StoreError::constraint(&error) {
         Some("leads_attributes_are_a_small_object") => {
@@ -256,7 +264,7 @@ fn sorted(error: sqlx::Error) -> Refusal {
     }
     let of_a_row = error.as_database_error().is_some_and(|refused| {
         let code = refused.code().unwrap_or_default();
-        // Data that has no such form, and data that is too much.
+        // Data of a wrong form, and too much data.
         refused.table() == Some("leads") || code.starts_with("22") || code.starts_with("54")
     });
     match error.as_database_error() {

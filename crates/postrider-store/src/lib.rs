@@ -5,33 +5,33 @@
 //! | [`embedded`] | runs real Postgres under a data directory when no database URL is given |
 //! | [`migrate`] | brings the schema forward, and refuses one it does not know |
 //! | [`provision`] | makes the database of a private cluster |
-//! | [`pool`] | connections that are never handed out inside somebody else's transaction |
-//! | [`doctor`] | what is right and wrong with a database, and what to do about it |
-//! | [`installation`] | which database this is, the marks of its processes, and the adoption of a restored copy |
-//! | [`fence`] | lets a process reserve only where it has found nothing missing |
+//! | [`pool`] | connections that are never handed out inside another caller's transaction |
+//! | [`doctor`] | checks of a database, with advice |
+//! | [`installation`] | the identity of the database, the marks of its processes, and the adoption of a restored copy |
+//! | [`fence`] | allows a process to reserve only where it has found nothing missing |
 //! | [`witness`] | what processes know to be committed, kept in a second database |
-//! | [`tenants`], [`keys`], [`accounts`] | who the rows belong to |
-//! | [`master_key`] | which key their secrets are sealed under, and its rotation |
-//! | [`audit`] | who did what |
-//! | [`requests`] | what was answered to requests that may be repeated |
+//! | [`tenants`], [`keys`], [`accounts`] | tenants, their API keys and their accounts at providers |
+//! | [`master_key`] | the key that secrets are sealed under, and its rotation |
+//! | [`audit`] | the audit logs |
+//! | [`requests`] | responses to requests that may be repeated |
 //! | [`leads`] | leads and lists of them: import, list, suppress |
 //! | [`events`] | domain events: publish, claim, complete, operate, retain |
-//! | [`campaigns`], [`assets`] | what is sent to whom: create, deploy, and how it stands |
-//! | [`phases`], [`history`] | controls of phases, and what happened to a campaign, in order |
-//! | [`runs`], [`items`], [`trace`] | how far a run is, whether it is launched, its items, its whole story |
-//! | [`doubts`], [`resolving`] | items of which nobody knows: list and resolve, by a person and by the resolver |
-//! | [`callbacks`] | what providers tell about their calls without being asked |
+//! | [`campaigns`], [`assets`] | campaigns and their content: create, deploy, show |
+//! | [`phases`], [`history`] | controls of phases, and the events of a campaign in order |
+//! | [`runs`], [`items`], [`trace`] | runs: their progress, launch certificate, items and trace |
+//! | [`doubts`], [`resolving`] | items in doubt: list and resolve, by a person and by the resolver |
+//! | [`callbacks`] | reports that providers send about their calls |
 //! | [`jobs`], [`outbox`] | campaigns at work: claim jobs, reserve and settle items, end jobs |
-//! | [`messages`], [`links`], [`executors`] | chat: messages that come in, who their senders are, what executes them |
+//! | [`messages`], [`links`], [`executors`] | chat: received messages, the users of their senders, their executors |
 //! | [`replies`] | chat: replies on their way: claim, settle, requeue |
-//! | [`functions`], [`schedules`] | scheduled jobs: what can be run, and when it runs by itself |
-//! | [`job_runs`], [`sync_errors`] | scheduled jobs: runs under their lock keys, and what people must look at |
-//! | [`alerts`], [`notifications`] | scheduled jobs: what somebody should know, and telling them |
+//! | [`functions`], [`schedules`] | scheduled jobs: functions, and the schedules that run them |
+//! | [`job_runs`], [`sync_errors`] | scheduled jobs: runs under their lock keys, and dead letters |
+//! | [`alerts`], [`notifications`] | scheduled jobs: alerts, and notifications about them |
 //! | [`limits`] | turns at accounts, their circuits, and jobs that wait for them |
 //! | [`wakeups`] | hints that there is work; the poll is the guarantee |
 //!
-//! Statements run inside explicit transactions and are never kept prepared, so that everything works behind a
-//! pooler in transaction mode. Functions take `&mut PgConnection`: who begins a transaction commits it.
+//! Statements run inside explicit transactions and are never kept prepared, so that everything works behind a pooler in transaction
+//! mode. Functions take `&mut PgConnection`: the caller that begins a transaction commits it.
 
 pub mod accounts;
 pub mod alerts;
@@ -78,7 +78,7 @@ pub mod sinks;
 pub mod sync_errors;
 pub mod tenants;
 pub mod trace;
-mod unnamed;
+mod unprepared;
 pub mod wakeups;
 pub mod witness;
 

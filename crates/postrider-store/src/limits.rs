@@ -1,7 +1,7 @@
 //! Turns at accounts, their circuits, and jobs that wait for them. All processes share them through the database, and times are
 //! the database's.
 //!
-//! What acts here does so for a job that it holds, at the job's own account or at the one that it fails over to.
+//! A function here acts for a job that the worker holds, at the job's own account or at the one that it fails over to.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     Pool, StoreError, jobs,
     outbox::{self, JobHold},
     pool,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// An account as a held job sees it.
@@ -30,12 +30,12 @@ pub struct JobAccount {
     pub is_failover: bool,
 }
 
-/// A question for turns.
+/// A request for turns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ask {
-    /// At which account.
+    /// The account.
     pub at: JobAccount,
-    /// How many.
+    /// Number of turns.
     pub wanted: usize,
     /// Calls per second, where the account does not say.
     pub rate: Option<f64>,
@@ -43,14 +43,14 @@ pub struct Ask {
     pub is_again: bool,
 }
 
-/// The answer.
+/// The answer to a request for turns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Turns {
-    /// How many there are.
+    /// Number of turns.
     pub granted: usize,
     /// How long to wait before they are used; or, when there are none, before it makes sense to ask again.
     pub wait: Duration,
-    /// Why there is something to wait for.
+    /// The reason for the wait.
     pub why: Option<Why>,
 }
 
@@ -63,8 +63,9 @@ pub async fn take_turns(pool: &Pool, worker: &str, ask: Ask) -> Result<Turns, St
         select granted as "granted!",
                wait_seconds as "wait_seconds!",
                why
-          from execution.take_turns($1, $2, $3, $4, $5, $6, $7)
+          from execution.take_turns($1, $2, $3, $4, $5, $6, $7, $8)
         "#,
+        hold.tenant_id.0,
         worker,
         hold.job_id.0,
         hold.attempt,
@@ -73,7 +74,7 @@ pub async fn take_turns(pool: &Pool, worker: &str, ask: Ask) -> Result<Turns, St
         ask.rate,
         ask.is_again,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("taking turns at the account"))?;
     pool::commit(transaction).await?;
@@ -84,7 +85,7 @@ pub async fn take_turns(pool: &Pool, worker: &str, ask: Ask) -> Result<Turns, St
     })
 }
 
-/// Has every process leave the account alone for a while, because its provider asked for it.
+/// Makes every process stop calling the account for a while, because its provider asked for it.
 pub async fn hold_account(
     pool: &Pool,
     worker: &str,
@@ -94,7 +95,8 @@ pub async fn hold_account(
 ) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!(
-        "select execution.hold_account($1, $2, $3, $4, $5, $6)",
+        "select execution.hold_account($1, $2, $3, $4, $5, $6, $7)",
+        at.hold.tenant_id.0,
         worker,
         at.hold.job_id.0,
         at.hold.attempt,
@@ -102,13 +104,13 @@ pub async fn hold_account(
         wait.as_secs_f64(),
         &*outbox::storable(reason),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("holding the account back"))?;
+    .map_err(StoreError::on("holding the account"))?;
     pool::commit(transaction).await
 }
 
-/// Opens the account's circuit, and says for how long.
+/// Opens the account's circuit, and returns for how long.
 pub async fn open_circuit(
     pool: &Pool,
     worker: &str,
@@ -117,14 +119,15 @@ pub async fn open_circuit(
 ) -> Result<Duration, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let open_for = sqlx::query_scalar!(
-        r#"select execution.open_circuit($1, $2, $3, $4, $5) as "seconds!""#,
+        r#"select execution.open_circuit($1, $2, $3, $4, $5, $6) as "seconds!""#,
+        at.hold.tenant_id.0,
         worker,
         at.hold.job_id.0,
         at.hold.attempt,
         at.is_failover,
         &*outbox::storable(reason),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("opening the account's circuit"))?;
     pool::commit(transaction).await?;
@@ -135,24 +138,25 @@ pub async fn open_circuit(
 pub async fn close_circuit(pool: &Pool, worker: &str, at: JobAccount) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!(
-        "select execution.close_circuit($1, $2, $3, $4)",
+        "select execution.close_circuit($1, $2, $3, $4, $5)",
+        at.hold.tenant_id.0,
         worker,
         at.hold.job_id.0,
         at.hold.attempt,
         at.is_failover,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("closing the account's circuit"))?;
     pool::commit(transaction).await
 }
 
-/// What all processes know about an account.
+/// The shared state of an account.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Known {
     /// How long its provider asked to wait.
     pub wait: Option<Duration>,
-    /// How long its circuit is open still; zero when it is half open, nothing when it is closed.
+    /// Time for which its circuit stays open; zero when it is half open, `None` when it is closed.
     pub circuit: Option<Duration>,
 }
 
@@ -162,31 +166,37 @@ impl Known {
     }
 }
 
-/// What is known about the accounts of these jobs, where anything is.
+/// The shared state of these jobs' accounts, where there is any.
 pub async fn known(
     pool: &Pool,
     worker: &str,
     jobs: &[JobHold],
-) -> Result<HashMap<ProviderAccountId, Known>, StoreError> {
-    let ids: Vec<Uuid> = jobs.iter().map(|job| job.job_id.0).collect();
+) -> Result<HashMap<(TenantId, ProviderAccountId), Known>, StoreError> {
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) =
+        jobs.iter().map(|job| (job.tenant_id.0, job.job_id.0)).unzip();
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
-        select account_id as "account_id!",
+        select tenant_id as "tenant_id!",
+               account_id as "account_id!",
                wait_seconds,
                circuit_seconds
-          from execution.read_account_states($1, $2)
+          from execution.read_account_states($1, $2, $3)
         "#,
+        &tenants,
         worker,
         &ids,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reading how the accounts stand"))?;
     pool::commit(transaction).await?;
     Ok(rows
         .into_iter()
-        .map(|row| (ProviderAccountId(row.account_id), Known::of(row.wait_seconds, row.circuit_seconds)))
+        .map(|row| {
+            let account = (TenantId(row.tenant_id), ProviderAccountId(row.account_id));
+            (account, Known::of(row.wait_seconds, row.circuit_seconds))
+        })
         .collect())
 }
 
@@ -195,27 +205,27 @@ pub async fn measure_circuits(pool: &Pool) -> Result<HashMap<String, i64>, Store
     let mut transaction = pool::begin(pool).await?;
     let rows =
         sqlx::query!(r#"select provider as "provider!", open as "open!" from execution.measure_circuits()"#,)
-            .fetch_all(unnamed(&mut transaction))
+            .fetch_all(unprepared(&mut transaction))
             .await
             .map_err(StoreError::on("counting the open circuits"))?;
     pool::commit(transaction).await?;
     Ok(rows.into_iter().map(|row| (row.provider, row.open)).collect())
 }
 
-/// Why and how long a job waits.
+/// The reason and the length of a job's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PutOff {
-    /// How long.
+    /// The length.
     pub wait: Duration,
-    /// Why.
+    /// The reason.
     pub why: Why,
     /// Whether the other jobs of the run would wait for the same.
     pub whole_run: bool,
 }
 
-/// Hands a job back until it may go on, without burning an attempt. Answers with how many jobs wait now.
+/// Releases a job until it may go on, without using up an attempt. Returns the number of jobs that wait now.
 ///
-/// `limits` are those under which it was found that it must wait. If the account has others by now, the job is due at once.
+/// `limits` are those under which the job must wait. If the account has others by now, the job is due at once.
 pub async fn put_off(
     pool: &Pool,
     worker: &str,
@@ -225,7 +235,8 @@ pub async fn put_off(
 ) -> Result<i32, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let jobs = sqlx::query_scalar!(
-        r#"select execution.put_off_job($1, $2, $3, $4, $5, $6, $7, $8) as "jobs!""#,
+        r#"select execution.put_off_job($1, $2, $3, $4, $5, $6, $7, $8, $9) as "jobs!""#,
+        job.tenant_id.0,
         job.job_id.0,
         worker,
         job.attempt,
@@ -235,25 +246,25 @@ pub async fn put_off(
         put_off.whole_run,
         limits,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("putting the job off"))?;
     pool::commit(transaction).await?;
     Ok(jobs)
 }
 
-/// That jobs of a run wait, and what for.
+/// Waiting jobs of a run, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Waiting {
-    /// How many.
+    /// Number of jobs.
     pub jobs: i64,
-    /// Why those wait that are due first.
+    /// Reason of the jobs that are due first.
     pub why: Why,
-    /// Until when.
+    /// Time until which they wait.
     pub until: Timestamp,
 }
 
-/// What runs wait for, where they do.
+/// The waits of runs, where there are any.
 pub async fn waiting(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -278,7 +289,7 @@ pub async fn waiting(
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading what the runs wait for"))?;
     Ok(rows
@@ -291,7 +302,7 @@ pub async fn waiting(
         .collect())
 }
 
-/// Seconds of the database. What is over is nothing.
+/// Seconds of the database. A time that has passed is zero.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }

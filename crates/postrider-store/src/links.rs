@@ -1,4 +1,4 @@
-//! Who the senders of messages are.
+//! Links of senders to users.
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -8,48 +8,50 @@ use postrider_model::{
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// A sender at one account, and the user it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Link {
     /// Its id.
     pub id: LinkId,
-    /// At which account.
+    /// The account.
     pub account_id: ProviderAccountId,
     /// The provider's name for the sender.
     pub sender_id: String,
     /// The product's name for the user.
     pub user_id: String,
-    /// What the user may do.
+    /// Role of the user.
     pub role: Role,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it was changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
-/// What a new link says.
+/// A new link.
 #[derive(Debug, Clone, Copy)]
 pub struct NewLink<'a> {
-    /// At which account.
+    /// The account.
     pub account: ProviderAccountId,
     /// The provider's name for the sender.
     pub sender_id: &'a str,
     /// The product's name for the user.
     pub user_id: &'a str,
-    /// What the user may do.
+    /// Role of the user.
     pub role: Role,
 }
 
-/// Says who a sender is, in place of what was said before.
+/// Sets the user and role of a sender of a tenant, in place of the earlier ones.
 pub async fn put(
     connection: &mut PgConnection,
+    tenant: TenantId,
     link: &NewLink<'_>,
     actor: &str,
 ) -> Result<LinkId, StoreError> {
     let id = sqlx::query_scalar!(
-        r#"select channels.link_sender($1, $2, $3, $4, $5, $6) as "id!""#,
+        r#"select channels.link_sender($1, $2, $3, $4, $5, $6, $7) as "id!""#,
+        tenant.0,
         LinkId::new().0,
         link.account.0,
         link.sender_id,
@@ -57,7 +59,7 @@ pub async fn put(
         link.role.as_str(),
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("channel_links_names_are_given") => StoreError::Refused {
@@ -72,10 +74,15 @@ pub async fn put(
     Ok(LinkId(id))
 }
 
-/// Forgets who a sender is. False when the tenant of the transaction has no such link.
-pub async fn remove(connection: &mut PgConnection, id: LinkId, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select channels.unlink_sender($1, $2) as "known!""#, id.0, actor)
-        .fetch_one(unnamed(connection))
+/// Removes the link of a sender. False when the tenant has no such link.
+pub async fn remove(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: LinkId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select channels.unlink_sender($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("unlinking the sender"))
 }
@@ -112,7 +119,7 @@ pub async fn page(
         below.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the links"))?;
     rows.into_iter()

@@ -1,7 +1,7 @@
-//! Which master key the secrets of an installation are sealed under, and the change from one key to the next.
+//! The master key that the secrets of an installation are sealed under, and the change from one key to the next.
 //!
-//! A known value, sealed under the key, stands in a table that only the owner reads. A process or command with another key finds out
-//! at its start, and not when it opens its first secret. (Decision 0023.)
+//! A known value, sealed under the key, is in a table that only the owner reads. A process or command with another key finds this out at
+//! its start, and not when it opens its first secret. (Decision 0023.)
 
 use postrider_model::{
     ids::{ProviderAccountId, TenantId},
@@ -9,7 +9,7 @@ use postrider_model::{
 };
 use sqlx::PgConnection;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// How a key relates to the secrets of the installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Standing {
     Unregistered,
 }
 
-/// How many values a rotation sealed anew.
+/// Number of values that a rotation sealed anew.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Rotated {
     /// Secrets of provider accounts.
@@ -33,14 +33,14 @@ pub struct Rotated {
     pub functions: usize,
 }
 
-/// How many values are written in one statement.
+/// Number of values per statement.
 const AT_A_TIME: usize = 500;
 
-/// Says how `key` relates to the installation, and refuses a key that is not the installation's. Writes nothing. The login must be a
-/// member of `postrider_worker`, or the owner, to learn of secrets that were sealed before a key was registered.
+/// Compares `key` with the installation's, and refuses another key. Writes nothing. The login must be a member of `postrider_worker`, or
+/// the owner, to find secrets that were sealed before a key was registered.
 pub async fn verify(connection: &mut PgConnection, key: &MasterKey) -> Result<Standing, StoreError> {
     let registered = sqlx::query_scalar!("select tenancy.master_key_check() as sealed_check")
-        .fetch_one(unnamed(&mut *connection))
+        .fetch_one(unprepared(&mut *connection))
         .await
         .map_err(StoreError::on("reading the registered master key"))?;
     if let Some(sealed_check) = registered {
@@ -56,9 +56,9 @@ pub async fn verify(connection: &mut PgConnection, key: &MasterKey) -> Result<St
           from tenancy.sealed_keys()
         "#
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
-    .map_err(StoreError::on("reading what is sealed"))?;
+    .map_err(StoreError::on("reading the sealed values"))?;
     let most = sealed.iter().map(|keys| keys.number).max().unwrap_or_default();
     let mut ours = sealed.iter().filter_map(|keys| Some((keys, key.that_sealed(&keys.sealed_secret)?)));
     match ours.find(|(keys, _)| keys.number == most) {
@@ -85,7 +85,7 @@ pub async fn ensure(connection: &mut PgConnection, key: &MasterKey) -> Result<St
     let sealed_check = registering.seal_check().map_err(unfit)?;
     let registered =
         sqlx::query_scalar!(r#"select tenancy.register_master_key($1) as "sealed_check!""#, sealed_check)
-            .fetch_one(unnamed(connection))
+            .fetch_one(unprepared(connection))
             .await
             .map_err(StoreError::on("registering the master key"))?;
     standing(key, &registered)
@@ -94,7 +94,7 @@ pub async fn ensure(connection: &mut PgConnection, key: &MasterKey) -> Result<St
 /// The one of the two keys under which this transaction must seal. A rotation waits for the transaction's end.
 pub(crate) async fn sealing(connection: &mut PgConnection, key: &MasterKey) -> Result<MasterKey, StoreError> {
     let registered = sqlx::query_scalar!("select tenancy.sealing_key_check() as sealed_check")
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the registered master key"))?;
     match registered {
@@ -103,8 +103,8 @@ pub(crate) async fn sealing(connection: &mut PgConnection, key: &MasterKey) -> R
     }
 }
 
-/// Seals every secret of every tenant under the current key. The transaction does it as a whole or not at all; others that seal
-/// something wait for it. `connection` is the administrative one, in a transaction.
+/// Seals every secret of every tenant under the current key. The transaction does it as a whole or not at all; other transactions that
+/// seal wait for it. `connection` is the administrative one, in a transaction.
 pub async fn rotate(
     connection: &mut PgConnection,
     key: &MasterKey,
@@ -115,7 +115,7 @@ pub async fn rotate(
     ensure(connection, key).await?;
     let sealed_check = key.current().seal_check().map_err(unfit)?;
     sqlx::query!("select tenancy.replace_master_key($1, 'master_key.rotated', $2)", sealed_check, actor)
-        .fetch_one(unnamed(&mut *connection))
+        .fetch_one(unprepared(&mut *connection))
         .await
         .map_err(&failed)?;
     let values = sqlx::query!(
@@ -124,7 +124,7 @@ pub async fn rotate(
           from tenancy.sealed_values()
         "#
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(&failed)?;
 
@@ -151,7 +151,7 @@ pub async fn rotate(
     }
     // A secret that opens under neither key is lost already. It does not keep the others under a key that must go.
     for problem in closed {
-        tracing::warn!("left as it is, because it does not open: {problem}");
+        tracing::warn!("left a secret as it is, because it does not open: {problem}");
     }
     for some in anew.chunks(AT_A_TIME) {
         let kinds: Vec<String> = some.iter().map(|value| value.0.clone()).collect();
@@ -160,15 +160,15 @@ pub async fn rotate(
         let old: Vec<Vec<u8>> = some.iter().map(|value| value.3.clone()).collect();
         let new: Vec<Vec<u8>> = some.iter().map(|value| value.4.clone()).collect();
         sqlx::query!("select tenancy.reseal($1, $2, $3, $4, $5)", &kinds, &tenants, &ids, &old, &new)
-            .fetch_one(unnamed(&mut *connection))
+            .fetch_one(unprepared(&mut *connection))
             .await
             .map_err(&failed)?;
     }
     Ok(rotated)
 }
 
-/// Registers the current key although the secrets are sealed under a key that is lost. Returns how many secrets do not open and must be
-/// set again.
+/// Registers the current key although the secrets are sealed under a key that is lost. Returns the number of secrets that do not open and
+/// must be set again.
 pub async fn replace_lost(
     connection: &mut PgConnection,
     key: &MasterKey,
@@ -177,13 +177,13 @@ pub async fn replace_lost(
     let failed = StoreError::on("registering the master key");
     let sealed_check = key.current().seal_check().map_err(unfit)?;
     sqlx::query!("select tenancy.replace_master_key($1, 'master_key.replaced', $2)", sealed_check, actor)
-        .fetch_one(unnamed(&mut *connection))
+        .fetch_one(unprepared(&mut *connection))
         .await
         .map_err(&failed)?;
     sealed_under_others(connection, &key.current()).await
 }
 
-/// How many secrets are sealed under neither of the keys. For the administrative connection.
+/// Number of secrets that are sealed under neither of the keys. For the administrative connection.
 pub async fn sealed_under_others(connection: &mut PgConnection, key: &MasterKey) -> Result<i64, StoreError> {
     let ours: Vec<Vec<u8>> =
         [Some(key.current()), key.previous()].into_iter().flatten().map(|key| key.id().to_vec()).collect();
@@ -191,9 +191,9 @@ pub async fn sealed_under_others(connection: &mut PgConnection, key: &MasterKey)
         r#"select coalesce(sum(number), 0)::bigint as "number!" from tenancy.sealed_keys() where key_id <> all ($1)"#,
         &ours,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
-    .map_err(StoreError::on("reading what is sealed"))
+    .map_err(StoreError::on("reading the sealed values"))
 }
 
 /// Only a worker and the owner may: a login for requests could otherwise take the place of the key before it is registered.
@@ -201,7 +201,7 @@ async fn may_register(connection: &mut PgConnection) -> Result<bool, StoreError>
     sqlx::query_scalar!(
         r#"select has_function_privilege('tenancy.register_master_key(bytea)', 'execute') as "may!""#
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the login's rights"))
 }

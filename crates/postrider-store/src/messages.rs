@@ -1,10 +1,10 @@
-//! Messages that come in: written down, executed outside the database, and ended with their reply in the outbox.
+//! Received messages: recorded, executed outside the database, and ended with their reply in the outbox.
 //!
 //! ```text
 //! receive ──commit──▶ Execution ──execute──▶ finish: `executed` and the reply, in one transaction
-//!                         │                    └─ that fails: fail, with the reply: `dispatch_failed`, the reply is kept
+//!                         │                    └─ that fails: fail, with the reply: `dispatch_failed`, the reply is stored
 //!                         ├─ the sentinel objects: deny
-//!                         └─ dropped, or its process dies: taken up again when its time is over
+//!                         └─ dropped, or its process dies: claimed again when its lease has expired
 //! ```
 
 use std::time::Duration;
@@ -20,56 +20,57 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use crate::{
-    Pool, StoreError, campaigns::word, crash_point, jobs::interval, outbox::storable, pool, unnamed::unnamed,
+    Pool, StoreError, campaigns::word, crash_point, jobs::interval, outbox::storable, pool,
+    unprepared::unprepared,
 };
 
-/// The right to execute a message, until its time is over. Ending the message consumes it.
-#[must_use = "an execution that is dropped is done again when its time is over"]
+/// The right to execute a message, until its lease expires. Ending the message consumes it.
+#[must_use = "an execution that is dropped is repeated when its lease has expired"]
 #[derive(Debug)]
 pub struct Execution {
-    /// Which message.
+    /// Id of the message.
     pub message_id: ChannelMessageId,
-    /// Whose.
+    /// The tenant.
     pub tenant_id: TenantId,
-    /// At which account.
+    /// The account.
     pub account_id: ProviderAccountId,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// What was written.
+    /// The message.
     pub message: InboundMessage,
-    /// Who wrote it, in the product's words.
+    /// The product's id of the sender.
     pub user_id: String,
-    /// What that user may do.
+    /// Role of that user.
     pub role: String,
-    /// What ties everything about this message together in logs.
+    /// Correlation id of the message in logs.
     pub correlation_id: Uuid,
-    /// The how-manieth this is; only the newest may end the message.
+    /// Number of the execution; only the newest may end the message.
     execution: i32,
 }
 
-/// What follows from a delivery.
+/// The result of a delivery.
 #[derive(Debug)]
 pub enum Receipt {
-    /// To be executed now.
+    /// The message is to be executed now.
     Execute(Box<Execution>),
-    /// Who wrote it is not known, or may not.
+    /// The sender is not linked to a user, or its role is not sufficient.
     Denied(ChannelMessageId),
-    /// It was delivered before: nothing is to be done.
+    /// The message was delivered before: nothing is to be done.
     Duplicate(ChannelMessageId),
-    /// It had been executed before, and its kept reply is in the outbox now.
+    /// The message had been executed before, and its stored reply is in the outbox now.
     Enqueued(ChannelMessageId),
 }
 
-/// How a message is to be received.
+/// The parameters of receiving a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Receiving {
-    /// How long an execution may take before somebody else takes it up.
+    /// The lease of an execution, after which another process claims the message.
     pub lease: Duration,
-    /// How often its reply may be tried.
+    /// Maximum number of attempts of its reply.
     pub max_attempts: i32,
 }
 
-/// Writes down what a provider delivered. The commit was seen.
+/// Records a message that a provider delivered, and returns after the commit.
 pub async fn receive(
     pool: &Pool,
     tenant: TenantId,
@@ -88,8 +89,9 @@ pub async fn receive(
                user_id,
                role,
                correlation_id as "correlation_id!"
-          from channels.receive_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+          from channels.receive_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
         "#,
+        tenant.0,
         account.0,
         ChannelMessageId::new().0,
         OutboxId::new().0,
@@ -102,9 +104,9 @@ pub async fn receive(
         interval(how.lease),
         how.max_attempts,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("writing the message down"))?;
+    .map_err(StoreError::on("recording the message"))?;
     crash_point!("receive.after_statement");
     pool::commit(transaction).await?;
     crash_point!("receive.after_commit");
@@ -127,22 +129,23 @@ pub async fn receive(
     })
 }
 
-/// How many messages the sender wrote in the last minute, this one included.
+/// Number of messages of the sender in the last minute, this one included.
 pub async fn recent(pool: &Pool, execution: &Execution) -> Result<u32, StoreError> {
     let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
     let count = sqlx::query_scalar!(
-        r#"select channels.recent_messages($1, $2) as "count!""#,
+        r#"select channels.recent_messages($1, $2, $3) as "count!""#,
+        execution.tenant_id.0,
         execution.account_id.0,
         execution.message.sender_id,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("counting the sender's messages"))?;
     pool::commit(transaction).await?;
     Ok(u32::try_from(count).unwrap_or_default())
 }
 
-/// Ends a message with its reply, both or neither. False when somebody else has taken the message up. The commit was seen; wake
+/// Ends a message with its reply, both or neither. False when another process has claimed the message. Returns after the commit; wake
 /// the dispatchers with [`crate::wakeups::notify`].
 pub async fn finish(
     pool: &Pool,
@@ -153,14 +156,15 @@ pub async fn finish(
     crash_point!("enqueue.before");
     let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
     let is_ours = sqlx::query_scalar!(
-        r#"select channels.finish_message($1, $2, $3, $4, $5) as "is_ours!""#,
+        r#"select channels.finish_message($1, $2, $3, $4, $5, $6) as "is_ours!""#,
+        execution.tenant_id.0,
         execution.message_id.0,
         execution.execution,
         OutboxId::new().0,
         Json(reply) as _,
         max_attempts,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("enqueueing the reply"))?;
     crash_point!("enqueue.after_statement");
@@ -169,25 +173,26 @@ pub async fn finish(
     Ok(is_ours)
 }
 
-/// Ends a message that must not be executed. False when somebody else has taken the message up.
+/// Ends a message that must not be executed. False when another process has claimed the message.
 pub async fn deny(pool: &Pool, execution: Execution, reason: &str) -> Result<bool, StoreError> {
     let reason = storable(reason);
     let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
     let is_ours = sqlx::query_scalar!(
-        r#"select channels.deny_message($1, $2, $3) as "is_ours!""#,
+        r#"select channels.deny_message($1, $2, $3, $4) as "is_ours!""#,
+        execution.tenant_id.0,
         execution.message_id.0,
         execution.execution,
         reason.as_ref(),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("denying the message"))?;
     pool::commit(transaction).await?;
     Ok(is_ours)
 }
 
-/// Says that a message could not be executed, or that its reply could not be put into the outbox; then the reply is kept. False
-/// when somebody else has taken the message up.
+/// Records that a message could not be executed, or that its reply could not be put into the outbox; then the reply is stored. False
+/// when another process has claimed the message.
 pub async fn fail(
     pool: &Pool,
     execution: Execution,
@@ -197,22 +202,52 @@ pub async fn fail(
     let error = storable(error);
     let mut transaction = pool::begin_as(pool, execution.tenant_id).await?;
     let is_ours = sqlx::query_scalar!(
-        r#"select channels.fail_message($1, $2, $3, $4) as "is_ours!""#,
+        r#"select channels.fail_message($1, $2, $3, $4, $5) as "is_ours!""#,
+        execution.tenant_id.0,
         execution.message_id.0,
         execution.execution,
         reply.map(Json) as _,
         error.as_ref(),
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("writing down that the message failed"))?;
+    .map_err(StoreError::on("recording that the message failed"))?;
     pool::commit(transaction).await?;
     Ok(is_ours)
 }
 
-/// Takes up to so many messages whose execution was not ended in time. Those that were denied now are not among them.
+/// Chooses up to so many tenants with messages whose lease has expired, the oldest lease first.
+pub async fn tenants_with_expired_leases(
+    pool: &Pool,
+    expired: Expired,
+    limit: usize,
+) -> Result<Vec<TenantId>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from channels.tenants_with_expired_leases($1, $2)"#,
+        expired == Expired::KeptReply,
+        i32::try_from(limit).unwrap_or(i32::MAX),
+    )
+    .fetch_all(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing tenants with unfinished messages"))?;
+    pool::commit(transaction).await?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// The two kinds of messages with an expired lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expired {
+    /// The message keeps a reply that could not be enqueued.
+    KeptReply,
+    /// The message is to be executed.
+    Execution,
+}
+
+/// Claims up to so many messages of a tenant whose lease has expired. Messages that are denied now are left out.
 pub async fn claim_unfinished(
     pool: &Pool,
+    tenant: TenantId,
     limit: i32,
     lease: Duration,
 ) -> Result<Vec<Execution>, StoreError> {
@@ -220,7 +255,6 @@ pub async fn claim_unfinished(
     let rows = sqlx::query!(
         r#"
         select message_id as "message_id!",
-               tenant_id as "tenant_id!",
                account_id as "account_id!",
                provider as "provider!",
                sender_id as "sender_id!",
@@ -232,25 +266,26 @@ pub async fn claim_unfinished(
                user_id,
                role,
                correlation_id as "correlation_id!"
-          from channels.claim_unfinished_messages($1, $2)
+          from channels.claim_unfinished_messages($1, $2, $3)
         "#,
+        tenant.0,
         limit,
         interval(lease),
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("taking up unfinished messages"))?;
+    .map_err(StoreError::on("claiming unfinished messages"))?;
     pool::commit(transaction).await?;
     Ok(rows
         .into_iter()
         .filter(|row| row.verdict == "execute")
         .map(|row| Execution {
             message_id: ChannelMessageId(row.message_id),
-            tenant_id: TenantId(row.tenant_id),
+            tenant_id: tenant,
             account_id: ProviderAccountId(row.account_id),
             provider: row.provider,
             message: InboundMessage {
-                // Known to the row alone; nobody needs it from here on.
+                // Only the row has it; nothing needs it from here on.
                 provider_message_id: String::new(),
                 sender_id: row.sender_id,
                 recipient_id: row.recipient_id,
@@ -265,44 +300,53 @@ pub async fn claim_unfinished(
         .collect())
 }
 
-/// Puts up to so many kept replies into the outbox, and says how many.
-pub async fn enqueue_kept(pool: &Pool, limit: usize, max_attempts: i32) -> Result<i32, StoreError> {
+/// Puts up to so many stored replies of a tenant into the outbox. Returns their number.
+pub async fn enqueue_kept(
+    pool: &Pool,
+    tenant: TenantId,
+    limit: usize,
+    max_attempts: i32,
+) -> Result<i32, StoreError> {
     let ids: Vec<Uuid> = (0..limit).map(|_| OutboxId::new().0).collect();
     let mut transaction = pool::begin(pool).await?;
     let count = sqlx::query_scalar!(
-        r#"select channels.enqueue_kept_replies($1, $2) as "count!""#,
+        r#"select channels.enqueue_kept_replies($1, $2, $3) as "count!""#,
+        tenant.0,
         &ids,
         max_attempts,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("enqueueing kept replies"))?;
+    .map_err(StoreError::on("enqueueing stored replies"))?;
     pool::commit(transaction).await?;
     Ok(count)
 }
 
-/// Has a message of the transaction's tenant that failed taken up again now. False when there is none that failed, or it is being
+/// Makes a failed message of a tenant due now. False when the tenant has no such failed message, or the message is being
 /// executed.
 pub async fn retry(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: ChannelMessageId,
     actor: &str,
 ) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select channels.retry_message($1, $2) as "is_due!""#, id.0, actor)
-        .fetch_one(unnamed(connection))
+    sqlx::query_scalar!(r#"select channels.retry_message($1, $2, $3) as "is_due!""#, tenant.0, id.0, actor)
+        .fetch_one(unprepared(connection))
         .await
-        .map_err(StoreError::on("taking the message up again"))
+        .map_err(StoreError::on("retrying the message"))
 }
 
-/// Writes down what a provider told about a reply, in the tenant of the transaction. False when the account has no such reply.
+/// Records a provider's delivery report about a reply. False when the account has no such reply.
 pub async fn record_delivery(
     connection: &mut PgConnection,
+    tenant: TenantId,
     account: ProviderAccountId,
     report: &DeliveryReport,
 ) -> Result<bool, StoreError> {
     let Some(reply) = report.reply_id else { return Ok(false) };
     sqlx::query_scalar!(
-        r#"select channels.record_delivery($1, $2, $3, $4, $5, $6, $7) as "known!""#,
+        r#"select channels.record_delivery($1, $2, $3, $4, $5, $6, $7, $8) as "known!""#,
+        tenant.0,
         account.0,
         reply.0,
         report.provider_message_id,
@@ -311,64 +355,64 @@ pub async fn record_delivery(
         report.at.map(ToSqlx::to_sqlx) as _,
         report.error,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("recording the delivery"))
 }
 
-/// A message as it stands.
+/// A message and its state.
 #[derive(Debug, Clone, Serialize)]
 pub struct ChannelMessage {
     /// Its id.
     pub id: ChannelMessageId,
-    /// At which account.
+    /// The account.
     pub account_id: ProviderAccountId,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// The vendor's name for it.
+    /// The vendor's id of the message.
     pub provider_message_id: String,
-    /// Who wrote it, in the vendor's words.
+    /// The vendor's id of the sender.
     pub sender_id: String,
-    /// Where a reply goes.
+    /// The recipient of a reply.
     pub recipient_id: String,
-    /// The part of the conversation.
+    /// The part of the conversation that it belongs to.
     pub thread: Option<String>,
-    /// What was written.
+    /// Text of the message.
     pub text: String,
-    /// What became of it.
+    /// Its state.
     pub status: MessageStatus,
-    /// Who wrote it, in the product's words, and what that user may do.
+    /// The product's id of the sender.
     pub user_id: Option<String>,
-    /// What that user may do.
+    /// Role of that user.
     pub role: Option<String>,
     /// The reply that could not be put into the outbox.
     pub reply: Option<serde_json::Value>,
     /// Why it was denied or failed.
     pub last_error: Option<String>,
-    /// What ties everything about it together in logs.
+    /// Correlation id in logs.
     pub correlation_id: Uuid,
-    /// How often it was delivered.
+    /// Number of deliveries.
     pub deliveries: i32,
-    /// How often it was executed.
+    /// Number of executions.
     pub executions: i32,
-    /// The row of its reply.
+    /// Id of its reply.
     pub reply_id: Option<OutboxId>,
-    /// When it came.
+    /// When it was received.
     pub created_at: Timestamp,
-    /// When it changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
-/// Which messages are asked for.
+/// Filters for the list of messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MessageFilter<'a> {
-    /// One of them.
+    /// Only the message with this id.
     pub id: Option<ChannelMessageId>,
-    /// In this state.
+    /// Only in this state.
     pub status: Option<MessageStatus>,
-    /// At this account.
+    /// Only at this account.
     pub account: Option<ProviderAccountId>,
-    /// Of this sender.
+    /// Only of this sender.
     pub sender: Option<&'a str>,
 }
 
@@ -390,7 +434,7 @@ pub async fn page(
         below.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the messages"))?;
     rows.into_iter()

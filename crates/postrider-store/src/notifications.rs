@@ -1,8 +1,8 @@
-//! Telling people about alerts: one row, one key and at most one call each, unless the provider guarantees that a repeat is harmless.
+//! Notifications about alerts: one row, one key and at most one call each, unless the provider guarantees that a repeat is harmless.
 //!
 //! ```text
-//! plan ──▶ queued ──reserve, commit──▶ NotificationCall ──the call──▶ settle ──▶ sent, failed, queued again (nothing left)
-//!                                            └─ nobody knows: in doubt; after the quiet time repeated or asked for, where that is possible
+//! plan ──▶ queued ──reserve, commit──▶ NotificationCall ──the call──▶ settle ──▶ sent, failed, queued again (provably not sent)
+//!                                            └─ no answer: in doubt; after the quiet time repeated or looked up, where that is possible
 //! ```
 
 use std::time::Duration;
@@ -16,87 +16,91 @@ use uuid::Uuid;
 
 use crate::{
     HeldDoubt, Pool, Reservation, StoreError, jobs::interval, outbox::storable, pool, reservation::Asked,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
-/// Somebody who is told about alerts.
+/// A recipient of notifications.
 #[derive(Debug, Clone)]
 pub struct Recipient {
-    /// Through which account.
+    /// The account that sends to it.
     pub account: ProviderAccountId,
-    /// Where.
+    /// Its address.
     pub to: String,
 }
 
-/// What is said.
+/// The content of a notification.
 #[derive(Debug, Clone)]
 pub struct News {
-    /// Which notification.
+    /// Id of the notification.
     pub id: OutboxId,
-    /// To whom.
+    /// The recipient.
     pub recipient: Recipient,
-    /// In one line.
+    /// The subject, in one line.
     pub subject: String,
-    /// All of it.
+    /// The whole text.
     pub body: String,
     claim: i32,
 }
 
-/// The right to tell somebody. Only the store makes one, from a committed row.
+/// The right to make one call. Only the store makes one, from a committed row.
 #[must_use = "a call that is not settled is in doubt"]
 #[derive(Debug)]
 pub struct NotificationCall {
-    /// What to say.
+    /// The content.
     pub news: News,
     reservation: Reservation,
 }
 
 impl NotificationCall {
-    /// What an adapter is called with.
+    /// The argument of the adapter's call.
     pub fn reservation(&self) -> &Reservation {
         &self.reservation
     }
 }
 
-/// A notification of which nobody knows whether it arrived.
+/// A notification in doubt.
 #[derive(Debug)]
 pub struct DoubtfulNotification {
-    /// What was said.
+    /// The content.
     pub news: News,
-    /// What the provider is asked with.
+    /// The evidence for the look-up at the provider.
     pub doubt: HeldDoubt,
-    /// How long ago it was called first, by the database's clock.
+    /// Time since the first call, by the database's clock.
     pub age: Duration,
 }
 
-/// What became of a call.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The provider has it, under this name.
+    /// The provider accepted it, under this id.
     Sent(String),
-    /// The provider will not have it.
+    /// The provider rejected it.
     Failed(String),
-    /// Nothing left: it may be called again.
+    /// Provably not sent: it may be called again.
     NotSent(String),
-    /// Nobody knows.
+    /// In doubt.
     Unknown(String),
 }
 
-/// Writes down who is to be told about what. Returns how many notifications are new.
+/// Plans a notification for each recipient and alert. Returns the number of new notifications.
 pub async fn plan(pool: &Pool, tenant: TenantId, recipients: &[Recipient]) -> Result<i32, StoreError> {
     let (accounts, names): (Vec<Uuid>, Vec<String>) =
         recipients.iter().map(|recipient| (recipient.account.0, recipient.to.clone())).unzip();
     let mut transaction = pool::begin_as(pool, tenant).await?;
-    let planned =
-        sqlx::query_scalar!(r#"select jobs.plan_notifications($1, $2) as "planned!""#, &accounts, &names)
-            .fetch_one(unnamed(&mut transaction))
-            .await
-            .map_err(StoreError::on("planning notifications"))?;
+    let planned = sqlx::query_scalar!(
+        r#"select jobs.plan_notifications($1, $2, $3) as "planned!""#,
+        tenant.0,
+        &accounts,
+        &names,
+    )
+    .fetch_one(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("planning notifications"))?;
     pool::commit(transaction).await?;
     Ok(planned)
 }
 
-/// Takes up to so many notifications that nobody was told yet. The commit was seen.
+/// Reserves up to so many queued notifications, and returns after the commit.
 pub async fn reserve(
     pool: &Pool,
     tenant: TenantId,
@@ -109,11 +113,12 @@ pub async fn reserve(
         r#"
         select id as "id!", account_id as "account_id!", recipient as "recipient!", subject as "subject!", body as "body!",
                claims as "claims!"
-          from jobs.reserve_notifications($1)
+          from jobs.reserve_notifications($1, $2)
         "#,
+        tenant.0,
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reserving notifications"))?;
     pool::commit(transaction).await?;
@@ -129,7 +134,7 @@ pub async fn reserve(
         .collect())
 }
 
-/// Takes up to so many notifications that are in doubt, once the quiet time has passed since their last call.
+/// Claims up to so many notifications in doubt, once the quiet time has passed since their last call.
 pub async fn claim_doubtful(
     pool: &Pool,
     tenant: TenantId,
@@ -146,12 +151,13 @@ pub async fn claim_doubtful(
                first_called_at as "first_called_at!: jiff_sqlx::Timestamp",
                in_doubt_since as "in_doubt_since!: jiff_sqlx::Timestamp",
                age_seconds as "age_seconds!"
-          from jobs.claim_doubtful_notifications($1, $2)
+          from jobs.claim_doubtful_notifications($1, $2, $3)
         "#,
+        tenant.0,
         interval(quiet),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming notifications in doubt"))?;
     pool::commit(transaction).await?;
@@ -177,7 +183,7 @@ pub async fn claim_doubtful(
         .collect())
 }
 
-/// Writes down what became of a call. False when somebody else holds the notification by now, and nothing was changed.
+/// Records the result of a call. False when another process holds the notification by now, and nothing was changed.
 pub async fn settle(
     pool: &Pool,
     tenant: TenantId,
@@ -185,13 +191,14 @@ pub async fn settle(
     verdict: &Verdict,
 ) -> Result<bool, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
-    let settled = settle_in(&mut transaction, news, verdict).await?;
+    let settled = settle_in(&mut transaction, tenant, news, verdict).await?;
     pool::commit(transaction).await?;
     Ok(settled)
 }
 
 async fn settle_in(
     connection: &mut PgConnection,
+    tenant: TenantId,
     news: &News,
     verdict: &Verdict,
 ) -> Result<bool, StoreError> {
@@ -202,14 +209,15 @@ async fn settle_in(
         Verdict::Unknown(error) => ("unknown", None, Some(storable(error))),
     };
     sqlx::query_scalar!(
-        r#"select jobs.settle_notification($1, $2, $3, $4, $5) as "settled!""#,
+        r#"select jobs.settle_notification($1, $2, $3, $4, $5, $6) as "settled!""#,
+        tenant.0,
         news.id.0,
         news.claim,
         word,
         message_id.as_deref(),
         error.as_deref(),
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("settling a notification"))
 }

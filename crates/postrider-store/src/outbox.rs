@@ -1,7 +1,6 @@
 //! Reserving and settling items, many at a time, in one transaction.
 //!
-//! This is the only place where a [`Reservation`] comes into being, and it does so after the COMMIT of its row was seen, on a
-//! connection that was idle before.
+//! Only this module makes a [`Reservation`], and only after the COMMIT of its row was seen, on a connection that was idle before.
 
 use std::borrow::Cow;
 
@@ -19,20 +18,50 @@ use crate::{
     pool,
     pool::TransactionOn,
     reservation::Asked,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
-/// A job as its holder knows it. Every write names the attempt it acts under.
+/// A job and the attempt that every write names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobHold {
-    /// Which job.
+    /// Id of the job.
     pub job_id: JobId,
-    /// Whose.
+    /// The tenant.
     pub tenant_id: TenantId,
-    /// Which attempt.
+    /// Number of the attempt.
     pub attempt: i32,
     /// The channel of its items.
     pub channel: Channel,
+}
+
+impl JobHold {
+    /// The job without the attempt.
+    #[must_use]
+    pub const fn job(self) -> JobRef {
+        JobRef { tenant: self.tenant_id, id: self.job_id }
+    }
+}
+
+/// A job and its tenant. Ids of jobs are unique within a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobRef {
+    /// The tenant of the job.
+    pub tenant: TenantId,
+    /// The id of the job.
+    pub id: JobId,
+}
+
+/// An item and its tenant. Ids of items are unique within a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct ItemRef {
+    tenant: TenantId,
+    id: OutboxId,
+}
+
+impl ItemRef {
+    fn of(reservation: &Reservation) -> Self {
+        Self { tenant: reservation.tenant_id(), id: reservation.outbox_id() }
+    }
 }
 
 /// A stretch of a job's items to reserve.
@@ -48,27 +77,27 @@ pub struct Window {
 }
 
 impl Window {
-    /// Asks for the items of a job from `first` on. Whatever is reserved is as old as this.
+    /// Asks for the items of a job from `first` on. The reservations count as old as this request.
     #[must_use]
     pub fn new(job: JobHold, first: usize, items: Vec<PlannedItem>) -> Self {
         Self { job, first, items, asked: Asked::now() }
     }
 }
 
-/// An item that is about to be reserved.
+/// An item to reserve.
 #[derive(Debug)]
 pub struct PlannedItem {
     /// The item of the job.
     pub item_id: Uuid,
     /// The id that its row will have.
     pub outbox_id: OutboxId,
-    /// The address, for people who look at the row.
+    /// The address, for people who read the row.
     pub recipient: Option<String>,
-    /// What is going to happen.
+    /// The plan for it.
     pub plan: Plan,
 }
 
-/// What is going to happen to an item.
+/// The plan for an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
     /// A provider call with a message of this fingerprint.
@@ -76,44 +105,44 @@ pub enum Plan {
         /// See [`postrider_model::Message::hash`].
         message_hash: [u8; 32],
     },
-    /// It fails before any call.
+    /// The item fails before any call.
     Fail {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It is left out on purpose.
+    /// The item is left out on purpose.
     Skip {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What became of a planned item.
+/// The result for a planned item.
 #[derive(Debug)]
 pub enum Reserved {
-    /// It is ours to call, once.
+    /// The item is reserved: call it once.
     Yours(Reservation),
-    /// It is in this state, now or from before; nobody calls it again.
+    /// The item is in this state, now or from before; it is not called again.
     Already(ItemStatus),
 }
 
-/// What a window came to.
+/// The result for a window.
 #[derive(Debug)]
 pub enum WindowAnswer {
     /// An answer per item, in its order.
     Items(Vec<Reserved>),
     /// The phase is paused; nothing was reserved.
     Paused,
-    /// Nothing may be sent from this database at the moment; nothing was reserved.
+    /// The fence is closed; nothing was reserved.
     Closed,
-    /// The job is not ours any more.
+    /// The job is not held any more.
     Lost,
 }
 
-/// Writes settlements down and reserves windows over one connection, which it keeps.
+/// Records settlements and reserves windows over one connection, which it keeps.
 ///
-/// A connection that comes from the pool is asked whether it is inside a transaction that nobody knows of. One whose last COMMIT was
-/// acknowledged here is not; after anything else it goes back.
+/// The pool checks whether a connection is inside an open transaction before it hands it out. A connection whose last COMMIT was
+/// acknowledged here is not; after any other result the writer returns it to the pool.
 #[derive(Debug)]
 pub struct Writer {
     pool: Pool,
@@ -136,7 +165,7 @@ impl Writer {
         Self::fenced(pool, Fence::default())
     }
 
-    /// One that reserves only while this fence is open.
+    /// A writer that reserves only while this fence is open.
     #[must_use]
     pub fn fenced(pool: Pool, fence: Fence) -> Self {
         let number = fence.writer();
@@ -169,8 +198,8 @@ impl Writer {
         self.connection.is_some()
     }
 
-    /// Both in one transaction. After an error nothing is known about either; calling again with the same values is safe, and the
-    /// way to find out. Where nothing may be sent from this database, settlements are written and windows are answered with [`WindowAnswer::Closed`].
+    /// Does both in one transaction. After an error the result of either is not known; calling again with the same values is safe, and the
+    /// way to find out. Where nothing may be sent from this database, settlements are written and windows get [`WindowAnswer::Closed`].
     pub async fn settle_and_reserve(
         &mut self,
         worker: &str,
@@ -209,13 +238,13 @@ impl Writer {
         self.connection = Some(connection);
         let mut reserved = answers.iter().rev().filter_map(|answer| match answer {
             WindowAnswer::Items(items) => items.iter().find_map(|item| match item {
-                Reserved::Yours(reservation) => Some(reservation.outbox_id()),
+                Reserved::Yours(reservation) => Some((reservation.tenant_id(), reservation.outbox_id())),
                 Reserved::Already(_) => None,
             }),
             WindowAnswer::Paused | WindowAnswer::Closed | WindowAnswer::Lost => None,
         });
-        if let Some(id) = reserved.next() {
-            self.fence.committed(self.number, id);
+        if let Some((tenant, id)) = reserved.next() {
+            self.fence.committed(self.number, tenant, id);
         }
         Ok(answers)
     }
@@ -237,9 +266,9 @@ async fn settle_and_reserve(
         finalize(&mut transaction, worker, settlements).await?;
         crash_point!("finalize.after_statement");
     }
-    // In the order of jobs, so that two writers never wait for each other in a circle.
+    // In the order of tenants and jobs, so that two writers never wait for each other in a circle.
     let mut order: Vec<usize> = (0..windows.len()).collect();
-    order.sort_unstable_by_key(|n| windows[*n].job.job_id);
+    order.sort_unstable_by_key(|n| windows[*n].job.job());
     let in_order: Vec<&Window> = order.iter().map(|n| windows[*n]).collect();
     let mut begun = None;
     if !windows.is_empty() {
@@ -262,82 +291,85 @@ async fn settle_and_reserve(
     Ok(answers.into_iter().map(|(_, answer)| answer).collect())
 }
 
-/// What became of reservations that were to move to the account that their run fails over to.
+/// The result of moving reservations to the account that their run fails over to.
 #[derive(Debug)]
 pub struct MovedOver {
-    /// They are to be called there, once.
+    /// The reservations that moved: call each there, once.
     pub moved: Vec<Reservation>,
-    /// They did not move, and must not be called: somebody else has decided about them.
+    /// The reservations that did not move and must not be called: another session has settled them.
     pub kept: Vec<Reservation>,
 }
 
-/// Moves reservations whose first account provably did not send them. They come back only after the COMMIT was seen, so nothing
-/// is called without a committed row that says where. After an error nothing was called there, and nothing will be.
+/// Moves reservations whose first account provably did not send them. They are returned only after the COMMIT was seen, so nothing is
+/// called without a committed row that names the account. After an error nothing was called there, and nothing will be.
 pub async fn move_over(
     pool: &Pool,
     worker: &str,
     reservations: Vec<Reservation>,
 ) -> Result<MovedOver, MoveFailed> {
     let asked = Asked::now();
-    let ids = reservations
-        .iter()
-        .filter(|reservation| !reservation.has_moved())
-        .map(|reservation| reservation.outbox_id().0)
-        .collect();
-    let ids = match commit_move(pool, worker, ids).await {
-        Ok(ids) => ids,
+    let items = reservations.iter().filter(|reservation| !reservation.has_moved()).map(ItemRef::of).collect();
+    let items = match commit_move(pool, worker, items).await {
+        Ok(items) => items,
         Err(error) => return Err(MoveFailed { reservations, error }),
     };
     let (moved, kept): (Vec<_>, Vec<_>) =
-        reservations.into_iter().partition(|reservation| ids.contains(&reservation.outbox_id().0));
+        reservations.into_iter().partition(|reservation| items.contains(&ItemRef::of(reservation)));
     Ok(MovedOver { moved: moved.into_iter().map(|reservation| reservation.moved(asked)).collect(), kept })
 }
 
-/// The same for one. What did not move comes back as the error's value, and must not be called.
+/// The same for one. A reservation that did not move is the error's value, and must not be called.
 pub async fn move_one_over(pool: &Pool, worker: &str, reservation: Reservation) -> Result<Reservation, Kept> {
     let asked = Asked::now();
-    let id = reservation.outbox_id().0;
+    let item = ItemRef::of(&reservation);
     if reservation.has_moved() {
         return Err(Kept { reservation, error: None });
     }
-    match commit_move(pool, worker, vec![id]).await {
-        Ok(ids) if ids.contains(&id) => Ok(reservation.moved(asked)),
+    match commit_move(pool, worker, vec![item]).await {
+        Ok(items) if items.contains(&item) => Ok(reservation.moved(asked)),
         Ok(_) => Err(Kept { reservation, error: None }),
         Err(error) => Err(Kept { reservation, error: Some(error) }),
     }
 }
 
-/// A reservation that did not move. It is to be settled as not sent.
+/// A reservation that did not move. Settle it as not sent.
 #[derive(Debug)]
 pub struct Kept {
-    /// Which one.
+    /// The reservation.
     pub reservation: Reservation,
-    /// What went wrong, unless somebody else has decided about it.
+    /// The error, unless another session has settled it.
     pub error: Option<StoreError>,
 }
 
-/// A move of which nobody knows whether it was committed. Nobody was called because of it.
+/// A move that may or may not have been committed. No call was made because of it.
 #[derive(Debug)]
 pub struct MoveFailed {
-    /// They are to be settled as not sent.
+    /// The reservations. Settle them as not sent.
     pub reservations: Vec<Reservation>,
-    /// Why.
+    /// The error.
     pub error: StoreError,
 }
 
-async fn commit_move(pool: &Pool, worker: &str, mut ids: Vec<Uuid>) -> Result<Vec<Uuid>, StoreError> {
-    // In the order of ids, so that two writers never wait for each other in a circle.
-    ids.sort_unstable();
+async fn commit_move(pool: &Pool, worker: &str, mut items: Vec<ItemRef>) -> Result<Vec<ItemRef>, StoreError> {
+    // In the order of tenants and ids, so that two writers never wait for each other in a circle.
+    items.sort_unstable();
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = items.iter().map(|item| (item.tenant.0, item.id.0)).unzip();
     let mut transaction = pool::begin(pool).await?;
-    let moved = sqlx::query_scalar!(r#"select execution.move_outbox_items($1, $2) as "id!""#, worker, &ids,)
-        .fetch_all(unnamed(&mut transaction))
-        .await
-        .map_err(StoreError::on("moving items to the other account"))?;
+    let moved = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", id as "id!" from execution.move_outbox_items($1, $2, $3)"#,
+        &tenants,
+        worker,
+        &ids,
+    )
+    .fetch_all(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("moving items to the other account"))?;
     pool::commit(transaction).await?;
-    Ok(moved)
+    let item = |tenant, id| ItemRef { tenant: TenantId(tenant), id: OutboxId(id) };
+    Ok(moved.into_iter().map(|row| item(row.tenant_id, row.id)).collect())
 }
 
-/// Commits. A test can have the process die between the COMMIT and its acknowledgement.
+/// Commits. A test can kill the process between the COMMIT and its acknowledgement.
 pub(crate) async fn commit(
     transaction: TransactionOn<'_>,
     crash_points: &[Option<&'static str>],
@@ -356,9 +388,10 @@ async fn finalize(
     worker: &str,
     settlements: &[&Settlement],
 ) -> Result<(), StoreError> {
-    // In the order of ids, so that two writers never wait for each other in a circle.
+    // In the order of tenants and ids, so that two writers never wait for each other in a circle.
     let mut settlements = settlements.to_vec();
-    settlements.sort_unstable_by_key(|settlement| settlement.outbox_id);
+    settlements.sort_unstable_by_key(|settlement| (settlement.tenant_id, settlement.outbox_id));
+    let tenants: Vec<Uuid> = settlements.iter().map(|settlement| settlement.tenant_id.0).collect();
     let ids: Vec<Uuid> = settlements.iter().map(|settlement| settlement.outbox_id.0).collect();
     let statuses: Vec<&str> = settlements
         .iter()
@@ -383,25 +416,26 @@ async fn finalize(
         })
         .collect();
     sqlx::query_scalar!(
-        "select count(*) from execution.finalize_outbox_items($1, $2, $3, $4, $5)",
+        "select count(*) from execution.finalize_outbox_items($1, $2, $3, $4, $5, $6)",
+        &tenants,
         worker,
         &ids,
         &statuses as _,
         &message_ids as _,
         &errors as _,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("settling items"))?;
     Ok(())
 }
 
-/// Words of others, as Postgres can keep them: it has no NUL in its texts.
+/// Text from other programs in a form that Postgres can store: without NUL.
 pub(crate) fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// What the database answers about windows, in the order in which they were asked for.
+/// The database's answer about windows, in the order of the request.
 struct Begun {
     windows: Vec<String>,
     item_ids: Vec<Option<Uuid>>,
@@ -415,6 +449,7 @@ async fn begin(
     windows: &[&Window],
 ) -> Result<Begun, StoreError> {
     let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let tenants: Vec<Uuid> = windows.iter().map(|window| window.job.tenant_id.0).collect();
     let jobs: Vec<Uuid> = windows.iter().map(|window| window.job.job_id.0).collect();
     let attempts: Vec<i32> = windows.iter().map(|window| window.job.attempt).collect();
     let firsts: Vec<i32> = windows.iter().map(|window| number(window.first + 1)).collect();
@@ -443,8 +478,9 @@ async fn begin(
                item_ids as "item_ids!: Vec<Option<Uuid>>",
                idempotency_keys as "keys!: Vec<Option<String>>",
                verdicts as "verdicts!: Vec<Option<String>>"
-          from execution.begin_windows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+          from execution.begin_windows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
         "#,
+        &tenants,
         worker,
         &jobs,
         &attempts,
@@ -456,12 +492,12 @@ async fn begin(
         &verdicts as _,
         &reasons as _,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("reserving items"))
 }
 
-/// Hands each window its part of the answer. What does not speak of the items that were asked for is no answer.
+/// Splits the answer among the windows. An answer about other items than those of the request counts as lost.
 fn answers(windows: &[&Window], begun: Begun) -> Vec<WindowAnswer> {
     let Begun { windows: states, item_ids, keys, verdicts } = begun;
     let mut entries = item_ids.into_iter().zip(keys).zip(verdicts);
@@ -515,7 +551,7 @@ mod tests {
         Window::new(job, 0, (0..items).map(item).collect())
     }
 
-    /// What the database says when it reserves everything, but for the states of the windows.
+    /// The database's answer when it reserves everything, but for the states of the windows.
     fn begun(windows: &[&Window], states: &[&str]) -> Begun {
         let items = || windows.iter().flat_map(|window| &window.items);
         Begun {
@@ -526,8 +562,8 @@ mod tests {
         }
     }
 
-    /// The keys of what is reserved, or what else the answer is.
-    fn told(answer: &WindowAnswer) -> Result<Vec<String>, &'static str> {
+    /// The keys of the reserved items, or the other answer.
+    fn keys_of(answer: &WindowAnswer) -> Result<Vec<String>, &'static str> {
         let key = |item: &Reserved| match item {
             Reserved::Yours(reservation) => reservation.key().to_string(),
             Reserved::Already(status) => status.as_str().to_owned(),
@@ -554,14 +590,14 @@ mod tests {
         let answers = answers(&windows, begun);
         let mut of_c = keys(&c);
         of_c[1] = "sent".to_owned();
-        let told: Vec<_> = answers.iter().map(told).collect();
-        assert_eq!(told, [Ok(keys(&a)), Err("lost"), Ok(of_c), Err("paused")]);
+        let found: Vec<_> = answers.iter().map(keys_of).collect();
+        assert_eq!(found, [Ok(keys(&a)), Err("lost"), Ok(of_c), Err("paused")]);
     }
 
     #[test]
     fn an_answer_about_other_items_reserves_nothing() {
         let (a, b) = (window(2), window(2));
-        let lost = |begun: Begun| answers(&[&a], begun).iter().all(|answer| told(answer) == Err("lost"));
+        let lost = |begun: Begun| answers(&[&a], begun).iter().all(|answer| keys_of(answer) == Err("lost"));
         assert!(!lost(begun(&[&a], &["open"])));
         assert!(lost(begun(&[&b], &["open"])), "other items");
         assert!(lost(begun(&[&a], &[])), "no state");
@@ -575,12 +611,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_key_or_with_a_word_that_nobody_knows_an_item_is_not_called() {
+    fn an_item_without_a_key_or_with_an_unknown_word_is_not_called() {
         let a = window(2);
         let mut begun = begun(&[&a], &["open"]);
         begun.keys[0] = None;
         begun.verdicts[1] = Some("missing".to_owned());
         let answers = answers(&[&a], begun);
-        assert_eq!(answers.iter().map(told).collect::<Vec<_>>(), [Ok(vec!["queued".to_owned(); 2])]);
+        assert_eq!(answers.iter().map(keys_of).collect::<Vec<_>>(), [Ok(vec!["queued".to_owned(); 2])]);
     }
 }

@@ -1,4 +1,4 @@
-//! Controls of phases. What may be done when is a table in the model; the database decides by the same one, under a lock.
+//! Controls of phases. The transitions are a table in the model; the database decides by the same one, under a lock.
 
 use postrider_model::{
     campaign::{PhaseKind, PhaseStatus, PhaseTrigger},
@@ -10,71 +10,71 @@ use crate::{
     Pool, StoreError,
     campaigns::{JOB_SIZE, word},
     pool,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
-/// What somebody wants of a phase.
+/// A control of a phase.
 #[derive(Debug, Clone, Copy)]
 pub struct Control<'a> {
-    /// Of which campaign.
+    /// The campaign.
     pub campaign: CampaignId,
-    /// Of which phase.
+    /// The phase.
     pub phase: &'a str,
-    /// What.
+    /// The control.
     pub trigger: PhaseTrigger,
-    /// The state in which the phase must be, if that matters.
+    /// The state that the phase must have, if that matters.
     pub expected: Option<PhaseStatus>,
-    /// Why, in words, for `fail`.
+    /// The reason in words, for `fail`.
     pub reason: Option<&'a str>,
-    /// Who.
+    /// The actor.
     pub actor: &'a str,
 }
 
-/// What became of it.
+/// Result of a control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Controlled {
     /// The phase was changed.
     Changed(Standing),
-    /// It was there already; nothing was written.
+    /// The phase was in the target state already; nothing was written.
     Unchanged(Standing),
-    /// It cannot be done from here.
+    /// The phase's state does not allow the control.
     Conflict {
-        /// Where the phase stands.
+        /// The phase's state.
         standing: Standing,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The tenant has no such campaign, or the campaign no such phase.
     Unknown {
-        /// What there is not.
+        /// The missing one.
         reason: String,
     },
 }
 
-/// Where a phase stands after a control.
+/// The state of a phase after a control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Its state.
     pub status: PhaseStatus,
-    /// Who does it.
+    /// Its kind: Postrider delivers it, or another service carries it out.
     pub kind: PhaseKind,
-    /// The number of the event that told of the change, or of the campaign's newest.
+    /// The number of the event about the change, or of the campaign's newest event.
     pub sequence: i64,
     /// Its newest run.
     pub run_id: Option<RunId>,
-    /// How many items that has.
+    /// Number of items of that run.
     pub items: Option<i64>,
-    /// How many of them got the message before, or may have: for `rerun`.
+    /// Number of items that were sent before, or may have been: for `rerun`.
     pub second_messages: Option<i64>,
     /// Calls that were under way when a pause was answered.
     pub in_flight: Option<i64>,
 }
 
-/// Controls a phase, commits, and waits until a pause is exact: after this has answered, no reservation of a paused phase commits.
+/// Controls a phase, commits, and waits until a pause is exact: after this has returned, no reservation of a paused phase commits.
 /// Wake the workers with [`crate::jobs::hint`] when something was changed.
 pub async fn control(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Result<Controlled, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
-    let mut controlled = apply(&mut transaction, control).await?;
+    let mut controlled = apply(&mut transaction, tenant, control).await?;
     pool::commit(transaction).await?;
     if let Controlled::Changed(standing) | Controlled::Unchanged(standing) = &mut controlled
         && control.trigger == PhaseTrigger::Pause
@@ -84,8 +84,12 @@ pub async fn control(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Res
     Ok(controlled)
 }
 
-/// Controls a phase in the tenant of the transaction. A pause is exact once [`await_reservations`] has answered after the commit.
-pub async fn apply(connection: &mut PgConnection, control: Control<'_>) -> Result<Controlled, StoreError> {
+/// Controls a phase of the tenant. A pause is exact once [`await_reservations`] has answered after the commit.
+pub async fn apply(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    control: Control<'_>,
+) -> Result<Controlled, StoreError> {
     let row = sqlx::query!(
         r#"
         select outcome as "outcome!",
@@ -96,8 +100,9 @@ pub async fn apply(connection: &mut PgConnection, control: Control<'_>) -> Resul
                run_id,
                items,
                second_messages
-          from execution.control_phase($1, $2, $3, $4, $5, $6, $7)
+          from execution.control_phase($1, $2, $3, $4, $5, $6, $7, $8)
         "#,
+        tenant.0,
         control.campaign.0,
         control.phase,
         control.trigger.as_str(),
@@ -106,7 +111,7 @@ pub async fn apply(connection: &mut PgConnection, control: Control<'_>) -> Resul
         control.reason,
         JOB_SIZE,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await;
     let row = match row {
         Err(error) if is_unknown(&error) => return Ok(unknown(&error)),
@@ -132,10 +137,10 @@ fn controlled(outcome: &str, reason: Option<String>, standing: Standing) -> Cont
     }
 }
 
-/// Somebody held a lock for too long.
+/// SQLSTATE of a lock that another session held for too long.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// The function says with this code that there is no such campaign or phase.
+/// Whether the function reports with this code that there is no such campaign or phase.
 fn is_unknown(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == "P0002")
 }
@@ -146,7 +151,7 @@ fn unknown(error: &sqlx::Error) -> Controlled {
     Controlled::Unknown { reason }
 }
 
-/// Waits until whoever was reserving items of a phase when its pause committed is done, and says how many calls are under way.
+/// Waits for the workers that were reserving items of a phase when its pause committed, and returns the number of calls under way.
 pub async fn await_reservations(
     pool: &Pool,
     tenant: TenantId,
@@ -155,11 +160,12 @@ pub async fn await_reservations(
 ) -> Result<i64, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
     let in_flight = sqlx::query_scalar!(
-        r#"select execution.await_reservations($1, $2) as "in_flight!""#,
+        r#"select execution.await_reservations($1, $2, $3) as "in_flight!""#,
+        tenant.0,
         campaign.0,
         phase,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(|error| match error.as_database_error().and_then(sqlx::error::DatabaseError::code) {
         Some(code) if code == LOCK_NOT_AVAILABLE => StoreError::Conflict {
@@ -173,9 +179,10 @@ pub async fn await_reservations(
     Ok(in_flight)
 }
 
-/// Records how far another service is with a phase that it does, in the tenant of the transaction. It never touches the phase's state.
+/// Records how far another service is with a phase of the tenant that it does. It never touches the phase's state.
 pub async fn report_progress(
     connection: &mut PgConnection,
+    tenant: TenantId,
     campaign: CampaignId,
     phase: &str,
     percentage: f64,
@@ -188,14 +195,15 @@ pub async fn report_progress(
                kind as "kind!",
                reason,
                sequence as "sequence!"
-          from execution.report_progress($1, $2, $3::double precision::numeric, $4)
+          from execution.report_progress($1, $2, $3, $4::double precision::numeric, $5)
         "#,
+        tenant.0,
         campaign.0,
         phase,
         percentage,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await;
     let row = match row {
         Err(error) if is_unknown(&error) => return Ok(unknown(&error)),
@@ -213,22 +221,43 @@ pub async fn report_progress(
     Ok(controlled(&row.outcome, row.reason, standing))
 }
 
-/// Says how far the runs are that a worker works on.
+/// Writes progress events for the runs that a worker works on, and for reports that wait for their event: chooses tenants, and then
+/// writes in one transaction per tenant.
 pub async fn note_progress(pool: &Pool, worker: &str) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
-    sqlx::query!("select execution.note_progress($1)", worker)
-        .fetch_one(unnamed(&mut transaction))
-        .await
-        .map_err(StoreError::on("noting the progress"))?;
-    pool::commit(transaction).await
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from execution.tenants_with_due_progress($1)"#,
+        worker,
+    )
+    .fetch_all(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing campaigns whose progress is due"))?;
+    pool::commit(transaction).await?;
+    for tenant in tenants {
+        let mut transaction = pool::begin(pool).await?;
+        sqlx::query!("select execution.note_progress($1, $2)", tenant, worker)
+            .fetch_one(unprepared(&mut transaction))
+            .await
+            .map_err(StoreError::on("noting the progress"))?;
+        pool::commit(transaction).await?;
+    }
+    Ok(())
 }
 
-/// Does what one phase is due for: ends it, or starts its successor where a campaign goes on by itself. False when there was nothing
+/// Ends one phase that is due to end, or starts the next phase of a campaign that advances by itself. False when there was nothing
 /// to do.
 pub async fn tend(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
     let mut transaction = pool::begin(pool).await?;
-    let found = sqlx::query_scalar!(r#"select execution.tend_phase($1) as "found!""#, actor)
-        .fetch_one(unnamed(&mut transaction))
+    let tenant =
+        sqlx::query_scalar!(r#"select tenant_id as "tenant_id!" from execution.tenants_with_due_phases(1)"#)
+            .fetch_optional(unprepared(&mut transaction))
+            .await
+            .map_err(StoreError::on("choosing a phase"))?;
+    pool::commit(transaction).await?;
+    let Some(tenant) = tenant else { return Ok(false) };
+    let mut transaction = pool::begin(pool).await?;
+    let found = sqlx::query_scalar!(r#"select execution.tend_phase($1, $2) as "found!""#, tenant, actor)
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("ending or starting a phase"))?;
     pool::commit(transaction).await?;

@@ -1,9 +1,8 @@
-//! Connections that are never handed out inside somebody else's transaction.
+//! Connections that are never handed out inside another caller's transaction.
 //!
-//! When a future that awaits `pool.begin()` is dropped between sending BEGIN and reading its answer, the connection
-//! goes back into the pool inside an open transaction that nobody knows of. The next user's autocommit statement is
-//! then acknowledged and never committed. So every connection is asked, when it is checked out, whether the server
-//! thinks it is in a transaction; one that is gets closed.
+//! When a future that awaits `pool.begin()` is dropped between sending BEGIN and reading its answer, the connection goes back into the
+//! pool inside an open transaction that no code tracks. The next user's autocommit statement is then acknowledged and never committed.
+//! So the pool asks the server, before it hands out a connection, whether it is in a transaction; a connection that is gets closed.
 
 use std::{ops::Deref, str::FromStr, sync::Arc, time::Duration};
 
@@ -20,7 +19,7 @@ use crate::{
     StoreError,
     context::ContextKey,
     error::{Advice, DATABASE_URL},
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// A pool of connections. One for a login that may not name a tenant itself signs the tenants of its transactions.
@@ -44,26 +43,26 @@ const PADDING_MAX: usize = 16 * 1024;
 
 /// An open transaction. It rolls back when dropped.
 pub type Transaction = sqlx::Transaction<'static, Postgres>;
-/// The same on a connection that somebody keeps.
+/// The same on a connection that the caller keeps.
 pub(crate) type TransactionOn<'c> = sqlx::Transaction<'c, Postgres>;
 
 /// The oldest server that has everything the schema uses.
 pub const SERVER_MAJOR_MIN: i32 = 15;
 
-/// How a pool behaves.
+/// Settings of a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Most connections at a time.
     pub connections_max: u32,
     /// How long to wait for one.
     pub acquire_timeout: Duration,
-    /// Open all of them at once and keep them, so that work never waits for a connection that others took meanwhile.
+    /// Open all of them at once and keep them, so that work never waits for a connection that other programs took meanwhile.
     pub keeps_open: bool,
-    /// What the server calls their sessions.
+    /// The sessions' application name.
     pub application_name: &'static str,
 }
 
-/// What the server calls our sessions, unless a pool says otherwise.
+/// The default application name of a pool's sessions.
 pub const APPLICATION_NAME: &str = "postrider";
 
 impl Default for Settings {
@@ -92,7 +91,7 @@ impl Pool {
         let shown = sqlx::query_scalar!(
             r#"select pg_size_bytes(current_setting('track_activity_query_size')) as "bytes!""#
         )
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(StoreError::on("reading a setting"))?;
         commit(transaction).await?;
@@ -177,10 +176,10 @@ pub(crate) async fn connect_once(url: &str) -> Result<PgConnection, StoreError> 
     PgConnection::connect_with(&options).await.map_err(|error| unreachable(&options, &error))
 }
 
-/// Whatever the login's default is: the functions look again at what others have committed in the meantime.
+/// Read committed, whatever the login's default is: the functions read again what others have committed in the meantime.
 const BEGIN: &str = "begin isolation level read committed";
 
-/// Begins a transaction that acts for nobody in particular.
+/// Begins a transaction that acts for no particular tenant.
 pub async fn begin(pool: &Pool) -> Result<Transaction, StoreError> {
     pool.begin_with(BEGIN).await.map_err(StoreError::on("beginning a transaction"))
 }
@@ -190,7 +189,7 @@ pub(crate) async fn begin_on(connection: &mut PgConnection) -> Result<Transactio
     connection.begin_with(BEGIN).await.map_err(StoreError::on("beginning a transaction"))
 }
 
-/// The same, naming what its reservations are fenced by, in one round trip.
+/// The same, naming the fence of its reservations, in one round trip.
 pub(crate) async fn begin_fenced<'c>(
     connection: &'c mut PgConnection,
     fence: &str,
@@ -242,7 +241,7 @@ async fn begin_for(pool: &Pool, begin: &'static str, tenant: TenantId) -> Result
                 tenant.0.to_string(),
                 key.sign(tenant),
             )
-            .fetch_one(unnamed(&mut transaction))
+            .fetch_one(unprepared(&mut transaction))
             .await
             .map_err(StoreError::on("setting the tenant"))?;
             return Ok(transaction);
@@ -254,7 +253,7 @@ async fn begin_for(pool: &Pool, begin: &'static str, tenant: TenantId) -> Result
 /// Sets the tenant for the rest of the transaction. For logins that need no signature.
 pub async fn act_as(connection: &mut PgConnection, tenant: TenantId) -> Result<(), StoreError> {
     sqlx::query!("select set_config('app.current_tenant_id', $1, true)", tenant.0.to_string())
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("setting the tenant"))?;
     Ok(())
@@ -308,7 +307,7 @@ async fn check_version(connection: &mut PgConnection) -> Result<(), StoreError> 
     let failed = StoreError::on("reading the server's version");
     let mut transaction = connection.begin().await.map_err(&failed)?;
     let version = sqlx::query_scalar!(r#"select current_setting('server_version_num')::int as "number!""#)
-        .fetch_one(unnamed(&mut transaction))
+        .fetch_one(unprepared(&mut transaction))
         .await
         .map_err(&failed)?;
     transaction.commit().await.map_err(&failed)?;

@@ -1,11 +1,11 @@
-//! What an installation needs before its first migration, where Postrider runs the cluster itself.
+//! The database of a cluster that Postrider runs itself, before its first migration.
 
 use sqlx::{Connection, PgConnection};
 
-use crate::{StoreError, pool, unnamed::unnamed};
+use crate::{StoreError, pool, unprepared::unprepared};
 
-/// Makes the database if it is missing, and takes the rights away that everybody has in a new one. `url` leads to
-/// the maintenance database as superuser.
+/// Makes the database if it is missing, and revokes the rights that PUBLIC has in a new one. `url` leads to the maintenance database as
+/// superuser.
 pub async fn ensure_database(url: &str, name: &'static str) -> Result<(), StoreError> {
     let failed = StoreError::on("creating the database");
     let options = pool::options(url)?;
@@ -14,13 +14,13 @@ pub async fn ensure_database(url: &str, name: &'static str) -> Result<(), StoreE
         r#"select exists (select from pg_database where datname = $1) as "exists!""#,
         name
     )
-    .fetch_one(unnamed(&mut connection))
+    .fetch_one(unprepared(&mut connection))
     .await
     .map_err(&failed)?;
     if !exists {
         for statement in [
             format!(r#"create database "{name}""#),
-            // Temporary tables could shadow ours, and nobody needs them here.
+            // Temporary tables could shadow ours, and no login needs them here.
             format!(r#"revoke temporary, create on database "{name}" from public"#),
         ] {
             while let Err(error) =
@@ -40,8 +40,8 @@ pub async fn ensure_database(url: &str, name: &'static str) -> Result<(), StoreE
     Ok(())
 }
 
-/// Takes the right to create large objects from everybody in the database that `url` leads to as superuser. A cluster of our
-/// own has no use for them, and they could fill its disk.
+/// Revokes the right to create large objects from PUBLIC in the database that `url` leads to as superuser. A cluster of our own has no
+/// use for them, and they could fill its disk.
 pub async fn restrict_public(url: &str) -> Result<(), StoreError> {
     let failed = StoreError::on("restricting the rights of PUBLIC");
     let mut connection = PgConnection::connect_with(&pool::options(url)?).await.map_err(&failed)?;

@@ -1,8 +1,9 @@
-//! Replies on their way: claimed account by account in turns, and settled under the claim.
+//! Replies on their way: a dispatcher chooses accounts in turns over all tenants, claims replies tenant by tenant, and settles them
+//! under the claim.
 //!
 //! ```text
-//! claim ──commit──▶ ClaimedReply ──the call──▶ Outcome ──settle──▶ sent, pending again, or dead
-//!                        └─ dropped, or its dispatcher dies: reclaimed when its lock is too old, and tried again
+//! choose ──▶ claim ──commit──▶ ClaimedReply ──the call──▶ Outcome ──settle──▶ sent, pending again, or dead
+//!                                   └─ dropped, or its dispatcher dies: reclaimed when its lock is too old, and tried again
 //! ```
 
 mod operating;
@@ -22,12 +23,12 @@ use uuid::Uuid;
 
 use crate::{
     HeldDoubt, Pool, Reservation, StoreError, accounts, campaigns::word, crash_point, jobs::interval,
-    outbox::storable, pool, reservation::Asked, unnamed::unnamed,
+    outbox::storable, pool, reservation::Asked, unprepared::unprepared,
 };
 
 pub use self::operating::{ReplyFilter, ReplyState, Requeue, page, requeue};
 
-/// The channel on which it is said, after a commit, that there are replies.
+/// The channel for hints, sent after a commit, that there are replies.
 pub const HINT_CHANNEL: &str = "postrider_replies";
 
 /// A reply that a dispatcher holds: the right to one attempt. Only the store makes one, from a committed claim.
@@ -39,143 +40,203 @@ pub struct ClaimedReply {
     claim: i32,
     /// The message it answers.
     pub message_id: ChannelMessageId,
-    /// Through whom.
+    /// The account.
     pub account: AccountVersion,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// What is sent.
+    /// The message to send.
     pub message: Message,
-    /// How many attempts have failed.
+    /// Number of failed attempts.
     pub attempt_count: i32,
-    /// How many may.
+    /// Number of failed attempts after which it is dead.
     pub max_attempts: i32,
-    /// The vendor's name for it, if the vendor has told that it arrived: then there is nothing left to send.
+    /// The vendor's id of the reply, if the vendor has reported that it arrived: then there is nothing left to send.
     pub proven: Option<String>,
-    /// What ties everything about its message together in logs.
+    /// Correlation id of its message in logs.
     pub correlation_id: Uuid,
     /// When it was made.
     pub created_at: Timestamp,
 }
 
-/// An account, and when it was last changed: what was opened before may be used as long as that stays the same.
+/// An account, and the time of its last change: an opened secret may be used as long as that stays the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AccountVersion {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Which.
+    /// Id of the account.
     pub id: ProviderAccountId,
-    /// When it was changed last; `None` when it was removed.
+    /// Time of its last change; `None` when it was removed.
     pub changed_at: Option<Timestamp>,
 }
 
 impl ClaimedReply {
-    /// What an adapter is called with. The key is the same for each attempt.
+    /// The argument of the adapter's call. The key is the same for each attempt.
     pub fn reservation(&self) -> &Reservation {
         &self.reservation
     }
 
-    /// There when an earlier attempt may have arrived: what the vendor is asked with.
+    /// The doubt about an earlier attempt that may have arrived, for the look-up at the vendor.
     #[must_use]
     pub fn doubt(&self) -> Option<&HeldDoubt> {
         self.doubt.as_ref()
     }
 
-    /// Which reply.
+    /// Id of the reply.
     #[must_use]
     pub fn id(&self) -> OutboxId {
         self.reservation.outbox_id()
     }
 
-    /// How long ago it was claimed. A dispatcher that was held up must not call any more: its lock may be somebody else's.
+    /// Time since the claim. A dispatcher that was held up must not call any more: another one may hold the lock.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.reservation.age()
     }
 
-    /// What became of it, to be written down.
+    /// Adds the result, to be recorded.
     pub fn settle(self, verdict: Verdict) -> SettledReply {
-        SettledReply { id: self.id(), claim: self.claim, verdict }
+        SettledReply { tenant: self.account.tenant, id: self.id(), claim: self.claim, verdict }
     }
 }
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The provider has it.
+    /// The provider accepted it.
     Sent {
-        /// Under this name.
+        /// The provider's id of it.
         message_id: String,
     },
-    /// It failed. It is tried again after the pause, or dead if it has failed as often as it may.
+    /// It failed. It is retried after the pause, or dead if it has used up its attempts.
     Retry {
-        /// Why.
+        /// The error.
         error: String,
         /// How long to wait.
         pause: Duration,
-        /// Whether it may have arrived all the same.
+        /// Whether it may have arrived nevertheless.
         in_doubt: bool,
     },
-    /// It failed, and would fail again.
+    /// It failed, and a retry would fail again.
     Dead {
-        /// Why.
+        /// The error.
         error: String,
     },
-    /// It was not tried, or the provider asks for patience: again after a pause. Nothing is counted.
+    /// It was not tried, or the provider asks to wait: retried after a pause, without counting the attempt.
     Release {
         /// How long to wait.
         pause: Duration,
-        /// Why, where that is worth knowing.
+        /// The reason, where there is one to record.
         reason: Option<String>,
     },
 }
 
-/// A result, to be written down. It is kept until the database has it.
-#[must_use = "a result that is not written down is lost"]
+/// A result, to be recorded. It is kept until the database has it.
+#[must_use = "a result that is not recorded is lost"]
 #[derive(Debug)]
 pub struct SettledReply {
+    tenant: TenantId,
     id: OutboxId,
     claim: i32,
     verdict: Verdict,
 }
 
 impl SettledReply {
-    /// Which reply.
+    /// Id of the reply.
     #[must_use]
     pub fn id(&self) -> OutboxId {
         self.id
     }
 
-    /// What became of it.
+    /// Result of the attempt.
     #[must_use]
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 }
 
-/// What a dispatcher has room for.
+/// The capacity of a dispatcher.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// In all.
+    /// Maximum number of replies in total.
     pub limit: usize,
-    /// At an account that is not in `accounts`.
+    /// Maximum number for an account that is not in `accounts`.
     pub per_account: usize,
-    /// At those that are; none where it is 0.
-    pub accounts: HashMap<ProviderAccountId, usize>,
-    /// The account that was served last: others come first.
+    /// Maximum numbers for the accounts in it; 0 means none.
+    pub accounts: HashMap<(TenantId, ProviderAccountId), usize>,
+    /// The account that was served last; the others come first.
     pub after: Option<(TenantId, ProviderAccountId)>,
 }
 
-/// Takes replies that are due. The commit was seen.
-pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<ClaimedReply>, StoreError> {
+impl Room {
+    fn at(&self, account: (TenantId, ProviderAccountId)) -> usize {
+        self.accounts.get(&account).copied().unwrap_or(self.per_account)
+    }
+}
+
+/// Accounts of one tenant that have due replies, in the order of their turns, with the capacity for each.
+#[derive(Debug)]
+pub struct TenantShare {
+    tenant: TenantId,
+    accounts: Vec<Uuid>,
+    capacities: Vec<i32>,
+}
+
+/// Chooses accounts that have due replies, in turns over all tenants. Nothing is locked. Claim the shares in their order, until the
+/// capacity is used up.
+pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<TenantShare>, StoreError> {
+    let (full_tenants, full_accounts): (Vec<Uuid>, Vec<Uuid>) = room
+        .accounts
+        .iter()
+        .filter(|(_, room)| **room == 0)
+        .map(|((tenant, id), _)| (tenant.0, id.0))
+        .unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let rows = sqlx::query!(
+        r#"
+        select tenant_id as "tenant_id!", account_id as "account_id!"
+          from channels.accounts_with_due_replies($1, $2, $3, $4, $5)
+        "#,
+        number(room.limit),
+        &full_tenants,
+        &full_accounts,
+        room.after.map(|(tenant, _)| tenant.0),
+        room.after.map(|(_, account)| account.0),
+    )
+    .fetch_all(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing accounts with due replies"))?;
+    pool::commit(transaction).await?;
+    let mut shares: Vec<TenantShare> = Vec::new();
+    for row in rows {
+        let (tenant, account) = (TenantId(row.tenant_id), ProviderAccountId(row.account_id));
+        let capacity = number(room.at((tenant, account)));
+        match shares.last_mut().filter(|share| share.tenant == tenant) {
+            Some(share) => {
+                share.accounts.push(account.0);
+                share.capacities.push(capacity);
+            }
+            None => {
+                shares.push(TenantShare { tenant, accounts: vec![account.0], capacities: vec![capacity] });
+            }
+        }
+    }
+    Ok(shares)
+}
+
+/// Claims up to so many due replies of a tenant, and returns after the commit.
+pub async fn claim(
+    pool: &Pool,
+    worker: &str,
+    share: &TenantShare,
+    limit: usize,
+) -> Result<Vec<ClaimedReply>, StoreError> {
     crash_point!("reply.before_claim");
     let asked = Asked::now();
-    let (accounts, rooms): (Vec<Uuid>, Vec<i32>) =
-        room.accounts.iter().map(|(account, room)| (account.0, number(*room))).unzip();
+    let tenant_id = share.tenant;
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
         select id as "id!",
-               tenant_id as "tenant_id!",
                channel_message_id as "channel_message_id!",
                account_id as "account_id!",
                provider as "provider!",
@@ -189,17 +250,15 @@ pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<Claimed
                correlation_id as "correlation_id!",
                created_at as "created_at!: jiff_sqlx::Timestamp",
                account_version as "account_version: jiff_sqlx::Timestamp"
-          from channels.claim_replies($1, $2, $3, $4, $5, $6, $7)
+          from channels.claim_replies($1, $2, $3, $4, $5)
         "#,
+        tenant_id.0,
         worker,
-        number(room.limit),
-        number(room.per_account),
-        &accounts,
-        &rooms,
-        room.after.map(|(tenant, _)| tenant.0),
-        room.after.map(|(_, account)| account.0),
+        number(limit),
+        &share.accounts,
+        &share.capacities,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming replies"))?;
     if !rows.is_empty() {
@@ -212,7 +271,7 @@ pub async fn claim(pool: &Pool, worker: &str, room: &Room) -> Result<Vec<Claimed
     Ok(rows
         .into_iter()
         .map(|row| {
-            let (id, tenant_id) = (OutboxId(row.id), TenantId(row.tenant_id));
+            let id = OutboxId(row.id);
             let created_at = row.created_at.to_jiff();
             let doubt = row.in_doubt_since.map(|since| {
                 let times = (created_at, since.to_jiff());
@@ -255,7 +314,7 @@ pub async fn account(
         account.tenant.0,
         account.id.0,
     )
-    .fetch_optional(unnamed(&mut transaction))
+    .fetch_optional(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
     pool::commit(transaction).await?;
@@ -263,12 +322,12 @@ pub async fn account(
     row.map(|row| Ok((row.settings, accounts::open(key, place, &row.sealed_secret)?))).transpose()
 }
 
-/// Writes results down, each under its claim, and says in which state each reply is now. Those that are not in the answer are held by
-/// somebody else, and did not change.
+/// Records results of any tenants, each under its claim, and returns the new status of each reply. A reply that is not in the answer is
+/// held under another claim and did not change.
 pub async fn settle(
     pool: &Pool,
     worker: &str,
-    settled: &[SettledReply],
+    settled: &[&SettledReply],
 ) -> Result<HashMap<OutboxId, ReplyStatus>, StoreError> {
     crash_point!("reply.before_settling");
     let mut columns = Columns::default();
@@ -277,8 +336,9 @@ pub async fn settle(
     let rows = sqlx::query!(
         r#"
         select id as "id!", status as "status!"
-          from channels.settle_replies($1, $2, $3, $4, $5::text[], $6::text[], $7, $8)
+          from channels.settle_replies($1, $2, $3, $4, $5, $6::text[], $7::text[], $8, $9)
         "#,
+        &columns.tenant_ids,
         worker,
         &columns.ids,
         &columns.claims,
@@ -288,7 +348,7 @@ pub async fn settle(
         &columns.pauses as _,
         &columns.in_doubt,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("settling replies"))?;
     crash_point!("reply.settled");
@@ -300,6 +360,7 @@ pub async fn settle(
 /// Results, column by column.
 #[derive(Default)]
 struct Columns {
+    tenant_ids: Vec<Uuid>,
     ids: Vec<Uuid>,
     claims: Vec<i32>,
     verdicts: Vec<String>,
@@ -318,6 +379,7 @@ impl Columns {
             Verdict::Release { pause, reason } => ("release", None, reason.as_ref(), *pause, false),
         };
         let storable = |text: &String| storable(text).into_owned();
+        self.tenant_ids.push(reply.tenant.0);
         self.ids.push(reply.id.0);
         self.claims.push(reply.claim);
         self.verdicts.push(verdict.to_owned());
@@ -328,31 +390,56 @@ impl Columns {
     }
 }
 
-/// A reply whose dispatcher went away.
+/// A reply whose dispatcher died.
 #[derive(Debug)]
 pub struct Reclaimed {
-    /// Which.
+    /// Id of the reply.
     pub id: OutboxId,
     /// The message it answers.
     pub message_id: ChannelMessageId,
-    /// What ties everything about its message together in logs.
+    /// Correlation id of its message in logs.
     pub correlation_id: Uuid,
-    /// Who held it.
+    /// The dispatcher that held it.
     pub worker: Option<String>,
 }
 
-/// Gives back what was held for longer than this.
-pub async fn reclaim(pool: &Pool, lock_timeout: Duration, limit: i32) -> Result<Vec<Reclaimed>, StoreError> {
+/// Chooses up to so many tenants with replies that were held for longer than this, the oldest lock first.
+pub async fn tenants_with_stale(
+    pool: &Pool,
+    lock_timeout: Duration,
+    limit: i32,
+) -> Result<Vec<TenantId>, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from channels.tenants_with_stale_replies($1, $2)"#,
+        interval(lock_timeout),
+        limit,
+    )
+    .fetch_all(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing tenants with stale replies"))?;
+    pool::commit(transaction).await?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Releases up to so many replies of a tenant that were held for longer than this.
+pub async fn reclaim(
+    pool: &Pool,
+    tenant: TenantId,
+    lock_timeout: Duration,
+    limit: i32,
+) -> Result<Vec<Reclaimed>, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
         select id as "id!", channel_message_id as "message_id!", correlation_id as "correlation_id!", worker
-          from channels.reclaim_replies($1, $2)
+          from channels.reclaim_replies($1, $2, $3)
         "#,
+        tenant.0,
         interval(lock_timeout),
         limit,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reclaiming replies"))?;
     pool::commit(transaction).await?;
@@ -367,9 +454,9 @@ pub async fn reclaim(pool: &Pool, lock_timeout: Duration, limit: i32) -> Result<
         .collect())
 }
 
-/// How replies stand, over all tenants.
+/// Numbers of replies by state, over all tenants.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Standing {
+pub struct Backlog {
     /// Waiting, due or not.
     pub pending: i64,
     /// Waiting and due.
@@ -394,10 +481,10 @@ pub struct Standing {
     pub unfinished_messages: i64,
 }
 
-/// Measures how replies stand.
-pub async fn measure(connection: &mut PgConnection) -> Result<Standing, StoreError> {
+/// Measures the replies.
+pub async fn measure(connection: &mut PgConnection) -> Result<Backlog, StoreError> {
     sqlx::query_as!(
-        Standing,
+        Backlog,
         r#"
         select pending as "pending!",
                due as "due!",
@@ -413,23 +500,40 @@ pub async fn measure(connection: &mut PgConnection) -> Result<Standing, StoreErr
           from channels.measure_replies()
         "#,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("measuring the replies"))
 }
 
-/// Removes up to so many messages that are over and older than this, with their replies.
+/// Chooses the tenants that have messages older than this.
+pub async fn tenants_with_old(
+    connection: &mut PgConnection,
+    older_than: Duration,
+) -> Result<Vec<TenantId>, StoreError> {
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from channels.tenants_with_old_messages($1)"#,
+        interval(older_than),
+    )
+    .fetch_all(unprepared(connection))
+    .await
+    .map_err(StoreError::on("choosing tenants with old messages"))?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Removes up to so many ended messages of a tenant that are older than this, with their replies.
 pub async fn prune(
     connection: &mut PgConnection,
+    tenant: TenantId,
     older_than: Duration,
     limit: i32,
 ) -> Result<i64, StoreError> {
     sqlx::query_scalar!(
-        r#"select channels.prune_messages($1, $2) as "removed!""#,
+        r#"select channels.prune_messages($1, $2, $3) as "removed!""#,
+        tenant.0,
         interval(older_than),
         limit,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("removing old messages"))
 }

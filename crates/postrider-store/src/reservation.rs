@@ -29,7 +29,7 @@ pub struct Reservation {
     has_moved: bool,
 }
 
-/// When a reservation was first asked for. Its row cannot be older, however often the asking had to be repeated.
+/// When a reservation was first asked for. Its row cannot be older, however often the request had to be repeated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
     by_the_machine: Instant,
@@ -43,7 +43,7 @@ impl Asked {
 
     /// How long ago that was.
     pub(crate) fn age(self) -> Duration {
-        // One clock stands still while the machine sleeps, the other can be set back: the larger one is believed.
+        // One clock stands still while the machine sleeps, the other can be set back: the larger value counts.
         let by_the_calendar = self.by_the_calendar.elapsed().unwrap_or_default();
         self.by_the_machine.elapsed().max(by_the_calendar)
     }
@@ -78,7 +78,7 @@ impl Reservation {
         self.outbox_id
     }
 
-    /// Whose row.
+    /// Tenant of the row.
     #[must_use]
     pub fn tenant_id(&self) -> TenantId {
         self.tenant_id
@@ -90,7 +90,7 @@ impl Reservation {
         self.channel
     }
 
-    /// The key that goes to the provider where it takes one.
+    /// The key for a provider that takes one.
     #[must_use]
     pub fn key(&self) -> &IdempotencyKey {
         &self.key
@@ -103,29 +103,31 @@ impl Reservation {
         self.asked.age()
     }
 
-    /// Ends the item with what the provider answered. [`Outcome::Unknown`] leaves the row `queued`, in doubt.
+    /// Settles the item with the provider's outcome. [`Outcome::Unknown`] leaves the row `queued`, in doubt.
     pub fn settle(self, outcome: Outcome) -> Settlement {
-        Settlement { outbox_id: self.outbox_id, channel: self.channel, outcome }
+        let Self { outbox_id, tenant_id, channel, .. } = self;
+        Settlement { outbox_id, tenant_id, channel, outcome }
     }
 }
 
-/// What became of a reservation, to be written down. It is kept until the database has it.
-#[must_use = "an outcome that is not written down is lost"]
+/// The outcome of a reservation, to be recorded. It is kept until the database has it.
+#[must_use = "an outcome that is not recorded is lost"]
 #[derive(Debug)]
 pub struct Settlement {
     pub(crate) outbox_id: OutboxId,
+    pub(crate) tenant_id: TenantId,
     pub(crate) channel: Channel,
     pub(crate) outcome: Outcome,
 }
 
 impl Settlement {
-    /// Which row it ends.
+    /// Id of the row that it ends.
     #[must_use]
     pub fn outbox_id(&self) -> OutboxId {
         self.outbox_id
     }
 
-    /// What happened.
+    /// Outcome of the call.
     #[must_use]
     pub fn outcome(&self) -> &Outcome {
         &self.outcome

@@ -1,4 +1,4 @@
-//! Items in doubt in the hands of a resolver: claim, settle with evidence, or put off.
+//! Items in doubt that a resolver holds: claim, settle with evidence, or put off.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,6 +11,7 @@ use postrider_model::{
 };
 use secrecy::SecretString;
 use serde::Deserialize;
+use uuid::Uuid;
 
 use crate::{
     Pool, StoreError, accounts,
@@ -21,7 +22,7 @@ use crate::{
     outbox::storable,
     pool,
     reservation::Asked,
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
 /// An item in doubt that a resolver holds: the right to ask its provider about it, and to repeat its call where the provider
@@ -42,7 +43,7 @@ pub struct HeldDoubt {
 }
 
 impl HeldDoubt {
-    /// A reply or a notification whose last attempt may have arrived, claimed again. Whoever claimed it has waited as long as it takes, so
+    /// A reply or a notification whose last attempt may have arrived, claimed again. The claim came after the necessary wait, so
     /// there is no quiet time left.
     pub(crate) fn of_row(
         (outbox_id, tenant_id): (OutboxId, TenantId),
@@ -72,13 +73,13 @@ impl HeldDoubt {
         self.asked.age()
     }
 
-    /// Which item.
+    /// Id of the item.
     #[must_use]
     pub fn outbox_id(&self) -> OutboxId {
         self.outbox_id
     }
 
-    /// Whose.
+    /// The tenant.
     #[must_use]
     pub fn tenant_id(&self) -> TenantId {
         self.tenant_id
@@ -108,60 +109,65 @@ impl HeldDoubt {
         self.reserved_at
     }
 
-    /// Since when nobody knows.
+    /// Time since which it is in doubt.
     #[must_use]
     pub fn doubted_since(&self) -> Timestamp {
         self.doubted_since
     }
 
-    /// From then on the provider's silence counts.
+    /// Time from which on the provider's silence counts.
     #[must_use]
     pub fn quiet_until(&self) -> Timestamp {
         self.quiet_until
     }
 
-    /// How many times somebody has looked, this time included.
+    /// Number of look-ups, this one included.
     #[must_use]
     pub fn look(&self) -> i32 {
         self.look
     }
 }
 
-/// A doubt with what is needed to look into it.
+/// A doubt with the data for the look-up.
 #[derive(Debug)]
 pub struct ClaimedDoubt {
-    /// The right to look.
+    /// The right to look it up.
     pub doubt: HeldDoubt,
     /// Its run.
     pub run_id: RunId,
     /// The account that its call went through.
     pub account_id: ProviderAccountId,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// What was fingerprinted when it was reserved.
+    /// The fingerprint from its reservation.
     pub message_hash: Option<Vec<u8>>,
-    /// What the asset says.
+    /// The content of the asset.
     pub content: serde_json::Value,
-    /// What is not secret about the account, and its secret; `None` when the account was removed. The error is that the
-    /// secret does not open under this key.
+    /// The settings of the account, and its secret; `None` when the account was removed. The error is that the secret does not open under
+    /// this key.
     pub account: Option<(serde_json::Value, Result<SecretString, String>)>,
-    /// What the account may be asked.
+    /// Limits of the account.
     pub limits: serde_json::Value,
-    /// Whether the account's secret was changed after the call: who is asked now may not be who was called then.
+    /// Whether the account's secret was changed after the call: the answer may come from another account than the one that was called.
     pub secret_is_newer: bool,
     /// The lead, as it is now.
     pub lead: Option<Arc<Lead>>,
-    /// Whether nobody wants to hear from us at its address any more.
+    /// Whether its address is suppressed.
     pub is_suppressed: bool,
     /// When its call was last repeated.
     pub repeated_at: Option<Timestamp>,
-    /// What the vendor calls it, if it has called back about it.
+    /// The vendor's id of it, from a callback.
     pub echo: Option<String>,
     /// The database's clock at the moment of the claim.
     pub looked_at: Timestamp,
 }
 
-/// Takes doubts that are due, of these vendors and not of these accounts, for as long as the lease lasts. The commit was seen.
+/// An account and its tenant. Ids of accounts are unique within a tenant.
+pub type AccountRef = (TenantId, ProviderAccountId);
+
+/// Claims doubts that are due, of these vendors and not of these accounts, for as long as the lease lasts: chooses tenants, and then
+/// claims in one transaction per tenant. Every commit was seen. A tenant whose claim fails does not take the doubts of the others from
+/// the resolver: the error is logged.
 pub async fn claim(
     pool: &Pool,
     resolver: &str,
@@ -169,10 +175,56 @@ pub async fn claim(
     providers: &[&str],
     limit: usize,
     lease: Duration,
-    except: &[ProviderAccountId],
+    except: &[AccountRef],
+) -> Result<Vec<ClaimedDoubt>, StoreError> {
+    let providers: Vec<String> = providers.iter().map(|&name| name.to_owned()).collect();
+    let (tenants, accounts): (Vec<Uuid>, Vec<Uuid>) =
+        except.iter().map(|(tenant, account)| (tenant.0, account.0)).unzip();
+    let mut transaction = pool::begin(pool).await?;
+    let due = sqlx::query!(
+        r#"
+        select tenant_id as "tenant_id!",
+               doubts as "doubts!"
+          from execution.tenants_with_due_doubts($1, $2, $3, $4)
+        "#,
+        &providers,
+        i32::try_from(limit).unwrap_or(i32::MAX),
+        &tenants,
+        &accounts,
+    )
+    .fetch_all(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("choosing doubts"))?;
+    pool::commit(transaction).await?;
+    let mut claimed = Vec::new();
+    for due in due {
+        let tenant = TenantId(due.tenant_id);
+        let busy: Vec<Uuid> =
+            except.iter().filter(|(of, _)| *of == tenant).map(|(_, account)| account.0).collect();
+        match claim_of_tenant(pool, resolver, key, tenant, &providers, due.doubts, lease, &busy).await {
+            Ok(doubts) => claimed.extend(doubts),
+            Err(error) if claimed.is_empty() => return Err(error),
+            Err(error) => {
+                tracing::error!(error = ?error, tenant.id = %tenant, "the doubts of a tenant were not claimed: {error}");
+                break;
+            }
+        }
+    }
+    Ok(claimed)
+}
+
+#[expect(clippy::too_many_arguments, reason = "they are those of the function in the database")]
+async fn claim_of_tenant(
+    pool: &Pool,
+    resolver: &str,
+    key: &MasterKey,
+    tenant: TenantId,
+    providers: &[String],
+    limit: i32,
+    lease: Duration,
+    except: &[Uuid],
 ) -> Result<Vec<ClaimedDoubt>, StoreError> {
     let asked = Asked::now();
-    let providers: Vec<String> = providers.iter().map(|&name| name.to_owned()).collect();
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"
@@ -199,15 +251,16 @@ pub async fn claim(
                is_suppressed,
                repeated_at as "repeated_at: jiff_sqlx::Timestamp",
                echo
-          from execution.claim_doubts($1, $2, $3, $4, $5)
+          from execution.claim_doubts($1, $2, $3, $4, $5, $6)
         "#,
+        tenant.0,
         resolver,
-        &providers,
-        i32::try_from(limit).unwrap_or(i32::MAX),
+        providers,
+        limit,
         interval(lease),
-        &except.iter().map(|account| account.0).collect::<Vec<_>>(),
+        except,
     )
-    .fetch_all(unnamed(&mut transaction))
+    .fetch_all(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("claiming doubts"))?;
     pool::commit(transaction).await?;
@@ -252,7 +305,7 @@ pub async fn claim(
             })
         })
         .filter_map(|doubt: Result<ClaimedDoubt, StoreError>| {
-            // One that this version cannot read comes again when its lease is over, to this one or another.
+            // A doubt that this version cannot read is claimed again when its lease has expired, by this resolver or another.
             doubt.map_err(|error| tracing::error!(error = ?error, "a doubt cannot be read: {error}")).ok()
         });
     Ok(claimed.collect())
@@ -284,13 +337,13 @@ fn lead(json: serde_json::Value) -> Result<Lead, StoreError> {
 /// A turn at the account of a doubt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Turn {
-    /// To be used after so long.
+    /// The turn may be used after this time.
     In(Duration),
-    /// None before so long.
+    /// There is no turn before this time.
     NotBefore(Duration),
 }
 
-/// Takes a turn for repeating a call. `rate` is what the provider allows where the account says nothing.
+/// Takes a turn for repeating a call. `rate` is the provider's where the account has none.
 pub async fn take_turn(
     pool: &Pool,
     resolver: &str,
@@ -304,13 +357,13 @@ pub async fn take_turn(
                wait_seconds as "wait_seconds!"
           from execution.take_turn_for_doubt($1, $2, $3, $4, $5)
         "#,
-        resolver,
         doubt.tenant_id.0,
+        resolver,
         doubt.outbox_id.0,
         doubt.look,
         rate,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("taking a turn at the account"))?;
     pool::commit(transaction).await?;
@@ -318,8 +371,8 @@ pub async fn take_turn(
     Ok(if row.granted { Turn::In(wait) } else { Turn::NotBefore(wait) })
 }
 
-/// Settles a doubt with its evidence, and says what the item has become. Its job may be able to end now: wake the workers
-/// with [`crate::jobs::hint`].
+/// Settles a doubt with its evidence, and returns the item's new state. Its job may be able to end now: wake the workers with
+/// [`crate::jobs::hint`].
 pub async fn settle(
     pool: &Pool,
     resolver: &str,
@@ -333,15 +386,15 @@ pub async fn settle(
     let mut transaction = pool::begin(pool).await?;
     let status = sqlx::query_scalar!(
         r#"select execution.settle_doubt($1, $2, $3, $4, $5, $6, $7) as "status!""#,
-        resolver,
         doubt.tenant_id.0,
+        resolver,
         doubt.outbox_id.0,
         doubt.look,
         resolved_as,
         message_id.as_deref(),
         &*evidence,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("settling the doubt"))?;
     crash_point!("resolve.after_statement");
@@ -350,16 +403,16 @@ pub async fn settle(
     word(&status)
 }
 
-/// What becomes of a doubt that could not be settled now.
+/// The plan for a doubt that could not be settled now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutOff {
-    /// It is looked at again at this time.
+    /// The next look-up is at this time.
     Until(Timestamp),
-    /// Nobody but a person can settle it.
+    /// Only a person can settle it.
     ToAPerson,
 }
 
-/// Lets go of a doubt.
+/// Releases a doubt.
 pub async fn put_off(
     pool: &Pool,
     resolver: &str,
@@ -375,15 +428,15 @@ pub async fn put_off(
     let mut transaction = pool::begin(pool).await?;
     sqlx::query!(
         "select execution.put_off_doubt($1, $2, $3, $4, $5, $6, $7)",
-        resolver,
         doubt.tenant_id.0,
+        resolver,
         doubt.outbox_id.0,
         doubt.look,
         next as _,
         put_off == PutOff::ToAPerson,
         &*note,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("putting the doubt off"))?;
     pool::commit(transaction).await

@@ -1,4 +1,4 @@
-//! Runs: what they are, how far they are, and whether they are launched.
+//! Runs: their details, their progress, and their launch certificates.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
 /// One execution of a phase.
 #[derive(Debug, Clone, Serialize)]
@@ -22,29 +22,29 @@ pub struct Run {
     pub id: RunId,
     /// Its campaign.
     pub campaign_id: CampaignId,
-    /// What the tenant calls the campaign.
+    /// Name of the campaign.
     pub campaign: String,
     /// Its phase.
     pub phase_id: PhaseId,
     /// The name of the phase.
     pub phase: String,
-    /// Where it stands.
+    /// Its state.
     pub status: RunStatus,
-    /// Why it was made.
+    /// Cause of the run.
     pub cause: RunCause,
     /// How people are reached.
     pub channel: Channel,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// What is sent.
+    /// The asset that is sent.
     pub asset_id: AssetId,
     /// Not before this time.
     pub scheduled_for: Option<Timestamp>,
-    /// How many items it must bring to an end.
+    /// Number of items to bring to an end.
     pub intended: i32,
     /// Leads that have the same address as another one, and were left out.
     pub same_address: i32,
-    /// What ties everything about it together in logs.
+    /// Correlation id in logs.
     pub correlation_id: Uuid,
     /// When it was deployed.
     pub created_at: Timestamp,
@@ -92,7 +92,7 @@ pub async fn read(
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the runs"))?;
     rows.into_iter()
@@ -129,12 +129,12 @@ pub async fn find(
     Ok(read(connection, tenant, &[id]).await?.pop())
 }
 
-/// Which runs to list.
+/// Filters for the list of runs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter {
     /// Only of this campaign.
     pub campaign: Option<CampaignId>,
-    /// Only those that stand so.
+    /// Only those in this state.
     pub status: Option<RunStatus>,
 }
 
@@ -165,7 +165,7 @@ pub async fn page(
         filter.status.map(RunStatus::as_str),
         limit,
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("listing the runs"))?;
     let ids: Vec<RunId> = ids.into_iter().map(RunId).collect();
@@ -174,7 +174,7 @@ pub async fn page(
     Ok(runs)
 }
 
-/// The runs of a phase since it was last sent to everybody, oldest first: the one of everybody, and its retries.
+/// The runs of a phase since its last run for the whole audience, oldest first: that run, and its retries.
 pub async fn since_all(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -195,14 +195,14 @@ pub async fn since_all(
         tenant.0,
         phase.0,
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("reading the runs of the phase"))?;
     let ids: Vec<RunId> = ids.into_iter().map(RunId).collect();
     read(connection, tenant, &ids).await
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Progress {
     /// Items that must come to an end.
@@ -213,7 +213,7 @@ pub struct Progress {
     pub failed: i64,
     /// Items left out on purpose.
     pub skipped: i64,
-    /// Items of which nobody knows.
+    /// Items in doubt.
     pub in_doubt: i64,
     /// Items reserved by a worker that is at work on them.
     pub in_flight: i64,
@@ -252,7 +252,7 @@ impl Progress {
     }
 }
 
-/// How far runs are, by their ids. The tenant must be that of the transaction; of any other there is nothing to read.
+/// How far runs of the tenant are, by their ids.
 pub async fn progress(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -273,15 +273,14 @@ pub async fn progress(
                progress.skipped as "skipped!",
                progress.in_doubt as "in_doubt!",
                progress.in_flight as "in_flight!"
-          from execution.run_progress($2) as progress
-         where $1 = tenancy.current_tenant_id()
+          from execution.run_progress($1, $2) as progress
         "#,
         tenant.0,
         &ids,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
-    .map_err(StoreError::on("reading how far the runs are"))?;
+    .map_err(StoreError::on("reading the progress of the runs"))?;
     Ok(rows
         .into_iter()
         .map(|row| {
@@ -306,12 +305,12 @@ pub async fn progress(
         .collect())
 }
 
-/// Whether a run is launched, with what shows it.
+/// The launch certificate of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Certificate {
-    /// Which run.
+    /// The run.
     pub run_id: RunId,
-    /// Where it stands.
+    /// Its state.
     pub run_status: RunStatus,
     /// Items that must have an end.
     pub intended: i64,
@@ -333,15 +332,15 @@ pub struct Certificate {
     pub run_is_terminal: bool,
     /// The second.
     pub every_item_is_terminal: bool,
-    /// The third: the walls against a second call stand.
+    /// The third: the guards against a second call are in place.
     pub duplicates_are_impossible: bool,
     /// All three.
     pub launched: bool,
-    /// What the third is based on.
+    /// The evidence for the third condition.
     pub evidence: Evidence,
 }
 
-/// Which database a certificate speaks of, and what was compared with it.
+/// The database that a certificate speaks of, and the comparison with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     /// The installation; `None` when no process ever sent from this database.
@@ -358,14 +357,18 @@ pub struct Evidence {
     pub database_name: String,
     /// When a sending process last found nothing missing.
     pub last_compared_at: Option<Timestamp>,
-    /// Why this database is taken for a restored copy. Nothing is certified about second calls then.
+    /// The reason why this database is taken for a restored copy. Nothing is certified about second calls then.
     pub restored_copy: Option<String>,
     /// Items of the run that an adoption put in doubt.
     pub items_adopted: i64,
 }
 
-/// Verifies a run of the tenant of the transaction, item by item.
-pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certificate, StoreError> {
+/// Verifies a run of the tenant, item by item.
+pub async fn verify(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: RunId,
+) -> Result<Certificate, StoreError> {
     let row = sqlx::query!(
         r#"
         select run_status as "run_status!",
@@ -381,14 +384,15 @@ pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certific
                every_item_is_terminal as "every_item_is_terminal!",
                duplicates_are_impossible as "duplicates_are_impossible!",
                launched as "launched!"
-          from execution.verify_launch($1)
+          from execution.verify_launch($1, $2)
         "#,
+        tenant.0,
         id.0,
     )
-    .fetch_one(unnamed(&mut *connection))
+    .fetch_one(unprepared(&mut *connection))
     .await
     .map_err(StoreError::on("verifying the launch"))?;
-    let evidence = evidence(connection, id).await?;
+    let evidence = evidence(connection, tenant, id).await?;
     Ok(Certificate {
         run_id: id,
         run_status: word(&row.run_status)?,
@@ -408,7 +412,11 @@ pub async fn verify(connection: &mut PgConnection, id: RunId) -> Result<Certific
     })
 }
 
-async fn evidence(connection: &mut PgConnection, id: RunId) -> Result<Evidence, StoreError> {
+async fn evidence(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: RunId,
+) -> Result<Evidence, StoreError> {
     let row = sqlx::query!(
         r#"
         select installation_id,
@@ -420,13 +428,14 @@ async fn evidence(connection: &mut PgConnection, id: RunId) -> Result<Evidence, 
                refusal,
                last_mark_at as "last_mark_at: jiff_sqlx::Timestamp",
                items_adopted as "items_adopted!"
-          from execution.launch_evidence($1)
+          from execution.launch_evidence($1, $2)
         "#,
+        tenant.0,
         id.0,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
-    .map_err(StoreError::on("reading what the certificate is based on"))?;
+    .map_err(StoreError::on("reading the certificate's evidence"))?;
     Ok(Evidence {
         installation_id: row.installation_id,
         epoch: row.epoch,

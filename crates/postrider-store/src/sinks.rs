@@ -1,14 +1,14 @@
 //! The registered sinks: those that every relay of the installation delivers to.
 //!
 //! A relay claims and completes events under the generation of its sinks ([`crate::events`]). Registering other sinks makes a new
-//! generation, and completions under the old one give their events back.
+//! generation, and completions under the old one release their events.
 
 use jiff::Timestamp;
 use postrider_model::SinkSet;
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// A registered set of sinks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -41,7 +41,7 @@ impl From<Row> for Registered {
     }
 }
 
-/// Registers the sinks if none are registered yet, and answers with the registered ones.
+/// Registers the sinks if none are registered yet, and returns the registered ones.
 pub async fn register(
     connection: &mut PgConnection,
     sinks: &SinkSet,
@@ -59,13 +59,13 @@ pub async fn register(
         Json(sinks) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map(Registered::from)
     .map_err(StoreError::on("registering the sinks"))
 }
 
-/// Registers these sinks instead of the registered ones, and answers with the registered ones. Only operators may.
+/// Registers these sinks instead of the registered ones, and returns the registered ones. Only operators may.
 pub async fn replace(
     connection: &mut PgConnection,
     sinks: &SinkSet,
@@ -83,7 +83,7 @@ pub async fn replace(
         Json(sinks) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map(Registered::from)
     .map_err(StoreError::on("replacing the sinks"))
@@ -103,7 +103,7 @@ pub async fn registered(connection: &mut PgConnection) -> Result<Option<Register
          limit 1
         "#,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the registered sinks"))?;
     Ok(row.map(Registered::from))

@@ -1,4 +1,4 @@
-//! Dead letters: what a person must look at.
+//! Dead letters: failures that need a person.
 
 use jiff::Timestamp;
 use postrider_model::ids::{JobRunId, SyncErrorId, TenantId};
@@ -7,40 +7,40 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// A dead letter.
 #[derive(Debug, Clone, Serialize)]
 pub struct SyncError {
     /// Its id.
     pub id: SyncErrorId,
-    /// What kind of thing went wrong.
+    /// Type of the failure.
     pub error_type: String,
-    /// How: `MAX_RETRIES_EXCEEDED` or `EXECUTION_ERROR`.
+    /// `MAX_RETRIES_EXCEEDED` or `EXECUTION_ERROR`.
     pub error_code: String,
-    /// In the words of what failed.
+    /// The error, in the words of the function.
     pub error_message: String,
     /// Function, lock key, input, retries and the time of the last attempt.
     pub error_details: Value,
-    /// What it is about.
+    /// Type of the entity that it is about.
     pub source_entity_type: String,
-    /// Which one.
+    /// Id of the entity.
     pub source_entity_id: Uuid,
-    /// Whether it is done with.
+    /// Whether it was resolved.
     pub is_resolved: bool,
-    /// Since when.
+    /// Time of the resolution.
     pub resolved_at: Option<Timestamp>,
-    /// By whom.
+    /// The actor that resolved it.
     pub resolved_by: Option<String>,
-    /// How.
+    /// Note about the resolution.
     pub resolution_note: Option<String>,
-    /// Since when it is there.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
-/// Up to so many letters of a tenant, newest first, below this one; only those that are open, or only the others, if that is given.
+/// Up to so many dead letters of a tenant, newest first, below this one; only open ones, or only the others, if `is_resolved` is set.
 pub async fn page(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -52,7 +52,7 @@ pub async fn page(
     select(connection, tenant, which, limit).await
 }
 
-/// One letter of a tenant.
+/// One dead letter of a tenant.
 pub async fn find(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -61,7 +61,7 @@ pub async fn find(
     Ok(select(connection, tenant, Which { id: Some(id), ..Which::default() }, 1).await?.pop())
 }
 
-/// The letters about a run of a tenant, newest first. At most one of them is open.
+/// The dead letters about a run of a tenant, newest first. At most one of them is open.
 pub async fn of_run(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -70,7 +70,7 @@ pub async fn of_run(
     select(connection, tenant, Which { run: Some(run), ..Which::default() }, i64::MAX).await
 }
 
-/// Which letters are asked for.
+/// Filters for dead letters.
 #[derive(Default)]
 struct Which {
     id: Option<SyncErrorId>,
@@ -107,7 +107,7 @@ async fn select(
         which.run.map(|run| run.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the errors"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -131,15 +131,20 @@ async fn select(
         .collect())
 }
 
-/// Resolves a letter of the transaction's tenant with a note; twice is the same as once. False when there is none.
+/// Resolves a dead letter of a tenant with a note; a repetition changes nothing. False when there is no such dead letter.
 pub async fn resolve(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: SyncErrorId,
     note: &str,
     actor: &str,
 ) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select jobs.resolve_sync_error($1, $2, $3) as "known!""#, id.0, note, actor)
-        .fetch_one(unnamed(connection))
-        .await
-        .map_err(StoreError::on("resolving the error"))
+    let resolving = sqlx::query_scalar!(
+        r#"select jobs.resolve_sync_error($1, $2, $3, $4) as "known!""#,
+        tenant.0,
+        id.0,
+        note,
+        actor
+    );
+    resolving.fetch_one(unprepared(connection)).await.map_err(StoreError::on("resolving the error"))
 }

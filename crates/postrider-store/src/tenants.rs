@@ -5,7 +5,7 @@ use postrider_model::ids::{TenantId, WorkspaceId};
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// A tenant, with the workspace it began with.
 #[derive(Debug, Clone, Serialize)]
@@ -16,7 +16,7 @@ pub struct Tenant {
     pub workspace_id: WorkspaceId,
     /// Its name, unique in the installation.
     pub name: String,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
@@ -28,7 +28,7 @@ pub async fn create(
 ) -> Result<(TenantId, WorkspaceId), StoreError> {
     let (tenant, workspace) = (TenantId::new(), WorkspaceId::new());
     sqlx::query!("select tenancy.create_tenant($1, $2, $3, $4)", tenant.0, workspace.0, name, actor)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(|error| match StoreError::constraint(&error) {
             Some("tenants_one_per_name") => refused(format!("a tenant called `{name}` exists already")),
@@ -38,7 +38,7 @@ pub async fn create(
     Ok((tenant, workspace))
 }
 
-/// All tenants, oldest first.
+/// All tenants but the system tenant, oldest first.
 pub async fn list(connection: &mut PgConnection) -> Result<Vec<Tenant>, StoreError> {
     let rows = sqlx::query!(
         r#"
@@ -53,10 +53,11 @@ pub async fn list(connection: &mut PgConnection) -> Result<Vec<Tenant>, StoreErr
                     where tenant_id = tenant.id
                     order by created_at, id
                     limit 1) as workspace on true
+         where tenant.id <> tenancy.system_tenant_id()
          order by tenant.created_at, tenant.id
         "#
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the tenants"))?;
     Ok(rows
@@ -82,7 +83,7 @@ pub async fn find(connection: &mut PgConnection, name_or_id: &str) -> Result<Ten
         })
 }
 
-/// The workspaces of a tenant, oldest first; the first is the one that is meant when none is named.
+/// The workspaces of a tenant, oldest first; the first is the default.
 pub async fn workspaces(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -91,7 +92,7 @@ pub async fn workspaces(
         "select id from tenancy.workspaces where tenant_id = $1 order by created_at, id",
         tenant.0
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the workspaces"))?;
     Ok(ids.into_iter().map(WorkspaceId).collect())

@@ -1,4 +1,4 @@
-//! The whole story of a campaign, a run, a job or an item: run, jobs, items, and the log.
+//! The trace of a campaign, a run, a job or an item: run, jobs, items, and the log.
 
 use std::collections::HashMap;
 
@@ -16,10 +16,10 @@ use crate::{
     StoreError, campaigns,
     campaigns::word,
     runs::{self, Run},
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
-/// What a trace is about.
+/// The subject of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", content = "id", rename_all = "snake_case")]
 pub enum Subject {
@@ -33,7 +33,7 @@ pub enum Subject {
     Item(OutboxId),
 }
 
-/// What this text names in a tenant: an id with or without its prefix, an idempotency key, a correlation id, or the name
+/// The subject that this text names in a tenant: an id with or without its prefix, an idempotency key, a correlation id, or the name
 /// of a campaign.
 pub async fn find(
     connection: &mut PgConnection,
@@ -76,9 +76,9 @@ pub async fn find(
         is_key.then(|| wanted.to_ascii_lowercase()),
         wanted.parse::<Uuid>().ok(),
     )
-    .fetch_optional(unnamed(&mut *connection))
+    .fetch_optional(unprepared(&mut *connection))
     .await
-    .map_err(StoreError::on("looking for what to trace"))?;
+    .map_err(StoreError::on("looking for the subject of the trace"))?;
     Ok(match row {
         Some(row) => Some(match row.kind.as_str() {
             "run" => Subject::Run(RunId(row.id)),
@@ -91,10 +91,10 @@ pub async fn find(
     })
 }
 
-/// The whole story.
+/// A whole trace.
 #[derive(Debug, Serialize)]
 pub struct Trace {
-    /// What was asked for.
+    /// The subject.
     pub subject: Subject,
     /// The runs, oldest first. A campaign may have none.
     pub runs: Vec<TracedRun>,
@@ -107,7 +107,7 @@ pub struct Trace {
 /// A run in a trace.
 #[derive(Debug, Serialize)]
 pub struct TracedRun {
-    /// Which one.
+    /// The run itself.
     #[serde(flatten)]
     pub run: Run,
     /// Its jobs, in their order.
@@ -123,25 +123,25 @@ pub struct TracedJob {
     pub id: JobId,
     /// Its place in the run, from 1.
     pub position: i32,
-    /// What it does.
+    /// Type of the job.
     pub job_type: String,
-    /// Where it stands.
+    /// Its state.
     pub status: JobStatus,
-    /// What it came to.
+    /// Result of the job.
     pub outcome: Option<JobOutcome>,
     /// Attempts that began.
     pub attempts: i32,
     /// Most attempts.
     pub max_attempts: i32,
-    /// From when on it may be taken; none while its phase is paused.
+    /// Earliest time at which a worker may claim it; absent while its phase is paused.
     pub run_after: Option<Timestamp>,
-    /// Who holds it.
+    /// The process that holds it.
     pub locked_by: Option<String>,
-    /// When its holder was last heard of.
+    /// Time of its worker's last heartbeat.
     pub locked_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// Why it was put off.
+    /// Reason why it was put off.
     pub last_error: Option<String>,
     /// Items that it must bring to an end.
     pub intended: i64,
@@ -151,9 +151,9 @@ pub struct TracedJob {
     pub failed: i64,
     /// Items left out on purpose.
     pub skipped: i64,
-    /// Items that a worker is at work on.
+    /// Items that a worker is processing.
     pub in_flight: i64,
-    /// Items of which nobody knows.
+    /// Items in doubt.
     pub in_doubt: i64,
     /// Its items that were reserved, oldest first.
     pub items: Vec<TracedItem>,
@@ -170,23 +170,23 @@ pub struct TracedItem {
     pub recipient_id: Option<Uuid>,
     /// The address.
     pub recipient: Option<String>,
-    /// The key that the provider may know it by.
+    /// Idempotency key of the call.
     pub idempotency_key: IdempotencyKey,
-    /// Where it stands.
+    /// Its state.
     pub status: ItemStatus,
-    /// The provider's own name for it.
+    /// The provider's id of the message, call or post.
     pub provider_message_id: Option<String>,
-    /// Why it failed, was left out or is in doubt.
+    /// Reason why it failed, was left out or is in doubt.
     pub error: Option<String>,
-    /// Who reserved it.
+    /// Worker that reserved it.
     pub reserved_by: Option<String>,
-    /// Under which attempt of its job.
+    /// Attempt of its job that reserved it.
     pub attempt: Option<i32>,
     /// When it was reserved.
     pub created_at: Timestamp,
     /// When it ended.
     pub finalized_at: Option<Timestamp>,
-    /// Since when nobody knows, if so.
+    /// Time since which it is in doubt, if it is.
     pub doubted_since: Option<Timestamp>,
 }
 
@@ -195,23 +195,23 @@ pub struct TracedItem {
 pub struct AuditLine {
     /// Its number.
     pub id: i64,
-    /// When.
+    /// Time of the action.
     pub at: Timestamp,
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// What.
+    /// The action.
     pub action: String,
-    /// More about it.
+    /// Details.
     pub note: Option<String>,
-    /// Which run.
+    /// The run.
     pub run_id: Option<RunId>,
-    /// Which job.
+    /// The job.
     pub job_id: Option<JobId>,
-    /// Which item.
+    /// The item.
     pub outbox_id: Option<OutboxId>,
 }
 
-/// Reads the story of something that [`find`] found, with at most `limit` jobs, items and lines each.
+/// Reads the trace of a subject that [`find`] found, with at most `limit` jobs, items and lines each.
 pub async fn read(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -239,7 +239,7 @@ pub async fn read(
     Ok(Trace { subject, runs, audit, audit_left_out })
 }
 
-/// What belongs to a subject.
+/// The objects that belong to a subject.
 struct Scope {
     runs: Vec<RunId>,
     campaign: Option<CampaignId>,
@@ -262,7 +262,7 @@ impl Scope {
                     tenant.0,
                     id.0,
                 )
-                .fetch_all(unnamed(connection))
+                .fetch_all(unprepared(connection))
                 .await;
                 let runs = runs.map_err(StoreError::on("reading the campaign's runs"))?;
                 scope.runs = runs.into_iter().map(RunId).collect();
@@ -275,7 +275,7 @@ impl Scope {
                     tenant.0,
                     id.0,
                 )
-                .fetch_optional(unnamed(connection))
+                .fetch_optional(unprepared(connection))
                 .await;
                 scope.runs.extend(run.map_err(StoreError::on("reading the job"))?.map(RunId));
             }
@@ -286,7 +286,7 @@ impl Scope {
                     tenant.0,
                     id.0,
                 )
-                .fetch_optional(unnamed(connection))
+                .fetch_optional(unprepared(connection))
                 .await
                 .map_err(StoreError::on("reading the item"))?;
                 scope.job = row.as_ref().map(|row| JobId(row.job_id));
@@ -314,7 +314,7 @@ async fn jobs(
         scope.job.map(|job| job.0),
         limit
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the jobs"))?;
     let totals = rows.iter().map(|row| (RunId(row.run_id), row.total)).collect();
@@ -358,7 +358,7 @@ async fn hand_out_items(
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|(_, job)| job.id.0).collect();
     let rows = sqlx::query_file!("sql/trace_items.sql", tenant.0, &ids, scope.item.map(|item| item.0), limit)
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await
         .map_err(StoreError::on("reading the items"))?;
     let mut by_job: HashMap<JobId, Vec<TracedItem>> = HashMap::new();
@@ -380,7 +380,7 @@ async fn hand_out_items(
     }
     for (_, job) in jobs {
         job.items = by_job.remove(&job.id).unwrap_or_default();
-        // Whoever asks for one item does not miss the others.
+        // The trace of one item does not count the other items as left out.
         if scope.item.is_none() {
             let reserved = job.succeeded + job.failed + job.skipped + job.in_flight + job.in_doubt;
             job.items_left_out = (reserved - count(&job.items)).max(0);
@@ -404,7 +404,7 @@ async fn audit(
         scope.item.map(|item| item.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the log"))?;
     let left_out = rows.first().map_or(0, |row| row.total - count(&rows));

@@ -1,7 +1,7 @@
 //! Hints that there is work.
 //!
 //! A notification is a hint; the poll is the guarantee. The listener holds one direct connection that is never in a
-//! transaction, and when it loses that connection it reconnects and hints once, because it cannot know what it missed.
+//! transaction, and when it loses that connection it reconnects and hints once, because it may have missed hints.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,12 +12,12 @@ use sqlx::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Pool, StoreError, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, pool, unprepared::unprepared};
 
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 const RECONNECT_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// Where the URL of the listener comes from.
+/// The settings that the URL of the listener comes from.
 const LISTEN_URL: &str = "database.listen_url (or database.url, where that is not set)";
 
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
@@ -25,8 +25,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// Changes whenever there may be work.
 pub type Wakeups = watch::Receiver<()>;
 
-/// Says on a channel that there may be work. After the commit that made it, and at most a few times a second: NOTIFY makes commits
-/// wait for each other.
+/// Sends a hint on a channel that there may be work. Send it after the commit that made the work, and at most a few times a second:
+/// NOTIFY makes commits wait for each other.
 pub async fn notify(pool: &Pool, channel: &str) -> Result<(), StoreError> {
     notify_as(pool, channel, "").await
 }
@@ -44,7 +44,7 @@ pub(crate) async fn notify_on(
     from: &str,
 ) -> Result<(), StoreError> {
     sqlx::query!("select pg_notify($1, $2)", channel, from)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("sending the hint"))?;
     Ok(())
@@ -61,7 +61,7 @@ pub fn listen(
     Ok((waker.subscribe(), listen_for(url, channel, waker, shutdown)?))
 }
 
-/// Wakes those who listen in this process, and knows its own voice when the database brings it back.
+/// Wakes the listeners in this process, and recognises its own hints when the database returns them.
 #[derive(Debug, Clone)]
 pub struct Waker {
     sender: watch::Sender<()>,
@@ -75,24 +75,24 @@ impl Default for Waker {
 }
 
 impl Waker {
-    /// Hears it.
+    /// Subscribes to the wakeups of this process.
     #[must_use]
     pub fn subscribe(&self) -> Wakeups {
         self.sender.subscribe()
     }
 
-    /// Wakes those who listen in this process.
+    /// Wakes the listeners in this process.
     pub fn wake(&self) {
         self.sender.send_replace(());
     }
 
-    /// Wakes those who listen in other processes.
+    /// Wakes the listeners in other processes.
     pub async fn wake_others(&self, pool: &Pool, channel: &str) -> Result<(), StoreError> {
         notify_as(pool, channel, &self.name).await
     }
 }
 
-/// The same for those who listen to this waker already: somebody in this process can wake them without the database.
+/// The same for the subscribers of this waker: other code of this process can wake them without the database.
 pub fn listen_for(
     url: &str,
     channel: &'static str,
@@ -107,7 +107,7 @@ pub fn listen_for(
                 Ok(()) => pause = RECONNECT_AFTER,
                 Err(error) => tracing::warn!(
                     channel,
-                    "no hints for the moment, the poll goes on: {}",
+                    "failed to listen for hints; the poll goes on: {}",
                     with_cause(&error)
                 ),
             }
@@ -119,7 +119,6 @@ pub fn listen_for(
     })
 }
 
-/// Listens until the connection is lost or shutdown comes.
 /// A failure and the reason for it, on one line.
 fn with_cause(error: &StoreError) -> String {
     match std::error::Error::source(error) {
@@ -128,6 +127,7 @@ fn with_cause(error: &StoreError) -> String {
     }
 }
 
+/// Listens until the connection is lost or shutdown comes.
 async fn listen_once(
     options: PgConnectOptions,
     channel: &'static str,
@@ -155,7 +155,7 @@ async fn listen_once(
         }
     }
     drop(listener);
-    // A server that hangs must not hold up our end.
+    // A server that hangs must not delay our end.
     let _ = tokio::time::timeout(CLOSE_WITHIN, one.close()).await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What processes know to be committed, kept in a second database (`witness.url`).
+//! Records of what processes know to be committed, kept in a second database (`witness.url`).
 //!
 //! The table is made on first use, in a schema of its own, by a login that may create one. It is no part of the installation's schema, so
 //! its statements are not checked when they are compiled.

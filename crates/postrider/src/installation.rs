@@ -442,7 +442,8 @@ impl Installation {
             None => {
                 pool::act_as(&mut transaction, tenant.id).await?;
                 let (_, secret) =
-                    keys::create(&mut transaction, "embedded", Role::Admin, None, "postrider").await?;
+                    keys::create(&mut transaction, tenant.id, "embedded", Role::Admin, None, "postrider")
+                        .await?;
                 write_private(&file, secret.expose())?;
                 secret
             }

@@ -6,8 +6,9 @@ use anyhow::Context;
 use postrider_api::{StreamSettings, Throttle, ThrottleSettings};
 use postrider_engine::{
     CampaignSettings, DispatcherSettings, Executing, Health, Hints, Place, RelaySettings, ResolverSettings,
-    Retention, Route, RunnerParts, RunnerSettings, SchedulerSettings, Sweep, campaigns::RetryPolicy, jobs,
-    resolver::Pause,
+    Retention, Route, RunnerParts, RunnerSettings, SchedulerSettings, Sweep,
+    campaigns::{RetryPolicy, resolver::Pause},
+    jobs,
 };
 use postrider_model::{EventSink, chat::RetrySchedule, seal::MasterKey};
 use postrider_providers::{Adapters, GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};

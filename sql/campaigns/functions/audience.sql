@@ -7,7 +7,8 @@
 --      workspace or in this intake; for a line with one, a lead without one.
 -- A line without an external id whose address several leads have is left out. Rules 2 and 3 recognise a lead by another
 -- identity.
-create or replace function execution.import_leads(p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid)
+create or replace function execution.import_leads(
+    p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid)
 returns table (list_id uuid, added bigint, updated bigint, repeated bigint, matched bigint, ambiguous bigint[])
 language plpgsql
 security definer
@@ -18,7 +19,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
+    v_tenant_id constant uuid := p_tenant_id;
     v_list_id uuid;
     v_identities text[];
     v_external_ids text[];
@@ -34,6 +35,7 @@ declare
     v_matched bigint;
     v_ambiguous bigint[];
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Import one intake at a time per workspace: two imports of the same person would not see each other's lead.
     -- The lock is on a row that only this tenant can reach.
     perform
@@ -228,39 +230,38 @@ begin
     return query select v_list_id, v_added, v_people - v_added, v_lines - v_people - cardinality(v_ambiguous), v_matched, v_ambiguous;
 end
 $$;
-comment on function execution.import_leads(uuid, uuid, text, uuid) is
-    'Imports the lines of one intake into the tenant of the context and adds the leads to a list, which it creates if '
+comment on function execution.import_leads(uuid, uuid, uuid, text, uuid) is
+    'Imports the lines of one intake into the tenant and adds the leads to a list, which it creates if '
     'missing. A known lead keeps the values that the file does not mention, and stays suppressed. ambiguous has the '
     'numbers of the lines that were left out because several leads have their address; matched counts the lines whose '
     'lead was recognised by another identity.';
-revoke all on function execution.import_leads(uuid, uuid, text, uuid) from public;
-grant execute on function execution.import_leads(uuid, uuid, text, uuid) to postrider_app;
+revoke all on function execution.import_leads(uuid, uuid, uuid, text, uuid) from public;
+grant execute on function execution.import_leads(uuid, uuid, uuid, text, uuid) to postrider_app;
 
-create or replace function execution.suppress_lead(p_lead_id uuid, p_reason text, p_actor text)
+create or replace function execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text)
 returns boolean
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     update execution.leads
        set suppressed_at = now(),
            suppression_reason = coalesce(nullif(btrim(p_reason), ''), 'suppressed'),
            updated_at = now()
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and id = p_lead_id
        and suppressed_at is null;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (v_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
+        values (p_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
     end if;
-    return exists (select from execution.leads where tenant_id = v_tenant_id and id = p_lead_id);
+    return exists (select from execution.leads where tenant_id = p_tenant_id and id = p_lead_id);
 end
 $$;
-comment on function execution.suppress_lead(uuid, text, text) is
+comment on function execution.suppress_lead(uuid, uuid, text, text) is
     'Suppresses a lead of the tenant: no further message is sent to it. Returns false if the lead does not exist. '
     'Repeating the call changes nothing.';
-revoke all on function execution.suppress_lead(uuid, text, text) from public;
-grant execute on function execution.suppress_lead(uuid, text, text) to postrider_app;
+revoke all on function execution.suppress_lead(uuid, uuid, text, text) from public;
+grant execute on function execution.suppress_lead(uuid, uuid, text, text) to postrider_app;

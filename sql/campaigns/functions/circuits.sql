@@ -1,7 +1,7 @@
 -- Circuit breakers of provider accounts.
 
 create or replace function execution.open_circuit(
-    p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text)
+    p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text)
 returns double precision
 language plpgsql
 security definer
@@ -9,42 +9,45 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    v_held record;
+    v_now constant timestamptz := now();
+    v_account_id uuid;
     v_until timestamptz;
 begin
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    perform tenancy.require_tenant(p_tenant_id);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     update execution.account_states as state
-       set circuit_open_until = now() + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
+       set circuit_open_until = v_now + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
            circuit_openings = state.circuit_openings + 1,
            circuit_reason = left(p_reason, 500),
            probe_job_id = null,
            probe_until = null
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
-       and (state.circuit_open_until is null or state.circuit_open_until <= now())
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
+       and (state.circuit_open_until is null or state.circuit_open_until <= v_now)
  returning state.circuit_open_until
       into v_until;
     if found then
         insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (v_held.tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_held.account_id,
+        values (p_tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_account_id,
                 'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_reason, 500));
     else
         select state.circuit_open_until
           into v_until
           from execution.account_states as state
-         where state.tenant_id = v_held.tenant_id
-           and state.account_id = v_held.account_id;
+         where state.tenant_id = p_tenant_id
+           and state.account_id = v_account_id;
     end if;
-    return extract(epoch from v_until - now())::double precision;
+    return extract(epoch from v_until - v_now)::double precision;
 end
 $$;
-comment on function execution.open_circuit(text, uuid, integer, boolean, text) is
+comment on function execution.open_circuit(uuid, text, uuid, integer, boolean, text) is
     'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call '
     'is answered. An open circuit is not changed. Returns the number of seconds for which it is open.';
-revoke all on function execution.open_circuit(text, uuid, integer, boolean, text) from public;
-grant execute on function execution.open_circuit(text, uuid, integer, boolean, text) to postrider_worker;
+revoke all on function execution.open_circuit(uuid, text, uuid, integer, boolean, text) from public;
+grant execute on function execution.open_circuit(uuid, text, uuid, integer, boolean, text) to postrider_worker;
 
-create or replace function execution.close_circuit(p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean)
+create or replace function execution.close_circuit(
+    p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean)
 returns void
 language plpgsql
 security definer
@@ -52,49 +55,52 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    v_held record;
+    v_now constant timestamptz := now();
+    v_account_id uuid;
 begin
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    perform tenancy.require_tenant(p_tenant_id);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     update execution.account_states as state
        set circuit_open_until = null,
            circuit_reason = null,
            circuit_openings = 0,
            probe_job_id = null,
            probe_until = null
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
        and state.circuit_open_until is not null;
     if not found then
         return;
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_held.tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_held.account_id);
+    values (p_tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_account_id);
     -- Ordered by id, and without jobs that a claim has locked.
     with waiting as (
-        select job.id
+        select job.tenant_id, job.id
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
-         where job.tenant_id = v_held.tenant_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+         where job.tenant_id = p_tenant_id
            and job.status = 'queued'
            and job.waits_for = 'circuit'
-           and job.run_after > now()
-           and run.provider_account_id = v_held.account_id
+           and job.run_after > v_now
+           and run.provider_account_id = v_account_id
          order by job.id
            for no key update of job skip locked
     )
     update execution.job_queue as job
-       set run_after = now()
+       set run_after = v_now
       from waiting
-     where job.id = waiting.id;
+     where job.tenant_id = waiting.tenant_id
+       and job.id = waiting.id;
 end
 $$;
-comment on function execution.close_circuit(text, uuid, integer, boolean) is
+comment on function execution.close_circuit(uuid, text, uuid, integer, boolean) is
     'Closes the circuit of an account after a call was answered. Jobs that waited for it are due at once.';
-revoke all on function execution.close_circuit(text, uuid, integer, boolean) from public;
-grant execute on function execution.close_circuit(text, uuid, integer, boolean) to postrider_worker;
+revoke all on function execution.close_circuit(uuid, text, uuid, integer, boolean) from public;
+grant execute on function execution.close_circuit(uuid, text, uuid, integer, boolean) to postrider_worker;
 
-create or replace function execution.read_account_states(p_worker_id text, p_job_ids uuid[])
-returns table (account_id uuid, wait_seconds double precision, circuit_seconds double precision)
+create or replace function execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[])
+returns table (tenant_id uuid, account_id uuid, wait_seconds double precision, circuit_seconds double precision)
 language sql
 stable
 security definer
@@ -103,23 +109,24 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
-    select distinct state.account_id,
+    select distinct state.tenant_id,
+           state.account_id,
            extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
            extract(epoch from state.circuit_open_until - now())::double precision
-      from unnest(p_job_ids) as held (id)
-           join execution.job_queue as job on job.id = held.id
-           join execution.campaign_runs as run on run.id = job.run_id
+      from unnest(p_tenant_ids, p_job_ids) as held (tenant_id, id)
+           join execution.job_queue as job on job.tenant_id = held.tenant_id and job.id = held.id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            join execution.account_states as state
              on state.tenant_id = run.tenant_id
             and state.account_id in (run.provider_account_id, run.failover_account_id)
      where job.status = 'locked'
        and job.locked_by = p_worker_id
 $$;
-comment on function execution.read_account_states(text, uuid[]) is
-    'Returns the waits and circuits of the accounts of held jobs, so that a process learns what other processes '
+comment on function execution.read_account_states(uuid[], text, uuid[]) is
+    'Returns the waits and circuits of the accounts of held jobs, of any number of tenants, so that a process learns what other processes '
     'found.';
-revoke all on function execution.read_account_states(text, uuid[]) from public;
-grant execute on function execution.read_account_states(text, uuid[]) to postrider_worker;
+revoke all on function execution.read_account_states(uuid[], text, uuid[]) from public;
+grant execute on function execution.read_account_states(uuid[], text, uuid[]) to postrider_worker;
 
 create or replace function execution.measure_circuits()
 returns table (provider text, open bigint)

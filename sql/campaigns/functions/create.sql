@@ -1,7 +1,7 @@
 -- Creation of assets and campaigns.
 
 create or replace function execution.create_asset(
-    p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text)
+    p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text)
 returns table (id uuid, version integer)
 language plpgsql
 security definer
@@ -9,20 +9,20 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_newest record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Create one asset at a time per workspace, so that versions have no gaps. The lock is on a row that only this
     -- tenant can reach: any client that guesses the number of an advisory lock could hold it.
     perform
        from tenancy.workspaces as workspace
-      where workspace.tenant_id = v_tenant_id
+      where workspace.tenant_id = p_tenant_id
         and workspace.id = p_workspace_id
         for no key update;
     select asset.id, asset.version, asset.channel, asset.content
       into v_newest
       from execution.assets as asset
-     where asset.tenant_id = v_tenant_id
+     where asset.tenant_id = p_tenant_id
        and asset.workspace_id = p_workspace_id
        and asset.name = p_name
      order by asset.version desc
@@ -32,29 +32,28 @@ begin
         return;
     end if;
     insert into execution.assets (id, tenant_id, workspace_id, name, version, channel, content)
-    values (p_id, v_tenant_id, p_workspace_id, p_name, coalesce(v_newest.version, 0) + 1, p_channel, p_content);
+    values (p_id, p_tenant_id, p_workspace_id, p_name, coalesce(v_newest.version, 0) + 1, p_channel, p_content);
     insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-    values (v_tenant_id, p_actor, 'asset.created', 'asset:' || p_id, p_name);
+    values (p_tenant_id, p_actor, 'asset.created', 'asset:' || p_id, p_name);
     return query select p_id, coalesce(v_newest.version, 0) + 1;
 end
 $$;
-comment on function execution.create_asset(uuid, uuid, text, text, jsonb, text) is
-    'Creates the next version of an asset in the tenant of the context. Returns the newest version instead if its '
+comment on function execution.create_asset(uuid, uuid, uuid, text, text, jsonb, text) is
+    'Creates the next version of an asset of the tenant. Returns the newest version instead if its '
     'channel and content are the same.';
-revoke all on function execution.create_asset(uuid, uuid, text, text, jsonb, text) from public;
-grant execute on function execution.create_asset(uuid, uuid, text, text, jsonb, text) to postrider_app;
+revoke all on function execution.create_asset(uuid, uuid, uuid, text, text, jsonb, text) from public;
+grant execute on function execution.create_asset(uuid, uuid, uuid, text, text, jsonb, text) to postrider_app;
 
 -- A phase is a JSON object with id, phase, kind, channel, asset_id, list, provider_account, failover_account,
 -- failure_tolerance, scheduled_for and quiet_time_seconds. Lists and accounts are given by name.
 create or replace function execution.create_campaign(
-    p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text)
+    p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text)
 returns void
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_phase jsonb;
     v_position integer := 0;
     v_kind text;
@@ -65,12 +64,13 @@ declare
     v_account_id uuid;
     v_failover_id uuid;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if jsonb_typeof(p_phases) is distinct from 'array' or jsonb_array_length(p_phases) not between 1 and 100 then
         raise exception 'a campaign has between 1 and 100 phases' using errcode = 'invalid_parameter_value';
     end if;
     insert into execution.campaigns (id, tenant_id, workspace_id, name, auto_advance)
-    values (p_id, v_tenant_id, p_workspace_id, p_name, p_auto_advance);
-    perform execution.audit(v_tenant_id, p_id, null, null, null, null, p_actor, 'campaign.created', p_name);
+    values (p_id, p_tenant_id, p_workspace_id, p_name, p_auto_advance);
+    perform execution.audit(p_tenant_id, p_id, null, null, null, null, p_actor, 'campaign.created', p_name);
 
     for v_phase in select value from jsonb_array_elements(p_phases) loop
         v_position := v_position + 1;
@@ -84,7 +84,7 @@ begin
             select asset.id, asset.channel
               into v_asset_id, v_asset_channel
               from execution.assets as asset
-             where asset.tenant_id = v_tenant_id
+             where asset.tenant_id = p_tenant_id
                and asset.workspace_id = p_workspace_id
                and asset.id = (v_phase ->> 'asset_id')::uuid;
             if not found then
@@ -100,7 +100,7 @@ begin
                 select list.id
                   into v_list_id
                   from execution.lead_lists as list
-                 where list.tenant_id = v_tenant_id
+                 where list.tenant_id = p_tenant_id
                    and list.workspace_id = p_workspace_id
                    and list.name = v_phase ->> 'list';
                 if not found then
@@ -114,7 +114,7 @@ begin
             select account.id
               into v_account_id
               from tenancy.provider_accounts as account
-             where account.tenant_id = v_tenant_id
+             where account.tenant_id = p_tenant_id
                and account.workspace_id = p_workspace_id
                and account.name = v_phase ->> 'provider_account';
             if not found then
@@ -126,7 +126,7 @@ begin
                 select account.id
                   into v_failover_id
                   from tenancy.provider_accounts as account
-                 where account.tenant_id = v_tenant_id
+                 where account.tenant_id = p_tenant_id
                    and account.workspace_id = p_workspace_id
                    and account.name = v_phase ->> 'failover_account';
                 if not found then
@@ -143,7 +143,7 @@ begin
         insert into execution.campaign_phases
                (id, tenant_id, workspace_id, campaign_id, position, phase, kind, channel, asset_id, list_id,
                 provider_account_id, failover_account_id, failure_tolerance, scheduled_for, quiet_time)
-        values ((v_phase ->> 'id')::uuid, v_tenant_id, p_workspace_id, p_id, v_position, v_phase ->> 'phase', v_kind,
+        values ((v_phase ->> 'id')::uuid, p_tenant_id, p_workspace_id, p_id, v_position, v_phase ->> 'phase', v_kind,
                 v_channel, v_asset_id, v_list_id, v_account_id, v_failover_id,
                 coalesce((v_phase ->> 'failure_tolerance')::numeric, 0.05),
                 (v_phase ->> 'scheduled_for')::timestamptz,
@@ -152,8 +152,8 @@ begin
     end loop;
 end
 $$;
-comment on function execution.create_campaign(uuid, uuid, text, boolean, jsonb, text) is
-    'Creates a campaign with its phases in the tenant of the context, all or nothing. An error names the phase that '
+comment on function execution.create_campaign(uuid, uuid, uuid, text, boolean, jsonb, text) is
+    'Creates a campaign of the tenant with its phases, all or nothing. An error names the phase that '
     'it is about.';
-revoke all on function execution.create_campaign(uuid, uuid, text, boolean, jsonb, text) from public;
-grant execute on function execution.create_campaign(uuid, uuid, text, boolean, jsonb, text) to postrider_app;
+revoke all on function execution.create_campaign(uuid, uuid, uuid, text, boolean, jsonb, text) from public;
+grant execute on function execution.create_campaign(uuid, uuid, uuid, text, boolean, jsonb, text) to postrider_app;

@@ -53,7 +53,8 @@ begin
           into v_audience, v_members
           from (select item.recipient_id
                   from execution.channel_outbox as item
-                 where item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
+                 where item.tenant_id = p_tenant_id
+                   and item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
                  group by item.recipient_id
                 having bool_and(item.status = 'failed')) as failed;
         if v_members = 0 then
@@ -142,7 +143,11 @@ begin
                 where tenant_id = p_tenant_id and id = p_phase_id and kind = 'delivery')
     then
         v_run_id := execution.create_run(p_tenant_id, p_phase_id, p_run_id, 'start', p_job_size, p_actor);
-        select run.intended into v_items from execution.campaign_runs as run where run.id = v_run_id;
+        select run.intended
+          into v_items
+          from execution.campaign_runs as run
+         where run.tenant_id = p_tenant_id
+           and run.id = v_run_id;
     end if;
     -- The phase was started, so the reason why it could not be started automatically no longer holds.
     update execution.campaigns
@@ -160,6 +165,7 @@ comment on function execution.start_phase(uuid, uuid, uuid, uuid, integer, text,
 revoke all on function execution.start_phase(uuid, uuid, uuid, uuid, integer, text, text) from public;
 
 create or replace function execution.deploy_campaign(
+    p_tenant_id uuid,
     p_campaign_id uuid,
     p_phase text default null,
     p_actor text default null,
@@ -171,15 +177,15 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_actor constant text := coalesce(nullif(btrim(p_actor), ''), session_user::text);
     v_run_id constant uuid := coalesce(p_run_id, gen_random_uuid());
     v_phase record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- With this lock, two concurrent deployments create one run.
     perform
        from execution.campaigns
-      where tenant_id = v_tenant_id
+      where tenant_id = p_tenant_id
         and id = p_campaign_id
         for no key update;
     if not found then
@@ -189,14 +195,14 @@ begin
     select phase.*
       into v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and (phase.phase = p_phase
             -- Without a name: the phase that is in progress or paused, else the first that was not started.
             or p_phase is null
                and phase.position = (select candidate.position
                                        from execution.campaign_phases as candidate
-                                      where candidate.tenant_id = v_tenant_id
+                                      where candidate.tenant_id = p_tenant_id
                                         and candidate.campaign_id = p_campaign_id
                                         and candidate.status in ('in_progress', 'paused', 'not_started')
                                       order by candidate.status = 'not_started', candidate.position
@@ -212,7 +218,7 @@ begin
             using errcode = 'no_data_found',
                   hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
                             from execution.campaign_phases as phase
-                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+                           where phase.tenant_id = p_tenant_id and phase.campaign_id = p_campaign_id);
     end if;
     if v_phase.kind <> 'delivery' then
         raise exception 'phase `%` is done by another service and is not deployed', v_phase.phase
@@ -221,7 +227,7 @@ begin
     if v_phase.status in ('in_progress', 'paused') then
         return (select run.id
                   from execution.campaign_runs as run
-                 where run.tenant_id = v_tenant_id
+                 where run.tenant_id = p_tenant_id
                    and run.phase_id = v_phase.id
                  order by run.number desc
                  limit 1);
@@ -234,12 +240,12 @@ begin
                              else '`rerun` sends it to everybody again.'
                          end;
     end if;
-    perform execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, v_run_id, p_job_size, v_actor);
+    perform execution.start_phase(p_tenant_id, p_campaign_id, v_phase.id, v_run_id, p_job_size, v_actor);
     return v_run_id;
 end
 $$;
-comment on function execution.deploy_campaign(uuid, text, text, uuid, integer) is
-    'Deploys a phase, or without a name the next one, and returns its run. A phase that is in progress or paused is '
+comment on function execution.deploy_campaign(uuid, uuid, text, text, uuid, integer) is
+    'Deploys a phase of a campaign of the tenant, or without a name the next one, and returns its run. A phase that is in progress or paused is '
     'not deployed again; its newest run is returned.';
-revoke all on function execution.deploy_campaign(uuid, text, text, uuid, integer) from public;
-grant execute on function execution.deploy_campaign(uuid, text, text, uuid, integer) to postrider_app;
+revoke all on function execution.deploy_campaign(uuid, uuid, text, text, uuid, integer) from public;
+grant execute on function execution.deploy_campaign(uuid, uuid, text, text, uuid, integer) to postrider_app;

@@ -1,29 +1,33 @@
 -- Items in doubt: detection, and settlement by evidence of a person or of a provider's callback.
 
 create or replace function execution.doubted_since(
-    p_item execution.channel_outbox, p_job_status text, p_locked_by text, p_locked_at timestamptz, p_job_attempts integer)
+    p_status text, p_in_doubt_since timestamptz, p_reserved_by text, p_attempt integer, p_created_at timestamptz,
+    p_job_status text, p_locked_by text, p_locked_at timestamptz, p_job_attempts integer)
 returns timestamptz
 language sql
 stable
 parallel safe
 return case
-           when (p_item).status <> 'queued' then null
-           when (p_item).in_doubt_since is not null then (p_item).in_doubt_since
-           when p_job_status = 'locked' and p_locked_by = (p_item).reserved_by and p_job_attempts = (p_item).attempt
+           when p_status <> 'queued' then null
+           when p_in_doubt_since is not null then p_in_doubt_since
+           when p_job_status = 'locked' and p_locked_by = p_reserved_by and p_job_attempts = p_attempt
                then case
-                        when p_locked_at < now() - interval '60 seconds' then greatest(p_locked_at, (p_item).created_at)
+                        when p_locked_at < now() - interval '60 seconds' then greatest(p_locked_at, p_created_at)
                     end
-           else (p_item).created_at
+           else p_created_at
        end;
-comment on function execution.doubted_since(execution.channel_outbox, text, text, timestamptz, integer) is
+comment on function execution.doubted_since(
+        text, timestamptz, text, integer, timestamptz, text, text, timestamptz, integer) is
     'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that '
     'is more than a minute ago; or since its reservation, if its job has continued without it. Null while its worker '
     'works on it, and after its end.';
 revoke all on function
-    execution.doubted_since(execution.channel_outbox, text, text, timestamptz, integer)
+    execution.doubted_since(
+        text, timestamptz, text, integer, timestamptz, text, text, timestamptz, integer)
     from public;
 grant execute on function
-    execution.doubted_since(execution.channel_outbox, text, text, timestamptz, integer)
+    execution.doubted_since(
+        text, timestamptz, text, integer, timestamptz, text, text, timestamptz, integer)
     to postrider_app, postrider_worker, postrider_read;
 
 create or replace function execution.follow_doubt()
@@ -41,7 +45,8 @@ begin
                join tenancy.provider_accounts as account
                  on account.tenant_id = run.tenant_id
                 and account.id = coalesce(new.moved_to_account_id, run.provider_account_id)
-         where run.id = new.run_id
+         where run.tenant_id = new.tenant_id
+           and run.id = new.run_id
             on conflict do nothing;
     end if;
     return null;
@@ -64,6 +69,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_now constant timestamptz := now();
     v_item record;
     v_status text;
 begin
@@ -79,17 +85,19 @@ begin
     -- then sees both.
     perform
        from execution.job_queue as job
-      where job.id = (select item.job_id
+      where job.tenant_id = p_tenant_id
+        and job.id = (select item.job_id
                         from execution.channel_outbox as item
                        where item.tenant_id = p_tenant_id
                          and item.id = p_outbox_id)
         for no key update;
     select item.*, run.quiet_time, job.status as job_status,
-           execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts) as since
+           execution.doubted_since(item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at,
+                                   job.status, job.locked_by, job.locked_at, job.attempts) as since
       into v_item
       from execution.channel_outbox as item
-           join execution.job_queue as job on job.id = item.job_id
-           join execution.campaign_runs as run on run.id = item.run_id
+           join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
+           join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
      where item.tenant_id = p_tenant_id
        and item.id = p_outbox_id
        for no key update of item;
@@ -106,7 +114,7 @@ begin
         raise exception 'item % is not in doubt: its worker is at work', p_outbox_id
             using errcode = 'invalid_parameter_value', hint = 'Look again in a minute.';
     end if;
-    if p_as = 'failed' and now() < v_item.since + v_item.quiet_time then
+    if p_as = 'failed' and v_now < v_item.since + v_item.quiet_time then
         raise exception 'item % may still arrive until %', p_outbox_id,
                         to_char((v_item.since + v_item.quiet_time) at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')
             using errcode = 'invalid_parameter_value',
@@ -118,21 +126,24 @@ begin
        set status = v_status,
            provider_message_id = left(p_provider_message_id, 500),
            error = case when p_as = 'failed' then left(p_note, 2000) end,
-           finalized_at = now(),
+           finalized_at = v_now,
            in_doubt_since = null
-     where id = p_outbox_id;
+     where tenant_id = p_tenant_id
+       and id = p_outbox_id;
     perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, p_outbox_id, p_actor,
                             'item.resolved_as_' || v_status, left(p_note, 2000));
     -- No other item keeps the job waiting: make it due now.
     if v_item.job_status = 'failed'
        and not exists (select
                          from execution.channel_outbox as item
-                        where item.job_id = v_item.job_id
+                        where item.tenant_id = p_tenant_id
+                          and item.job_id = v_item.job_id
                           and item.status = 'queued')
     then
         update execution.job_queue
-           set run_after = least(run_after, now())
-         where id = v_item.job_id
+           set run_after = least(run_after, v_now)
+         where tenant_id = p_tenant_id
+           and id = v_item.job_id
            and status = 'failed';
     end if;
     return v_status;
@@ -145,7 +156,7 @@ comment on function execution.settle_in_doubt(uuid, uuid, text, text, text, text
 revoke all on function execution.settle_in_doubt(uuid, uuid, text, text, text, text) from public;
 
 create or replace function execution.resolve_in_doubt(
-    p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text)
+    p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text)
 returns text
 language plpgsql
 security definer
@@ -154,16 +165,17 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-    return execution.settle_in_doubt(tenancy.required_tenant_id(), p_outbox_id, p_as, p_provider_message_id, p_note, p_actor);
+    perform tenancy.require_tenant(p_tenant_id);
+    return execution.settle_in_doubt(p_tenant_id, p_outbox_id, p_as, p_provider_message_id, p_note, p_actor);
 end
 $$;
-comment on function execution.resolve_in_doubt(uuid, text, text, text, text) is
-    'Settles an item in doubt of the tenant of the context, on behalf of a person.';
-revoke all on function execution.resolve_in_doubt(uuid, text, text, text, text) from public;
-grant execute on function execution.resolve_in_doubt(uuid, text, text, text, text) to postrider_app;
+comment on function execution.resolve_in_doubt(uuid, uuid, text, text, text, text) is
+    'Settles an item in doubt of the tenant, on behalf of a person.';
+revoke all on function execution.resolve_in_doubt(uuid, uuid, text, text, text, text) from public;
+grant execute on function execution.resolve_in_doubt(uuid, uuid, text, text, text, text) to postrider_app;
 
 create or replace function execution.record_callback(
-    p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean)
+    p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean)
 returns text
 language plpgsql
 security definer
@@ -172,10 +184,10 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_item record;
     v_is_new boolean;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     select item.id, item.run_id, item.job_id, account.provider
       into v_item
       from tenancy.provider_accounts as account
@@ -183,39 +195,41 @@ begin
              on item.tenant_id = account.tenant_id
             and item.workspace_id = account.workspace_id
             and item.idempotency_key = p_idempotency_key
-           join execution.campaign_runs as run on run.id = item.run_id
-     where account.tenant_id = v_tenant_id
+           join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
+     where account.tenant_id = p_tenant_id
        and account.id = p_account_id
        and account.id = coalesce(item.moved_to_account_id, run.provider_account_id);
     if not found then
         return 'unknown';
     end if;
     insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
-    values (v_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
+    values (p_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
         on conflict do nothing;
     v_is_new := found;
     if not p_proves_action then
         return 'recorded';
     end if;
-    perform from execution.job_queue as job where job.id = v_item.job_id for no key update;
+    perform from execution.job_queue as job where job.tenant_id = p_tenant_id and job.id = v_item.job_id for no key update;
     perform
        from execution.channel_outbox as item
-      where item.id = v_item.id
+      where item.tenant_id = p_tenant_id
+        and item.id = v_item.id
         and item.status = 'queued'
         and item.in_doubt_since is not null
         for no key update;
     if found then
         perform execution.settle_in_doubt(
-            v_tenant_id, v_item.id, 'sent', p_message_id,
+            p_tenant_id, v_item.id, 'sent', p_message_id,
             v_item.provider || ' called back: ' || p_message_id || ' is ' || p_status, 'callback-' || v_item.provider);
         return 'settled';
     end if;
     if v_is_new and exists (select
                               from execution.channel_outbox as item
-                             where item.id = v_item.id
+                             where item.tenant_id = p_tenant_id
+                               and item.id = v_item.id
                                and item.status = 'failed')
     then
-        perform execution.audit(v_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
+        perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
                                 'callback-' || v_item.provider, 'item.contradicted',
                                 'the provider called back: ' || p_message_id || ' is ' || p_status);
         return 'contradicted';
@@ -223,9 +237,9 @@ begin
     return 'recorded';
 end
 $$;
-comment on function execution.record_callback(uuid, text, text, text, boolean) is
-    'Stores a status callback of a provider about a call of this account, in the tenant of the context. A callback '
+comment on function execution.record_callback(uuid, uuid, text, text, text, boolean) is
+    'Stores a status callback of a provider about a call of this account of the tenant. A callback '
     'that proves the action settles an item in doubt at once. Returns settled, recorded, contradicted if the item was '
     'settled as failed, or unknown if no item of this account has this key.';
-revoke all on function execution.record_callback(uuid, text, text, text, boolean) from public;
-grant execute on function execution.record_callback(uuid, text, text, text, boolean) to postrider_app;
+revoke all on function execution.record_callback(uuid, uuid, text, text, text, boolean) from public;
+grant execute on function execution.record_callback(uuid, uuid, text, text, text, boolean) to postrider_app;

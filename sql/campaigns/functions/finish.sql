@@ -1,28 +1,31 @@
 -- The end of send jobs, and with the last job the end of the run. The items alone decide the result.
 
-create or replace function execution.doubt_leftovers(p_job_id uuid, p_actor text)
+create or replace function execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text)
 returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_now constant timestamptz := now();
     v_count integer;
 begin
     -- Settlements lock items in the order of their ids too, so that the two cannot deadlock.
     with leftover as (
-        select item.id
+        select item.tenant_id, item.id
           from execution.channel_outbox as item
-         where item.job_id = p_job_id
+         where item.tenant_id = p_tenant_id
+           and item.job_id = p_job_id
            and item.status = 'queued'
            and item.in_doubt_since is null
          order by item.id
            for no key update
     ), doubted as (
         update execution.channel_outbox as item
-           set in_doubt_since = now(),
+           set in_doubt_since = v_now,
                error = 'the worker that reserved it is gone'
           from leftover
-         where item.id = leftover.id
+         where item.tenant_id = leftover.tenant_id
+           and item.id = leftover.id
            and item.status = 'queued'
            and item.in_doubt_since is null
      returning item.id, item.tenant_id, item.run_id
@@ -35,13 +38,13 @@ begin
     return v_count;
 end
 $$;
-comment on function execution.doubt_leftovers(uuid, text) is
+comment on function execution.doubt_leftovers(uuid, uuid, text) is
     'Marks the reserved items of a job as in doubt, because the worker that reserved them is gone. Returns their '
     'number.';
-revoke all on function execution.doubt_leftovers(uuid, text) from public;
+revoke all on function execution.doubt_leftovers(uuid, uuid, text) from public;
 
 -- The job is read apart from its items: otherwise the array of items would be unpacked once per item.
-create or replace function execution.count_items(p_job_id uuid)
+create or replace function execution.count_items(p_tenant_id uuid, p_job_id uuid)
 returns table (intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
 language plpgsql
 stable
@@ -54,21 +57,23 @@ begin
         select job.intended, items.succeeded, items.failed, items.skipped, items.in_doubt, job.intended - items.known
           from (select cardinality(item_ids) as intended
                   from execution.job_queue
-                 where id = p_job_id) as job,
+                 where tenant_id = p_tenant_id
+                   and id = p_job_id) as job,
                (select count(*) filter (where status in ('sent', 'called', 'posted'))::integer as succeeded,
                        count(*) filter (where status = 'failed')::integer as failed,
                        count(*) filter (where status = 'skipped')::integer as skipped,
                        count(*) filter (where status = 'queued')::integer as in_doubt,
                        count(*)::integer as known
                   from execution.channel_outbox
-                 where job_id = p_job_id) as items;
+                 where tenant_id = p_tenant_id
+                   and job_id = p_job_id) as items;
 end
 $$;
-comment on function execution.count_items(uuid) is
+comment on function execution.count_items(uuid, uuid) is
     'Counts the items of a job by result.';
-revoke all on function execution.count_items(uuid) from public;
+revoke all on function execution.count_items(uuid, uuid) from public;
 
-create or replace function execution.fail_missing(p_job_id uuid, p_error text)
+create or replace function execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text)
 returns void
 language sql
 set search_path = pg_catalog, pg_temp
@@ -80,36 +85,40 @@ as $$
            execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'failed',
            left('its job gave up before it was tried: ' || p_error, 2000), job.attempts, now()
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            cross join unnest(job.item_ids) as item (id)
-     where job.id = p_job_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing
 $$;
-comment on function execution.fail_missing(uuid, text) is
+comment on function execution.fail_missing(uuid, uuid, text) is
     'Adds a failed row for every item of a job that was never reserved. This uses the keys, so that a late worker '
     'cannot send the items either.';
-revoke all on function execution.fail_missing(uuid, text) from public;
+revoke all on function execution.fail_missing(uuid, uuid, text) from public;
 
-create or replace function execution.end_attempt(p_job_id uuid, p_actor text, p_retry_after interval, p_error text)
+create or replace function execution.end_attempt(
+    p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text)
 returns text
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_now constant timestamptz := now();
     v_job record;
     v_items record;
     v_outcome text;
     v_status text;
 begin
-    select job.id, job.tenant_id, job.run_id, job.attempts, job.max_attempts
+    select job.run_id, job.attempts, job.max_attempts
       into strict v_job
       from execution.job_queue as job
-     where job.id = p_job_id;
-    select * into strict v_items from execution.count_items(p_job_id);
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id;
+    select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
     if v_items.in_doubt > 0 then
         -- Count again, because a settlement may have committed in between.
-        perform execution.doubt_leftovers(p_job_id, p_actor);
-        select * into strict v_items from execution.count_items(p_job_id);
+        perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_actor);
+        select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
     end if;
 
     if v_items.in_doubt + v_items.missing = 0 then
@@ -122,8 +131,8 @@ begin
     elsif v_job.attempts < v_job.max_attempts then
         v_status := 'failed';
     else
-        perform execution.fail_missing(p_job_id, coalesce(p_error, 'no attempts are left'));
-        select * into strict v_items from execution.count_items(p_job_id);
+        perform execution.fail_missing(p_tenant_id, p_job_id, coalesce(p_error, 'no attempts are left'));
+        select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
         v_outcome := case when v_items.succeeded > 0 then 'partial' else 'failed' end;
         v_status := 'dead';
     end if;
@@ -137,17 +146,19 @@ begin
                succeeded = v_items.succeeded,
                failed = v_items.failed,
                skipped = v_items.skipped,
-               finished_at = now()
-         where id = p_job_id;
+               finished_at = v_now
+         where tenant_id = p_tenant_id
+           and id = p_job_id;
     else
         update execution.job_queue
            set status = 'failed',
                locked_by = null,
                locked_at = null,
-               run_after = now() + p_retry_after,
+               run_after = v_now + p_retry_after,
                last_error = left(coalesce(p_error, case when v_items.in_doubt > 0 then v_items.in_doubt || ' items in doubt' end,
                                           last_error), 2000)
-         where id = p_job_id;
+         where tenant_id = p_tenant_id
+           and id = p_job_id;
         if v_status = 'dead' then
             update execution.job_queue
                set status = 'dead',
@@ -155,25 +166,27 @@ begin
                    succeeded = v_items.succeeded,
                    failed = v_items.failed,
                    skipped = v_items.skipped,
-                   finished_at = now()
-             where id = p_job_id;
+                   finished_at = v_now
+             where tenant_id = p_tenant_id
+               and id = p_job_id;
         end if;
     end if;
-    perform execution.audit(v_job.tenant_id, null, null, v_job.run_id, p_job_id, null, p_actor, 'job.' || v_status,
+    perform execution.audit(p_tenant_id, null, null, v_job.run_id, p_job_id, null, p_actor, 'job.' || v_status,
                             coalesce(p_error, v_outcome));
     if v_status in ('completed', 'dead') then
-        perform execution.finish_run(v_job.run_id, p_actor);
+        perform execution.finish_run(p_tenant_id, v_job.run_id, p_actor);
     end if;
     return v_status;
 end
 $$;
-comment on function execution.end_attempt(uuid, text, interval, text) is
+comment on function execution.end_attempt(uuid, uuid, text, interval, text) is
     'Ends the attempt of a locked job and returns its status, computed from its items: completed, dead, or failed '
     'with another attempt to come. The end of the last job ends the run.';
-revoke all on function execution.end_attempt(uuid, text, interval, text) from public;
+revoke all on function execution.end_attempt(uuid, uuid, text, interval, text) from public;
 
 create or replace function execution.complete_job(
-    p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval default interval '1 minute')
+    p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer,
+    p_retry_after interval default interval '1 minute')
 returns text
 language plpgsql
 security definer
@@ -182,18 +195,20 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
-    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, null);
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_retry_after, null);
 end
 $$;
-comment on function execution.complete_job(uuid, text, integer, interval) is
+comment on function execution.complete_job(uuid, uuid, text, integer, interval) is
     'Ends a job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an '
     'item is in doubt.';
-revoke all on function execution.complete_job(uuid, text, integer, interval) from public;
-grant execute on function execution.complete_job(uuid, text, integer, interval) to postrider_worker;
+revoke all on function execution.complete_job(uuid, uuid, text, integer, interval) from public;
+grant execute on function execution.complete_job(uuid, uuid, text, integer, interval) to postrider_worker;
 
 create or replace function execution.fail_job(
-    p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval default interval '1 minute')
+    p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text,
+    p_retry_after interval default interval '1 minute')
 returns text
 language plpgsql
 security definer
@@ -202,17 +217,18 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-    perform execution.require_held(p_job_id, p_worker_id, p_attempt);
-    return execution.end_attempt(p_job_id, p_worker_id, p_retry_after, coalesce(nullif(btrim(p_error), ''), 'failed'));
+    perform tenancy.require_tenant(p_tenant_id);
+    perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    return execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_retry_after, coalesce(nullif(btrim(p_error), ''), 'failed'));
 end
 $$;
-comment on function execution.fail_job(uuid, text, integer, text, interval) is
+comment on function execution.fail_job(uuid, uuid, text, integer, text, interval) is
     'Ends an attempt that could not continue, and returns the status of the job: failed with a retry, or dead if no '
     'attempts are left.';
-revoke all on function execution.fail_job(uuid, text, integer, text, interval) from public;
-grant execute on function execution.fail_job(uuid, text, integer, text, interval) to postrider_worker;
+revoke all on function execution.fail_job(uuid, uuid, text, integer, text, interval) from public;
+grant execute on function execution.fail_job(uuid, uuid, text, integer, text, interval) to postrider_worker;
 
-create or replace function execution.finish_run(p_run_id uuid, p_actor text)
+create or replace function execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -226,13 +242,15 @@ begin
     select run.*
       into strict v_run
       from execution.campaign_runs as run
-     where run.id = p_run_id
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id
        for no key update;
     -- Read the index from its end, where the job is that is claimed last: while a transaction holds an old
     -- snapshot, the entries of all ended jobs still lie before it.
     perform
        from execution.job_queue as job
-      where job.run_id = p_run_id
+      where job.tenant_id = p_tenant_id
+        and job.run_id = p_run_id
         and job.status in ('queued', 'locked', 'failed')
       order by job.run_after desc, job.id desc
       limit 1;
@@ -246,31 +264,32 @@ begin
            end
       into v_status
       from execution.job_queue as job
-     where job.tenant_id = v_run.tenant_id
+     where job.tenant_id = p_tenant_id
        and job.run_id = p_run_id;
     update execution.campaign_runs
        set status = v_status,
            finished_at = now()
-     where id = p_run_id;
-    perform execution.audit(v_run.tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
+     where tenant_id = p_tenant_id
+       and id = p_run_id;
+    perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
                             'run.' || v_status, null);
     perform
        from execution.campaigns
-      where tenant_id = v_run.tenant_id
+      where tenant_id = p_tenant_id
         and id = v_run.campaign_id
         for no key update;
     select phase.status
       into strict v_phase_status
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_run.tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.id = v_run.phase_id
        for no key update;
     -- A paused phase ends when it is resumed.
     if v_phase_status = 'in_progress' then
-        perform execution.end_phase(v_run.tenant_id, v_run.phase_id, p_actor);
+        perform execution.end_phase(p_tenant_id, v_run.phase_id, p_actor);
     end if;
 end
 $$;
-comment on function execution.finish_run(uuid, text) is
+comment on function execution.finish_run(uuid, uuid, text) is
     'Ends the run if its last job has ended, and with it the phase if the phase is in progress.';
-revoke all on function execution.finish_run(uuid, text) from public;
+revoke all on function execution.finish_run(uuid, uuid, text) from public;

@@ -1,22 +1,25 @@
 -- Rate limits, daily limits and requested waits of provider accounts.
 
 create or replace function execution.held_account(
-    p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, out tenant_id uuid, out account_id uuid)
+    p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean)
+returns uuid
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_column
+declare
+    v_account_id uuid;
 begin
     perform tenancy.limit_idle_time();
-    select job.tenant_id, case when p_failover then run.failover_account_id else run.provider_account_id end
-      into tenant_id, account_id
+    select case when p_failover then run.failover_account_id else run.provider_account_id end
+      into v_account_id
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
-     where job.id = p_job_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        and job.status = 'locked'
        and job.locked_by = p_worker_id
        and job.attempts = p_attempt;
-    if not found or account_id is null then
+    if v_account_id is null then
         raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
                         coalesce(p_attempt::text, 'null')
             using errcode = 'PR001',
@@ -25,19 +28,20 @@ begin
     -- Check first: an insert alone would wait for a concurrent insert of the same row.
     if not exists (select
                      from execution.account_states as state
-                    where state.tenant_id = held_account.tenant_id
-                      and state.account_id = held_account.account_id)
+                    where state.tenant_id = p_tenant_id
+                      and state.account_id = v_account_id)
     then
         insert into execution.account_states (tenant_id, account_id)
-        values (held_account.tenant_id, held_account.account_id)
+        values (p_tenant_id, v_account_id)
             on conflict do nothing;
     end if;
+    return v_account_id;
 end
 $$;
-comment on function execution.held_account(text, uuid, integer, boolean) is
-    'Returns the account, or the failover account, of a job that the worker holds, and creates the state row of the '
+comment on function execution.held_account(uuid, text, uuid, integer, boolean) is
+    'Returns the account, or the failover account, of a tenant''s job that the worker holds, and creates the state row of the '
     'account. Raises PR001 if the worker does not hold the job.';
-revoke all on function execution.held_account(text, uuid, integer, boolean) from public;
+revoke all on function execution.held_account(uuid, text, uuid, integer, boolean) from public;
 
 -- The limits of the account apply; `p_rate` is the provider's rate for an account without one. Tokens may be granted
 -- up to a second ahead: the caller waits, and need not ask again in the meantime.
@@ -45,8 +49,8 @@ revoke all on function execution.held_account(text, uuid, integer, boolean) from
 -- `p_again` is for an item that is reserved already and provably was not sent. Its call is counted and waits for the
 -- rate; no other limit delays it.
 create or replace function execution.take_turns(
-    p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean default false,
-    p_rate double precision default null, p_again boolean default false)
+    p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer,
+    p_failover boolean default false, p_rate double precision default null, p_again boolean default false)
 returns table (granted integer, wait_seconds double precision, why text)
 language plpgsql
 security definer
@@ -56,7 +60,7 @@ as $$
 #variable_conflict use_column
 declare
     c_ahead constant double precision := 1.0::double precision;
-    v_held record;
+    v_account_id uuid;
     v_state execution.account_states;
     v_limits jsonb;
     v_now timestamptz;
@@ -67,21 +71,22 @@ declare
     v_tokens double precision;
     v_is_probe boolean := false;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     if p_wanted is null or p_wanted < 1 then
         raise exception 'at least one turn must be wanted, not %', coalesce(p_wanted::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     select account.limits
       into v_limits
       from tenancy.provider_accounts as account
-     where account.tenant_id = v_held.tenant_id
-       and account.id = v_held.account_id;
+     where account.tenant_id = p_tenant_id
+       and account.id = v_account_id;
     select state.*
       into strict v_state
       from execution.account_states as state
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
        for no key update;
     -- After a crash of the server the token bucket may be slightly too full once. The calls of a day are counted
     -- and must survive a crash.
@@ -154,24 +159,25 @@ begin
            used_today = v_state.used_today + granted,
            probe_job_id = case when v_is_probe and granted > 0 then p_job_id else state.probe_job_id end,
            probe_until = case when v_is_probe and granted > 0 then v_now + interval '2 minutes' else state.probe_until end
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id;
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id;
     return next;
 end
 $$;
-comment on function execution.take_turns(text, uuid, integer, integer, boolean, double precision, boolean) is
+comment on function execution.take_turns(uuid, text, uuid, integer, integer, boolean, double precision, boolean) is
     'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait '
     'before they are used; or 0, with the reason and the time until the next try. All times are those of the '
     'database.';
 revoke all on function
-    execution.take_turns(text, uuid, integer, integer, boolean, double precision, boolean)
+    execution.take_turns(uuid, text, uuid, integer, integer, boolean, double precision, boolean)
     from public;
 grant execute on function
-    execution.take_turns(text, uuid, integer, integer, boolean, double precision, boolean)
+    execution.take_turns(uuid, text, uuid, integer, integer, boolean, double precision, boolean)
     to postrider_worker;
 
 create or replace function execution.hold_account(
-    p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text)
+    p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision,
+    p_reason text)
 returns void
 language plpgsql
 security definer
@@ -179,20 +185,22 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    v_held record;
+    v_until constant timestamptz := now() + least(p_seconds, 3600) * interval '1 second';
+    v_account_id uuid;
 begin
-    select * into strict v_held from execution.held_account(p_worker_id, p_job_id, p_attempt, p_failover);
+    perform tenancy.require_tenant(p_tenant_id);
+    v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
     update execution.account_states as state
-       set wait_until = now() + least(p_seconds, 3600) * interval '1 second',
+       set wait_until = v_until,
            wait_reason = left(p_reason, 500)
-     where state.tenant_id = v_held.tenant_id
-       and state.account_id = v_held.account_id
-       and (state.wait_until is null or state.wait_until < now() + least(p_seconds, 3600) * interval '1 second');
+     where state.tenant_id = p_tenant_id
+       and state.account_id = v_account_id
+       and (state.wait_until is null or state.wait_until < v_until);
 end
 $$;
-comment on function execution.hold_account(text, uuid, integer, boolean, double precision, text) is
+comment on function execution.hold_account(uuid, text, uuid, integer, boolean, double precision, text) is
     'Records that the provider asked for no calls: every process waits for so long, at most one hour.';
-revoke all on function execution.hold_account(text, uuid, integer, boolean, double precision, text) from public;
+revoke all on function execution.hold_account(uuid, text, uuid, integer, boolean, double precision, text) from public;
 grant execute on function
-    execution.hold_account(text, uuid, integer, boolean, double precision, text)
+    execution.hold_account(uuid, text, uuid, integer, boolean, double precision, text)
     to postrider_worker;

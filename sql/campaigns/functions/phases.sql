@@ -43,9 +43,17 @@ as $$
 declare
     v_status constant text := execution.phase_goal(p_trigger);
     v_before text;
+    v_due text;
     v_phase record;
     v_sequence bigint;
 begin
+    if v_status = 'completed' then
+        select case when campaign.auto_advance then 'advance' end
+          into v_due
+          from execution.campaigns as campaign
+         where campaign.tenant_id = p_tenant_id
+           and campaign.id = p_campaign_id;
+    end if;
     select phase.status
       into strict v_before
       from execution.campaign_phases as phase
@@ -54,14 +62,7 @@ begin
     update execution.campaign_phases as phase
        set status = v_status,
            updated_at = now(),
-           due = case
-                     when v_status = 'completed'
-                          and (select campaign.auto_advance
-                                 from execution.campaigns as campaign
-                                where campaign.tenant_id = p_tenant_id
-                                  and campaign.id = p_campaign_id)
-                         then 'advance'
-                 end
+           due = v_due
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id
  returning phase.phase, phase.progress_reported
@@ -96,8 +97,8 @@ comment on function execution.enter_phase_state(uuid, uuid, uuid, text, uuid, te
 revoke all on function execution.enter_phase_state(uuid, uuid, uuid, text, uuid, text, jsonb) from public;
 
 create or replace function execution.control_phase(
-    p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text default null,
-    p_job_size integer default 500)
+    p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text,
+    p_reason text default null, p_job_size integer default 500)
 returns table (outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint,
                second_messages bigint)
 language plpgsql
@@ -106,7 +107,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_goal constant text := execution.phase_goal(p_trigger);
     v_reason constant text := nullif(left(btrim(p_reason), 2000), '');
     v_phase record;
@@ -116,6 +116,7 @@ declare
     v_sequence bigint;
     v_second bigint;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if v_goal is null then
         raise exception 'a phase is not controlled by `%`', coalesce(p_trigger, 'null')
@@ -128,7 +129,7 @@ begin
     select campaign.sequence
       into v_sequence
       from execution.campaigns as campaign
-     where campaign.tenant_id = v_tenant_id
+     where campaign.tenant_id = p_tenant_id
        and campaign.id = p_campaign_id
        for no key update;
     if not found then
@@ -138,7 +139,7 @@ begin
     select phase.*
       into v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
        for no key update;
@@ -147,12 +148,12 @@ begin
             using errcode = 'no_data_found',
                   hint = (select 'It has: ' || string_agg(phase.phase, ', ' order by phase.position) || '.'
                             from execution.campaign_phases as phase
-                           where phase.tenant_id = v_tenant_id and phase.campaign_id = p_campaign_id);
+                           where phase.tenant_id = p_tenant_id and phase.campaign_id = p_campaign_id);
     end if;
     select run.id, run.status, run.intended
       into v_run
       from execution.campaign_runs as run
-     where run.tenant_id = v_tenant_id
+     where run.tenant_id = p_tenant_id
        and run.phase_id = v_phase.id
      order by run.number desc
      limit 1;
@@ -182,14 +183,15 @@ begin
     end if;
 
     if p_trigger = 'start' then
-        v_sequence := execution.start_phase(v_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
+        v_sequence := execution.start_phase(p_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
     elsif p_trigger = 'retry' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
+        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
         if v_run_id is null then
             select count(*)
               into v_doubts
               from execution.channel_outbox as item
-             where item.run_id = any (execution.runs_since_all(v_tenant_id, v_phase.id))
+             where item.tenant_id = p_tenant_id
+               and item.run_id = any (execution.runs_since_all(p_tenant_id, v_phase.id))
                and item.status = 'queued';
             if v_doubts > 0 then
                 return query select 'conflict', v_phase.status, v_phase.kind,
@@ -199,49 +201,56 @@ begin
             end if;
         end if;
         v_sequence := execution.enter_phase_state(
-            v_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
+            p_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
             jsonb_strip_nulls(jsonb_build_object(
-                'items', coalesce((select run.intended from execution.campaign_runs as run where run.id = v_run_id), 0),
+                'items', coalesce((select run.intended
+                                    from execution.campaign_runs as run
+                                   where run.tenant_id = p_tenant_id
+                                     and run.id = v_run_id), 0),
                 'reason', v_reason)));
         if v_run_id is null then
             -- Every item in doubt was settled as successful and nothing is left to send: tend_phase ends the phase.
-            update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
+            update execution.campaign_phases set due = 'end' where tenant_id = p_tenant_id and id = v_phase.id;
         end if;
     elsif p_trigger = 'rerun' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(v_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
+        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
         -- Count the recipients that got the message, or may have, and get it again.
         select count(distinct item.recipient_id)
           into v_second
           from execution.job_queue as job
                cross join lateral unnest(job.item_ids) as wanted (id)
-               join execution.channel_outbox as item on item.recipient_id = wanted.id
-         where job.tenant_id = v_tenant_id
+               join execution.channel_outbox as item
+                 on item.tenant_id = job.tenant_id and item.recipient_id = wanted.id
+         where job.tenant_id = p_tenant_id
            and job.run_id = v_run_id
            and item.run_id in (select run.id
                                  from execution.campaign_runs as run
-                                where run.tenant_id = v_tenant_id
+                                where run.tenant_id = p_tenant_id
                                   and run.phase_id = v_phase.id
                                   and run.id <> v_run_id)
            and item.status in ('sent', 'called', 'posted', 'queued');
         v_sequence := execution.enter_phase_state(
-            v_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
+            p_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
             jsonb_strip_nulls(jsonb_build_object(
-                'items', (select run.intended from execution.campaign_runs as run where run.id = v_run_id),
+                'items', (select run.intended
+                                    from execution.campaign_runs as run
+                                   where run.tenant_id = p_tenant_id
+                                     and run.id = v_run_id),
                 'secondMessages', v_second, 'reason', v_reason)));
     else
         if p_trigger = 'complete' then
-            perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, 100);
+            perform execution.note_progress_of(p_tenant_id, p_campaign_id, v_phase.id, 100);
         end if;
         v_sequence := execution.enter_phase_state(
-            v_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
+            p_tenant_id, p_campaign_id, v_phase.id, p_trigger, v_run.id, p_actor,
             jsonb_strip_nulls(jsonb_build_object('reason', v_reason)));
         if p_trigger = 'pause' then
-            perform execution.shelve_jobs(v_run.id);
+            perform execution.shelve_jobs(p_tenant_id, v_run.id);
         elsif p_trigger = 'resume' then
-            perform execution.unshelve_jobs(v_run.id);
+            perform execution.unshelve_jobs(p_tenant_id, v_run.id);
             if v_run.status in ('completed', 'partial', 'failed') then
                 -- The last items of the run ended while the phase was paused: tend_phase ends the phase.
-                update execution.campaign_phases set due = 'end' where tenant_id = v_tenant_id and id = v_phase.id;
+                update execution.campaign_phases set due = 'end' where tenant_id = p_tenant_id and id = v_phase.id;
             end if;
         end if;
     end if;
@@ -255,14 +264,14 @@ begin
                       and newest.phase_id = phase.id
                     order by newest.number desc
                     limit 1) as run on true
-         where phase.tenant_id = v_tenant_id
+         where phase.tenant_id = p_tenant_id
            and phase.id = v_phase.id;
 end
 $$;
-comment on function execution.control_phase(uuid, text, text, text, text, text, integer) is
+comment on function execution.control_phase(uuid, uuid, text, text, text, text, text, integer) is
     'Applies a trigger (start, pause, resume, retry, rerun, complete or fail) to a phase of the tenant. outcome is '
     'changed; unchanged if the phase is already in the state that the trigger asks for, and then nothing is written; '
     'or conflict, with the reason. After a pause has committed, await_reservations waits for reservations that began '
     'before it.';
-revoke all on function execution.control_phase(uuid, text, text, text, text, text, integer) from public;
-grant execute on function execution.control_phase(uuid, text, text, text, text, text, integer) to postrider_app;
+revoke all on function execution.control_phase(uuid, uuid, text, text, text, text, text, integer) from public;
+grant execute on function execution.control_phase(uuid, uuid, text, text, text, text, text, integer) to postrider_app;

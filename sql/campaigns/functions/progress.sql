@@ -6,11 +6,12 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_now constant timestamptz := clock_timestamp();
     v_progress constant numeric := trunc(least(p_progress, 100), 1);
     v_phase record;
 begin
     select phase.phase, phase.progress,
-           campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds' as is_due
+           campaign.progress_at is null or campaign.progress_at <= v_now - interval '500 milliseconds' as is_due
       into strict v_phase
       from execution.campaign_phases as phase
            join execution.campaigns as campaign
@@ -35,7 +36,7 @@ begin
     end if;
     if v_phase.progress <> v_progress then
         update execution.campaigns
-           set progress_at = clock_timestamp()
+           set progress_at = v_now
          where tenant_id = p_tenant_id
            and id = p_campaign_id;
         perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
@@ -48,7 +49,8 @@ comment on function execution.note_progress_of(uuid, uuid, uuid, numeric) is
     'value that comes too early waits in progress_reported for the next event. The caller has locked the campaign.';
 revoke all on function execution.note_progress_of(uuid, uuid, uuid, numeric) from public;
 
-create or replace function execution.report_progress(p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text)
+create or replace function execution.report_progress(
+    p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text)
 returns table (outcome text, status text, kind text, reason text, sequence bigint)
 language plpgsql
 security definer
@@ -56,10 +58,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_campaign record;
     v_phase record;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_actor), '') = '' then
         raise exception 'p_actor must not be empty' using errcode = 'invalid_parameter_value';
@@ -70,7 +72,7 @@ begin
     select campaign.sequence
       into v_campaign
       from execution.campaigns as campaign
-     where campaign.tenant_id = v_tenant_id
+     where campaign.tenant_id = p_tenant_id
        and campaign.id = p_campaign_id
        for no key update;
     if not found then
@@ -80,7 +82,7 @@ begin
     select phase.id, phase.kind, phase.status
       into v_phase
       from execution.campaign_phases as phase
-     where phase.tenant_id = v_tenant_id
+     where phase.tenant_id = p_tenant_id
        and phase.campaign_id = p_campaign_id
        and phase.phase = p_phase
        for no key update;
@@ -96,21 +98,54 @@ begin
                             v_campaign.sequence;
         return;
     end if;
-    perform execution.note_progress_of(v_tenant_id, p_campaign_id, v_phase.id, p_progress);
+    perform execution.note_progress_of(p_tenant_id, p_campaign_id, v_phase.id, p_progress);
     return query
         select 'changed', v_phase.status, v_phase.kind, null::text, campaign.sequence
           from execution.campaigns as campaign
-         where campaign.tenant_id = v_tenant_id
+         where campaign.tenant_id = p_tenant_id
            and campaign.id = p_campaign_id;
 end
 $$;
-comment on function execution.report_progress(uuid, text, numeric, text) is
+comment on function execution.report_progress(uuid, uuid, text, numeric, text) is
     'Records the progress that another service reports for an external phase of the tenant. outcome is changed or '
     'conflict, with the reason.';
-revoke all on function execution.report_progress(uuid, text, numeric, text) from public;
-grant execute on function execution.report_progress(uuid, text, numeric, text) to postrider_app;
+revoke all on function execution.report_progress(uuid, uuid, text, numeric, text) from public;
+grant execute on function execution.report_progress(uuid, uuid, text, numeric, text) to postrider_app;
 
-create or replace function execution.note_progress(p_worker_id text)
+create or replace function execution.tenants_with_due_progress(p_worker_id text)
+returns table (tenant_id uuid)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_before constant timestamptz := clock_timestamp() - interval '500 milliseconds';
+begin
+    return query
+        select distinct due.tenant_id
+          from (select run.tenant_id, run.campaign_id
+                  from execution.job_queue as job
+                       join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+                 where job.status = 'locked'
+                   and job.locked_by = p_worker_id
+                   and run.status = 'running'
+                union all
+                select phase.tenant_id, phase.campaign_id
+                  from execution.campaign_phases as phase
+                 where phase.progress_reported is not null) as due
+               join execution.campaigns as campaign
+                 on campaign.tenant_id = due.tenant_id and campaign.id = due.campaign_id
+         where campaign.progress_at is null or campaign.progress_at <= v_before;
+end
+$$;
+comment on function execution.tenants_with_due_progress(text) is
+    'Returns the tenants with a campaign whose progress may be written now: a run on which the worker works, or a report '
+    'that waits for its event. Locks nothing; note_progress then writes per tenant.';
+revoke all on function execution.tenants_with_due_progress(text) from public;
+grant execute on function execution.tenants_with_due_progress(text) to postrider_worker;
+
+create or replace function execution.note_progress(p_tenant_id uuid, p_worker_id text)
 returns void
 language plpgsql
 security definer
@@ -118,73 +153,74 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_due record;
-    v_tenant_ids uuid[] := '{}'::uuid[];
     v_campaign_ids uuid[] := '{}'::uuid[];
     v_phase_ids uuid[] := '{}'::uuid[];
     v_run_ids uuid[] := '{}'::uuid[];
     v_progress numeric[] := '{}'::numeric[];
     v_done numeric;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     for v_due in
-        select distinct on (due.tenant_id, due.campaign_id) due.*
-          from (select run.tenant_id, run.campaign_id, run.phase_id, run.id as run_id, null::numeric as reported
+        select distinct on (due.campaign_id) due.*
+          from (select run.campaign_id, run.phase_id, run.id as run_id, null::numeric as reported
                   from execution.campaign_runs as run
-                 where run.id in (select job.run_id
+                 where run.tenant_id = p_tenant_id
+                   and run.id in (select job.run_id
                                     from execution.job_queue as job
-                                   where job.status = 'locked'
+                                   where job.tenant_id = p_tenant_id
+                                     and job.status = 'locked'
                                      and job.locked_by = p_worker_id)
                    and run.status = 'running'
                 union all
-                select phase.tenant_id, phase.campaign_id, phase.id, null, phase.progress_reported
+                select phase.campaign_id, phase.id, null, phase.progress_reported
                   from execution.campaign_phases as phase
-                 where phase.progress_reported is not null) as due
+                 where phase.tenant_id = p_tenant_id
+                   and phase.progress_reported is not null) as due
                join execution.campaigns as campaign
-                 on campaign.tenant_id = due.tenant_id and campaign.id = due.campaign_id
+                 on campaign.tenant_id = p_tenant_id and campaign.id = due.campaign_id
          where campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds'
-         order by due.tenant_id, due.campaign_id, random()
+         order by due.campaign_id, random()
     loop
         v_done := v_due.reported;
         if v_due.run_id is not null then
-            perform set_config('app.current_tenant_id', v_due.tenant_id::text, true);
             -- The end of the phase reports the last tenth of a percent.
             select least(99.9, 100.0 * (progress.succeeded + progress.failed + progress.skipped) / progress.intended)
               into v_done
-              from execution.run_progress(array[v_due.run_id]) as progress;
-            perform set_config('app.current_tenant_id', '', true);
+              from execution.run_progress(p_tenant_id, array[v_due.run_id]) as progress;
         end if;
-        v_tenant_ids := v_tenant_ids || v_due.tenant_id;
         v_campaign_ids := v_campaign_ids || v_due.campaign_id;
         v_phase_ids := v_phase_ids || v_due.phase_id;
         v_run_ids := v_run_ids || v_due.run_id;
         v_progress := v_progress || v_done;
     end loop;
-    for n in 1..cardinality(v_tenant_ids) loop
+    for n in 1..cardinality(v_campaign_ids) loop
         perform
            from execution.campaigns as campaign
-          where campaign.tenant_id = v_tenant_ids[n]
+          where campaign.tenant_id = p_tenant_id
             and campaign.id = v_campaign_ids[n]
             and (campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds')
             for no key update skip locked;
         continue when not found;
         -- Report only if it still holds: the run may have ended since, or another report may have come.
-        perform execution.note_progress_of(v_tenant_ids[n], v_campaign_ids[n], v_phase_ids[n],
+        perform execution.note_progress_of(p_tenant_id, v_campaign_ids[n], v_phase_ids[n],
                                            coalesce(phase.progress_reported, v_progress[n]))
            from execution.campaign_phases as phase
-          where phase.tenant_id = v_tenant_ids[n]
+          where phase.tenant_id = p_tenant_id
             and phase.id = v_phase_ids[n]
             and case
                     when v_run_ids[n] is null then phase.progress_reported is not null
                     else exists (select
                                    from execution.campaign_runs as run
-                                  where run.id = v_run_ids[n]
+                                  where run.tenant_id = p_tenant_id
+                                    and run.id = v_run_ids[n]
                                     and run.status = 'running')
                 end;
     end loop;
 end
 $$;
-comment on function execution.note_progress(text) is
-    'Writes progress events for the runs on which a worker works, and for reports that wait for their event. It '
+comment on function execution.note_progress(uuid, text) is
+    'Writes progress events of a tenant for the runs on which a worker works, and for reports that wait for their event. It '
     'counts before it locks, so no transaction waits for the counting, and it skips a campaign that another '
     'transaction has locked.';
-revoke all on function execution.note_progress(text) from public;
-grant execute on function execution.note_progress(text) to postrider_worker;
+revoke all on function execution.note_progress(uuid, text) from public;
+grant execute on function execution.note_progress(uuid, text) to postrider_worker;

@@ -1,6 +1,6 @@
 -- Reads of a worker: the content, accounts and leads of a job that it holds.
 
-create or replace function execution.read_job(p_worker_id text, p_job_id uuid, p_attempt integer)
+create or replace function execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer)
 returns table (content jsonb, settings jsonb, sealed_secret bytea)
 language plpgsql
 stable
@@ -10,27 +10,29 @@ set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     return query
         select asset.content, account.settings, account.sealed_secret
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                join execution.assets as asset on asset.tenant_id = run.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
                       on account.tenant_id = run.tenant_id
                      and account.id = run.provider_account_id
-         where job.id = p_job_id
+         where job.tenant_id = p_tenant_id
+           and job.id = p_job_id
            and job.status = 'locked'
            and job.locked_by = p_worker_id
            and job.attempts = p_attempt;
 end
 $$;
-comment on function execution.read_job(text, uuid, integer) is
+comment on function execution.read_job(uuid, text, uuid, integer) is
     'Returns the content, and the settings and sealed secret of the account, of a job that the worker holds. Returns '
     'no row if the worker does not hold the job.';
-revoke all on function execution.read_job(text, uuid, integer) from public;
-grant execute on function execution.read_job(text, uuid, integer) to postrider_worker;
+revoke all on function execution.read_job(uuid, text, uuid, integer) from public;
+grant execute on function execution.read_job(uuid, text, uuid, integer) to postrider_worker;
 
-create or replace function execution.read_accounts(p_worker_id text, p_job_id uuid, p_attempt integer)
+create or replace function execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer)
 returns table (
     account_id uuid, is_failover boolean, provider text, settings jsonb, sealed_secret bytea, limits jsonb,
     wait_seconds double precision, circuit_seconds double precision)
@@ -43,33 +45,36 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     return query
         select account.id, used.is_failover, account.provider, account.settings, account.sealed_secret, account.limits,
                extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
                extract(epoch from state.circuit_open_until - now())::double precision
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join lateral (values (run.provider_account_id, false), (run.failover_account_id, true))
                           as used (id, is_failover)
                join tenancy.provider_accounts as account on account.tenant_id = run.tenant_id and account.id = used.id
                left join execution.account_states as state
                       on state.tenant_id = account.tenant_id
                      and state.account_id = account.id
-         where job.id = p_job_id
+         where job.tenant_id = p_tenant_id
+           and job.id = p_job_id
            and job.status = 'locked'
            and job.locked_by = p_worker_id
            and job.attempts = p_attempt;
 end
 $$;
-comment on function execution.read_accounts(text, uuid, integer) is
+comment on function execution.read_accounts(uuid, text, uuid, integer) is
     'Returns the account and the failover account of a job that the worker holds, with their limits, waits and '
     'circuits.';
-revoke all on function execution.read_accounts(text, uuid, integer) from public;
-grant execute on function execution.read_accounts(text, uuid, integer) to postrider_worker;
+revoke all on function execution.read_accounts(uuid, text, uuid, integer) from public;
+grant execute on function execution.read_accounts(uuid, text, uuid, integer) to postrider_worker;
 
 -- This is a definer function because of the index by address: under a row policy the planner may not evaluate `lower`
 -- before it has checked the tenant of the row, and would read all suppressed leads of the tenant for each lead.
 create or replace function execution.read_audience(
+    p_tenant_id uuid,
     p_worker_id text,
     p_job_id uuid,
     p_attempt integer,
@@ -96,11 +101,13 @@ as $$
 declare
     v_job record;
 begin
-    select job.tenant_id, job.item_ids, run.channel
+    perform tenancy.require_tenant(p_tenant_id);
+    select job.item_ids, run.channel
       into v_job
       from execution.job_queue as job
-           join execution.campaign_runs as run on run.id = job.run_id
-     where job.id = p_job_id
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
        and job.status = 'locked'
        and job.locked_by = p_worker_id
        and job.attempts = p_attempt;
@@ -113,14 +120,14 @@ begin
                array_agg(coalesce(lead.suppression_reason,
                                   (select other.suppression_reason
                                      from execution.leads as other
-                                    where other.tenant_id = lead.tenant_id
+                                    where other.tenant_id = p_tenant_id
                                       and other.workspace_id = lead.workspace_id
                                       and lower(other.email) = lower(lead.email)
                                       and other.suppressed_at is not null
                                     limit 1)))
           into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
           from execution.leads as lead
-         where lead.tenant_id = v_job.tenant_id
+         where lead.tenant_id = p_tenant_id
            and lead.id = any (v_job.item_ids);
     else
         select array_agg(lead.id), array_agg(lead.external_id), array_agg(lead.email), array_agg(lead.phone),
@@ -128,7 +135,7 @@ begin
                array_agg(coalesce(lead.suppression_reason,
                                   (select other.suppression_reason
                                      from execution.leads as other
-                                    where other.tenant_id = lead.tenant_id
+                                    where other.tenant_id = p_tenant_id
                                       and other.workspace_id = lead.workspace_id
                                       and other.phone = lead.phone
                                       and other.suppressed_at is not null
@@ -136,7 +143,7 @@ begin
                                     limit 1)))
           into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
           from execution.leads as lead
-         where lead.tenant_id = v_job.tenant_id
+         where lead.tenant_id = p_tenant_id
            and lead.id = any (v_job.item_ids);
     end if;
     ids := coalesce(ids, '{}');
@@ -144,14 +151,15 @@ begin
         begun := array(
             select item.recipient_id
               from execution.channel_outbox as item
-             where item.job_id = p_job_id
+             where item.tenant_id = p_tenant_id
+               and item.job_id = p_job_id
                and item.recipient_id is not null);
     end if;
 end
 $$;
-comment on function execution.read_audience(text, uuid, integer, boolean) is
+comment on function execution.read_audience(uuid, text, uuid, integer, boolean) is
     'Returns the leads among the items of a job that the worker holds, as arrays in no particular order; all are null '
     'if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With '
     'p_with_begun, begun has the items that have an outbox row already.';
-revoke all on function execution.read_audience(text, uuid, integer, boolean) from public;
-grant execute on function execution.read_audience(text, uuid, integer, boolean) to postrider_worker;
+revoke all on function execution.read_audience(uuid, text, uuid, integer, boolean) from public;
+grant execute on function execution.read_audience(uuid, text, uuid, integer, boolean) to postrider_worker;

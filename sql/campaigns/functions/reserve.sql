@@ -1,7 +1,8 @@
 -- Reservations: a row with a unique key is committed before a provider is called.
 
--- A window is a range of a job's items: `p_first[n]` is the place of its first item, `p_counts[n]` the number of
--- items. The other arrays have one entry per item, window after window. An item that will not be called has its
+-- A window is a range of a job's items: `p_tenant_ids[n]` and `p_job_ids[n]` name the job, `p_first[n]` is the place of its
+-- first item, `p_counts[n]` the number of items. Callers give windows in the order of tenants and jobs, so that two of them
+-- cannot deadlock. The arrays from `p_outbox_ids` on have one entry per item, window after window. An item that will not be called has its
 -- verdict already: `p_verdicts` is then `failed` or `skipped`, and `p_reasons` has the reason.
 --
 -- The result is one row, because a row per item would cost a third as much as writing the items. Its arrays have one
@@ -13,6 +14,7 @@
 -- conflict`. If a key exists, everything is inserted again with `on conflict`. Items are kept in flat arrays with the
 -- number of their window beside them, because a slice of an array costs a copy of the whole array.
 create or replace function execution.begin_windows(
+    p_tenant_ids uuid[],
     p_worker_id text,
     p_job_ids uuid[],
     p_attempts integer[],
@@ -39,14 +41,14 @@ as $$
 #variable_conflict use_column
 declare
     v_job record;
+    v_now constant timestamptz := now();
     v_suppressed uuid[];
     v_end integer;
-    v_paused uuid[];
+    v_place integer;
     -- One entry per window: the values that its items share.
     v_ends integer[] := '{}'::integer[];
-    v_tenant_ids uuid[] := array_fill(null::uuid, array[cardinality(p_job_ids)]);
-    v_workspace_ids uuid[] := v_tenant_ids;
-    v_run_ids uuid[] := v_tenant_ids;
+    v_workspace_ids uuid[] := array_fill(null::uuid, array[cardinality(p_job_ids)]);
+    v_run_ids uuid[] := v_workspace_ids;
     v_channels text[] := array_fill(null::text, array[cardinality(p_job_ids)]);
     v_providers text[] := v_channels;
     v_prefixes text[] := v_channels;
@@ -80,13 +82,15 @@ begin
     -- The share lock keeps the job with this worker until the reservations are committed.
     for v_job in
         select wanted.n, wanted.first, wanted.count, job.*
-          from unnest(p_job_ids, p_attempts, p_first, p_counts) with ordinality as wanted (job_id, attempt, first, count, n)
+          from unnest(p_tenant_ids, p_job_ids, p_attempts, p_first, p_counts) with ordinality
+               as wanted (tenant_id, job_id, attempt, first, count, n)
                cross join lateral (
                    select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
                           run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
                      from execution.job_queue as job
-                          join execution.campaign_runs as run on run.id = job.run_id
-                    where job.id = wanted.job_id
+                          join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+                    where job.tenant_id = wanted.tenant_id
+                      and job.id = wanted.job_id
                       and job.status = 'locked'
                       and job.locked_by = p_worker_id
                       and job.attempts = wanted.attempt
@@ -115,7 +119,6 @@ begin
             end if;
         end loop;
         windows[v_job.n] := 'open';
-        v_tenant_ids[v_job.n] := v_job.tenant_id;
         v_workspace_ids[v_job.n] := v_job.workspace_id;
         v_run_ids[v_job.n] := v_job.run_id;
         v_channels[v_job.n] := v_job.channel;
@@ -129,18 +132,21 @@ begin
     -- Read the phases after the last job is locked, in a statement with its own snapshot. A pause that has
     -- committed is seen here; a pause that commits later waits for these locks before it answers
     -- (await_reservations).
-    v_paused := array(
-        select run.id
-          from execution.campaign_runs as run
-               join execution.campaign_phases as phase
-                 on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-         where run.id = any (v_run_ids)
-           and phase.status <> 'in_progress');
-    for n in 1..cardinality(p_job_ids) * least(cardinality(v_paused), 1) loop
-        if v_run_ids[n] = any (v_paused) then
-            windows[n] := 'paused';
-            v_places := array_replace(v_places, n, null);
-        end if;
+    for v_place in
+        select begun.n::integer
+          from unnest(p_tenant_ids, v_run_ids) with ordinality as begun (tenant_id, run_id, n)
+               cross join lateral (
+                   select phase.status
+                     from execution.campaign_runs as run
+                          join execution.campaign_phases as phase
+                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                    where run.tenant_id = begun.tenant_id
+                      and run.id = begun.run_id
+                   offset 0) as phase
+         where phase.status <> 'in_progress'
+    loop
+        windows[v_place] := 'paused';
+        v_places := array_replace(v_places, v_place, null);
     end loop;
 
     -- The same key as outbox_key, with the parts that a window shares computed once.
@@ -152,10 +158,10 @@ begin
         insert into execution.channel_outbox
                (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
                 status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
-        select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+        select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
                v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                        unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                        unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -171,10 +177,10 @@ begin
     insert into execution.channel_outbox
            (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
             status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
-    select item.id, v_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
+    select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
            v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then now() end
+           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                    unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -194,26 +200,30 @@ begin
                      end order by wanted.n)
       into outbox_ids, verdicts
       from unnest(outbox_ids, v_places, idempotency_keys) with ordinality as wanted (id, place, key, n)
-           left join execution.channel_outbox as item
-                  on item.tenant_id = any (array[v_tenant_ids[wanted.place]])
-                 and item.workspace_id = any (array[v_workspace_ids[wanted.place]])
-                 and item.idempotency_key = any (array[wanted.key]);
+           left join lateral (
+               select known.id, known.status, known.reserved_by, known.attempt, known.in_doubt_since
+                 from execution.channel_outbox as known
+                where known.tenant_id = p_tenant_ids[wanted.place]
+                  and known.workspace_id = v_workspace_ids[wanted.place]
+                  and known.idempotency_key = wanted.key
+               offset 0) as item on true;
 end
 $$;
 comment on function
-    execution.begin_windows(text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
-    'Reserves items of jobs that the worker holds: one outbox row per item, with its idempotency key. A key that '
-    'exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the '
+    execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
+    'Reserves items of jobs, of any number of tenants, that the worker holds: one outbox row per item, with its '
+    'idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the '
     'job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its '
     'verdict is null, else the verdict is its status.';
 revoke all on function
-    execution.begin_windows(text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
+    execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
     from public;
 grant execute on function
-    execution.begin_windows(text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
+    execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
     to postrider_worker;
 
 create or replace function execution.begin_outbox_items(
+    p_tenant_ids uuid[],
     p_worker_id text,
     p_job_ids uuid[],
     p_attempts integer[],
@@ -224,7 +234,7 @@ create or replace function execution.begin_outbox_items(
     p_message_hashes bytea[],
     p_verdicts text[],
     p_reasons text[])
-returns table (job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
+returns table (tenant_id uuid, job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
@@ -233,14 +243,14 @@ declare
     v_begun record;
     v_last integer := 0;
 begin
-    v_begun := execution.begin_windows(p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids, p_recipients,
-                                       p_message_hashes, p_verdicts, p_reasons);
+    v_begun := execution.begin_windows(p_tenant_ids, p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids,
+                                       p_recipients, p_message_hashes, p_verdicts, p_reasons);
     for n in 1..cardinality(p_job_ids) loop
         if v_begun.windows[n] <> 'open' then
-            return query select p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
+            return query select p_tenant_ids[n], p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
         else
             return query
-                select p_job_ids[n], v_begun.outbox_ids[i], v_begun.item_ids[i], v_begun.idempotency_keys[i],
+                select p_tenant_ids[n], p_job_ids[n], v_begun.outbox_ids[i], v_begun.item_ids[i], v_begun.idempotency_keys[i],
                        coalesce(v_begun.verdicts[i], 'reserved')
                   from generate_series(v_last + 1, v_last + p_counts[n]) as i;
         end if;
@@ -249,12 +259,12 @@ begin
 end
 $$;
 comment on function
-    execution.begin_outbox_items(text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
+    execution.begin_outbox_items(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
     'Reserves items as begin_windows does, and returns a row per item whose verdict is reserved or the status of the '
     'item. A window that is not open returns one row with the verdict lost or paused.';
 revoke all on function
-    execution.begin_outbox_items(text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
+    execution.begin_outbox_items(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
     from public;
 grant execute on function
-    execution.begin_outbox_items(text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
+    execution.begin_outbox_items(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
     to postrider_worker;

@@ -1,10 +1,46 @@
 -- The resolver: claims items in doubt, and settles them as far as the provider allows.
 
+create or replace function execution.tenants_with_due_doubts(
+    p_providers text[], p_limit integer, p_except_tenants uuid[] default '{}', p_except_accounts uuid[] default '{}')
+returns table (tenant_id uuid, doubts integer)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+    select due.tenant_id, count(*)::integer
+      from (select doubt.tenant_id, doubt.next_look_at
+              from execution.doubts as doubt
+             where not doubt.is_for_person
+               and doubt.next_look_at <= now()
+               and (doubt.held_until is null or doubt.held_until < now())
+               and doubt.provider = any (p_providers)
+               and not exists (select
+                                 from unnest(p_except_tenants, p_except_accounts) as busy (tenant_id, account_id)
+                                where busy.tenant_id = doubt.tenant_id
+                                  and busy.account_id = doubt.account_id)
+             order by doubt.next_look_at
+             limit p_limit) as due
+     group by due.tenant_id
+     order by min(due.next_look_at)
+$$;
+comment on function execution.tenants_with_due_doubts(text[], integer, uuid[], uuid[]) is
+    'Chooses up to p_limit items in doubt that are due for a look, of the given providers, the longest due first, and '
+    'returns their number per tenant. Leaves out the accounts in p_except_tenants and p_except_accounts. Locks nothing; '
+    'claim_doubts then claims per tenant.';
+revoke all on function execution.tenants_with_due_doubts(text[], integer, uuid[], uuid[]) from public;
+grant execute on function execution.tenants_with_due_doubts(text[], integer, uuid[], uuid[]) to postrider_worker;
+
 -- `p_except_accounts` are accounts of which the resolver has enough claims already. `secret_is_newer`: the secret of
 -- the account was changed after the call, so the provider may now see another account than the one that was called.
 -- `is_suppressed`: the lead, or another lead with its address, is suppressed.
 create or replace function execution.claim_doubts(
-    p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] default '{}')
+    p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval,
+    p_except_accounts uuid[] default '{}')
 returns table (
     outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text,
     idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamptz,
@@ -19,7 +55,10 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 #variable_conflict use_column
+declare
+    v_now constant timestamptz := now();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_resolver_id), '') = '' then
         raise exception 'a resolver must name itself to claim doubts'
@@ -33,9 +72,10 @@ begin
         with due as (
             select doubt.tenant_id, doubt.outbox_id
               from execution.doubts as doubt
-             where not doubt.is_for_person
-               and doubt.next_look_at <= now()
-               and (doubt.held_until is null or doubt.held_until < now())
+             where doubt.tenant_id = p_tenant_id
+               and not doubt.is_for_person
+               and doubt.next_look_at <= v_now
+               and (doubt.held_until is null or doubt.held_until < v_now)
                and doubt.provider = any (p_providers)
                and doubt.account_id <> all (p_except_accounts)
              order by doubt.next_look_at
@@ -45,15 +85,15 @@ begin
             update execution.doubts as doubt
                set looks = doubt.looks + 1,
                    held_by = p_resolver_id,
-                   held_until = now() + p_lease
+                   held_until = v_now + p_lease
               from due
-             where doubt.tenant_id = any (array[due.tenant_id])
-               and doubt.outbox_id = any (array[due.outbox_id])
+             where doubt.tenant_id = due.tenant_id
+               and doubt.outbox_id = due.outbox_id
          returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
                held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
-               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, now(), asset.content, account.settings,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content, account.settings,
                account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
                case
                    when lead.id is not null
@@ -86,8 +126,8 @@ begin
                  order by callback.received_at
                  limit 1)
           from held
-               join execution.channel_outbox as item on item.id = any (array[held.outbox_id])
-               join execution.campaign_runs as run on run.id = any (array[item.run_id])
+               join execution.channel_outbox as item on item.tenant_id = held.tenant_id and item.id = held.outbox_id
+               join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
                join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
                       on account.tenant_id = held.tenant_id
@@ -96,11 +136,11 @@ begin
          where item.in_doubt_since is not null;
 end
 $$;
-comment on function execution.claim_doubts(text, text[], integer, interval, uuid[]) is
-    'Claims items in doubt that are due for a look, of the given providers, for the length of the lease. The number '
+comment on function execution.claim_doubts(uuid, text, text[], integer, interval, uuid[]) is
+    'Claims items in doubt of a tenant that are due for a look, of the given providers, for the length of the lease. The number '
     'of the look is the fencing token: a resolver whose claim was taken over changes nothing.';
-revoke all on function execution.claim_doubts(text, text[], integer, interval, uuid[]) from public;
-grant execute on function execution.claim_doubts(text, text[], integer, interval, uuid[]) to postrider_worker;
+revoke all on function execution.claim_doubts(uuid, text, text[], integer, interval, uuid[]) from public;
+grant execute on function execution.claim_doubts(uuid, text, text[], integer, interval, uuid[]) to postrider_worker;
 
 create or replace function execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer)
 returns void
@@ -119,7 +159,7 @@ begin
         raise exception 'the doubt about % is not held by % under look %', p_outbox_id, coalesce(p_resolver_id, 'null'),
                         coalesce(p_look::text, 'null')
             using errcode = 'PR001',
-                  hint = 'Its lease was over and somebody else looks after it, or it has been settled.';
+                  hint = 'Its lease expired and another resolver holds it, or it has been settled.';
     end if;
 end
 $$;
@@ -131,7 +171,7 @@ revoke all on function execution.require_held_doubt(uuid, uuid, text, integer) f
 -- by any resolver, waits for the quiet time again. The repeat counts for the day, but the daily limit does not delay
 -- it, because the item got its token when it was reserved.
 create or replace function execution.take_turn_for_doubt(
-    p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_rate double precision default null)
+    p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision default null)
 returns table (granted boolean, wait_seconds double precision)
 language plpgsql
 security definer
@@ -151,6 +191,7 @@ declare
     v_tokens double precision;
     v_today date;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     -- repeated_at must survive a crash, whatever the settings of the login are: the next repeat relies on it.
     perform tenancy.require_durable_commit();
@@ -158,10 +199,11 @@ begin
     -- A paused phase starts no call, and repeats none.
     if exists (select
                  from execution.channel_outbox as item
-                      join execution.campaign_runs as run on run.id = item.run_id
+                      join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
                       join execution.campaign_phases as phase
                         on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-                where item.id = p_outbox_id
+                where item.tenant_id = p_tenant_id
+                  and item.id = p_outbox_id
                   and phase.status = 'paused')
     then
         return query select false, 30.0::double precision;
@@ -221,16 +263,16 @@ begin
     return next;
 end
 $$;
-comment on function execution.take_turn_for_doubt(text, uuid, uuid, integer, double precision) is
+comment on function execution.take_turn_for_doubt(uuid, text, uuid, integer, double precision) is
     'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait '
     'before it is used; or false, and the time until the next try. A paused phase gets none.';
-revoke all on function execution.take_turn_for_doubt(text, uuid, uuid, integer, double precision) from public;
+revoke all on function execution.take_turn_for_doubt(uuid, text, uuid, integer, double precision) from public;
 grant execute on function
-    execution.take_turn_for_doubt(text, uuid, uuid, integer, double precision)
+    execution.take_turn_for_doubt(uuid, text, uuid, integer, double precision)
     to postrider_worker;
 
 create or replace function execution.settle_doubt(
-    p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text,
+    p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text,
     p_evidence text)
 returns text
 language plpgsql
@@ -240,11 +282,13 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     -- Lock the job, then the item, then the doubt, as every function does.
     perform
        from execution.job_queue as job
-      where job.id = (select item.job_id
+      where job.tenant_id = p_tenant_id
+        and job.id = (select item.job_id
                         from execution.channel_outbox as item
                        where item.tenant_id = p_tenant_id
                          and item.id = p_outbox_id)
@@ -257,13 +301,13 @@ begin
     return execution.settle_in_doubt(p_tenant_id, p_outbox_id, p_as, p_provider_message_id, p_evidence, p_resolver_id);
 end
 $$;
-comment on function execution.settle_doubt(text, uuid, uuid, integer, text, text, text) is
+comment on function execution.settle_doubt(uuid, text, uuid, integer, text, text, text) is
     'Settles an item in doubt that the resolver holds, with its evidence.';
-revoke all on function execution.settle_doubt(text, uuid, uuid, integer, text, text, text) from public;
-grant execute on function execution.settle_doubt(text, uuid, uuid, integer, text, text, text) to postrider_worker;
+revoke all on function execution.settle_doubt(uuid, text, uuid, integer, text, text, text) from public;
+grant execute on function execution.settle_doubt(uuid, text, uuid, integer, text, text, text) to postrider_worker;
 
 create or replace function execution.put_off_doubt(
-    p_resolver_id text, p_tenant_id uuid, p_outbox_id uuid, p_look integer, p_next_look_at timestamptz, p_is_for_person boolean,
+    p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamptz, p_is_for_person boolean,
     p_note text)
 returns void
 language plpgsql
@@ -273,6 +317,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
     update execution.doubts as doubt
@@ -292,10 +337,10 @@ begin
     end if;
 end
 $$;
-comment on function execution.put_off_doubt(text, uuid, uuid, integer, timestamptz, boolean, text) is
+comment on function execution.put_off_doubt(uuid, text, uuid, integer, timestamptz, boolean, text) is
     'Releases an item in doubt that could not be settled yet: a resolver looks again later, or the item waits for a '
     'person.';
-revoke all on function execution.put_off_doubt(text, uuid, uuid, integer, timestamptz, boolean, text) from public;
+revoke all on function execution.put_off_doubt(uuid, text, uuid, integer, timestamptz, boolean, text) from public;
 grant execute on function
-    execution.put_off_doubt(text, uuid, uuid, integer, timestamptz, boolean, text)
+    execution.put_off_doubt(uuid, text, uuid, integer, timestamptz, boolean, text)
     to postrider_worker;

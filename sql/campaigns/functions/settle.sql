@@ -1,35 +1,38 @@
 -- Settlements: the results of provider calls, and the move of items to the failover account.
 
 create or replace function execution.finalize_outbox_items(
-    p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[])
-returns setof uuid
+    p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[])
+returns table (tenant_id uuid, id uuid)
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
-set enable_nestloop = off
+set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
+#variable_conflict use_column
 declare
+    v_now constant timestamptz := now();
     v_changed integer;
     v_doubted integer := 0;
 begin
     perform tenancy.limit_idle_time();
     if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
        or cardinality(p_statuses) <> cardinality(p_outbox_ids)
+       or cardinality(p_tenant_ids) is distinct from cardinality(p_outbox_ids)
     then
-        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with a word of its own'
+        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with its tenant and its own word'
             using errcode = 'invalid_parameter_value';
     end if;
     if array_position(p_statuses, 'in_doubt') is not null then
         return query
             with doubted as (
                 update execution.channel_outbox as item
-                   set in_doubt_since = now(),
+                   set in_doubt_since = v_now,
                        error = left(settled.error, 2000)
-                  from unnest(p_outbox_ids, p_statuses, p_errors) as settled (id, status, error)
-                 where item.id = any (p_outbox_ids)
+                  from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_errors) as settled (tenant_id, id, status, error)
+                 where item.tenant_id = settled.tenant_id
                    and item.id = settled.id
                    and settled.status = 'in_doubt'
                    and item.status = 'queued'
@@ -41,7 +44,7 @@ begin
                 select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_worker_id, 'item.in_doubt', doubted.error
                   from doubted
             )
-            select doubted.id from doubted;
+            select doubted.tenant_id, doubted.id from doubted;
         get diagnostics v_doubted = row_count;
     end if;
 
@@ -50,16 +53,16 @@ begin
            set status = settled.status,
                provider_message_id = left(settled.provider_message_id, 500),
                error = left(settled.error, 2000),
-               finalized_at = now(),
+               finalized_at = v_now,
                in_doubt_since = null
-          from (select unnest(p_outbox_ids) as id, unnest(p_statuses) as status, unnest(p_message_ids) as provider_message_id,
-                       unnest(p_errors) as error) as settled
-         where item.id = any (p_outbox_ids)
+          from (select unnest(p_tenant_ids) as tenant_id, unnest(p_outbox_ids) as id, unnest(p_statuses) as status,
+                       unnest(p_message_ids) as provider_message_id, unnest(p_errors) as error) as settled
+         where item.tenant_id = settled.tenant_id
            and item.id = settled.id
            and settled.status <> 'in_doubt'
            and item.status = 'queued'
            and item.reserved_by = p_worker_id
-     returning item.id;
+     returning item.tenant_id, item.id;
     get diagnostics v_changed = row_count;
 
     -- A result that contradicts an earlier settlement changes nothing; keep it in the audit log.
@@ -67,25 +70,25 @@ begin
         insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
         select item.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
                'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
-          from unnest(p_outbox_ids, p_statuses, p_message_ids) as settled (id, status, provider_message_id)
-               join execution.channel_outbox as item on item.id = settled.id
-         where item.id = any (p_outbox_ids)
-           and settled.status <> 'in_doubt'
+          from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_message_ids)
+               as settled (tenant_id, id, status, provider_message_id)
+               join execution.channel_outbox as item on item.tenant_id = settled.tenant_id and item.id = settled.id
+         where settled.status <> 'in_doubt'
            and item.reserved_by = p_worker_id
            and item.status <> 'queued'
            and item.status <> settled.status;
     end if;
 end
 $$;
-comment on function execution.finalize_outbox_items(text, uuid[], text[], text[], text[]) is
-    'Settles items with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row '
-    'queued. Only the worker that reserved an item settles it, whether or not it still holds the job, because the '
+comment on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) is
+    'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, '
+    'which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the job, because the '
     'result of a call is evidence. Returns the changed rows; the others were settled before.';
-revoke all on function execution.finalize_outbox_items(text, uuid[], text[], text[], text[]) from public;
-grant execute on function execution.finalize_outbox_items(text, uuid[], text[], text[], text[]) to postrider_worker;
+revoke all on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) from public;
+grant execute on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) to postrider_worker;
 
-create or replace function execution.move_outbox_items(p_worker_id text, p_outbox_ids uuid[])
-returns setof uuid
+create or replace function execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[])
+returns table (tenant_id uuid, id uuid)
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
@@ -94,28 +97,35 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
+#variable_conflict use_column
 begin
     perform tenancy.limit_idle_time();
     -- A move must survive a crash, whatever the settings of the login are.
     perform tenancy.require_durable_commit();
     return query
         with moving as (
-            select item.id, run.failover_account_id
-              from unnest(p_outbox_ids) as wanted (id)
-                   join execution.channel_outbox as item on item.id = any (array[wanted.id])
-                   join execution.campaign_runs as run on run.id = any (array[item.run_id])
-             where item.status = 'queued'
-               and item.in_doubt_since is null
-               and item.reserved_by = p_worker_id
-               and item.moved_to_account_id is null
-               and run.failover_account_id is not null
-             order by item.id
-               for no key update of item
+            select item.tenant_id, item.id, item.failover_account_id
+              from (select given.*
+                      from unnest(p_tenant_ids, p_outbox_ids) as given (tenant_id, id)
+                     order by given.tenant_id, given.id) as wanted
+                   cross join lateral (
+                       select item.tenant_id, item.id, run.failover_account_id
+                         from execution.channel_outbox as item
+                              join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
+                        where item.tenant_id = wanted.tenant_id
+                          and item.id = wanted.id
+                          and item.status = 'queued'
+                          and item.in_doubt_since is null
+                          and item.reserved_by = p_worker_id
+                          and item.moved_to_account_id is null
+                          and run.failover_account_id is not null
+                          for no key update of item) as item
         ), moved as (
             update execution.channel_outbox as item
                set moved_to_account_id = moving.failover_account_id
               from moving
-             where item.id = any (array[moving.id])
+             where item.tenant_id = moving.tenant_id
+               and item.id = moving.id
                and item.status = 'queued'
                and item.in_doubt_since is null
                and item.moved_to_account_id is null
@@ -126,11 +136,11 @@ begin
                    'to account ' || moved.moved_to_account_id
               from moved
         )
-        select moved.id from moved;
+        select moved.tenant_id, moved.id from moved;
 end
 $$;
-comment on function execution.move_outbox_items(text, uuid[]) is
+comment on function execution.move_outbox_items(uuid[], text, uuid[]) is
     'Moves items to the failover account of their run before they are called there, and returns the moved items. An '
     'item moves only if this worker reserved it, it is not in doubt and it has not moved before.';
-revoke all on function execution.move_outbox_items(text, uuid[]) from public;
-grant execute on function execution.move_outbox_items(text, uuid[]) to postrider_worker;
+revoke all on function execution.move_outbox_items(uuid[], text, uuid[]) from public;
+grant execute on function execution.move_outbox_items(uuid[], text, uuid[]) to postrider_worker;

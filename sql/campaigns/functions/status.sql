@@ -5,7 +5,7 @@
 -- items are counted until none is in doubt.
 --
 -- The planner does not know that most jobs are passed over, and would compile (jit) a plan for all of them.
-create or replace function execution.run_progress(p_run_ids uuid[])
+create or replace function execution.run_progress(p_tenant_id uuid, p_run_ids uuid[])
 returns table (
     run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint,
     jobs_dead bigint, succeeded bigint, failed bigint, skipped bigint, in_doubt bigint, in_flight bigint)
@@ -17,6 +17,7 @@ set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
+    select tenancy.require_tenant(p_tenant_id);
     select run.id,
            run.intended,
            jobs.*
@@ -44,22 +45,24 @@ as $$
                                  count(*) filter (where item.status = 'failed') as failed,
                                  count(*) filter (where item.status = 'skipped') as skipped,
                                  count(*) filter (where item.status = 'queued') as reserved,
-                                 count(execution.doubted_since(item, job.status, job.locked_by, job.locked_at, job.attempts))
-                                     as in_doubt
+                                 count(execution.doubted_since(
+                                           item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at,
+                                           job.status, job.locked_by, job.locked_at, job.attempts)) as in_doubt
                             from execution.channel_outbox as item
-                           where item.job_id = job.id
+                           where item.tenant_id = job.tenant_id
+                             and item.job_id = job.id
                              and not done.is_done) as items
                 where job.tenant_id = run.tenant_id
                   and job.run_id = run.id) as jobs
-     where run.tenant_id = tenancy.required_tenant_id()
+     where run.tenant_id = p_tenant_id
        and run.id = any (p_run_ids)
 $$;
-comment on function execution.run_progress(uuid[]) is
+comment on function execution.run_progress(uuid, uuid[]) is
     'Counts the jobs and items of runs of the tenant by status.';
-revoke all on function execution.run_progress(uuid[]) from public;
-grant execute on function execution.run_progress(uuid[]) to postrider_app, postrider_worker, postrider_read;
+revoke all on function execution.run_progress(uuid, uuid[]) from public;
+grant execute on function execution.run_progress(uuid, uuid[]) to postrider_app, postrider_worker, postrider_read;
 
-create or replace function execution.verify_launch(p_run_id uuid)
+create or replace function execution.verify_launch(p_tenant_id uuid, p_run_id uuid)
 returns table (
     run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint,
     in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean,
@@ -71,7 +74,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+    perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from execution.campaign_runs as run where run.tenant_id = p_tenant_id and run.id = p_run_id) then
         raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
     end if;
     return query
@@ -84,7 +88,8 @@ begin
                    count(*) filter (where item.status = 'queued') as in_doubt,
                    count(distinct item.recipient_id) as known
               from execution.channel_outbox as item
-             where item.run_id = p_run_id
+             where item.tenant_id = p_tenant_id
+               and item.run_id = p_run_id
         ), guarded as (
             -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, and the
             -- trigger that refuses reservations on a restored copy.
@@ -92,7 +97,7 @@ begin
               from (select from pg_constraint as wall
                      where wall.conrelid = 'execution.channel_outbox'::regclass
                        and wall.conname = 'channel_outbox_one_row_per_key'
-                       and pg_get_constraintdef(wall.oid) = 'UNIQUE (tenant_id, workspace_id, idempotency_key)'
+                       and pg_get_constraintdef(wall.oid) = 'UNIQUE (idempotency_key, tenant_id, workspace_id)'
                      union all
                     select from pg_trigger as wall
                      where wall.tgrelid = 'execution.channel_outbox'::regclass
@@ -112,17 +117,18 @@ begin
                run.status in ('completed', 'partial', 'failed') and items.in_doubt = 0 and run.intended = items.known
                and guarded.holds
           from execution.campaign_runs as run, items, guarded
-         where run.id = p_run_id;
+         where run.tenant_id = p_tenant_id
+           and run.id = p_run_id;
 end
 $$;
-comment on function execution.verify_launch(uuid) is
-    'The launch certificate of a run: whether the run has ended, whether every intended item has ended, and whether a '
+comment on function execution.verify_launch(uuid, uuid) is
+    'The launch certificate of a run of the tenant: whether the run has ended, whether every intended item has ended, and whether a '
     'second call is impossible, with the counts that show it. On a restored copy it does not certify that a second '
     'call is impossible.';
-revoke all on function execution.verify_launch(uuid) from public;
-grant execute on function execution.verify_launch(uuid) to postrider_app, postrider_worker, postrider_read;
+revoke all on function execution.verify_launch(uuid, uuid) from public;
+grant execute on function execution.verify_launch(uuid, uuid) to postrider_app, postrider_worker, postrider_read;
 
-create or replace function execution.launch_evidence(p_run_id uuid)
+create or replace function execution.launch_evidence(p_tenant_id uuid, p_run_id uuid)
 returns table (
     installation_id uuid, epoch integer, cause text, epoch_began_at timestamptz, system_identifier text, database_name text,
     refusal text, last_mark_at timestamptz, items_adopted bigint)
@@ -133,7 +139,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    if not exists (select from execution.campaign_runs as run where run.id = p_run_id and tenancy.may_act_for(run.tenant_id)) then
+    perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from execution.campaign_runs as run where run.tenant_id = p_tenant_id and run.id = p_run_id) then
         raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
     end if;
     return query
@@ -141,20 +148,20 @@ begin
                tenancy.sending_refusal(),
                (select max(known.marked_at) from tenancy.process_marks as known where known.epoch_id = epoch.id),
                (select count(*)
-                  from execution.campaign_runs as run
-                       join execution.campaign_audit_log as line on line.tenant_id = run.tenant_id and line.run_id = run.id
-                 where run.id = p_run_id
+                  from execution.campaign_audit_log as line
+                 where line.tenant_id = p_tenant_id
+                   and line.run_id = p_run_id
                    and line.action = 'item.adopted')
           from tenancy.database_identity() as here
                left join (select newest.* from tenancy.epochs as newest order by newest.number desc limit 1) as epoch on true;
 end
 $$;
-comment on function execution.launch_evidence(uuid) is
+comment on function execution.launch_evidence(uuid, uuid) is
     'Returns the basis of a run''s launch certificate: the installation and its epoch, the reason why a restored copy '
     'certifies nothing, the time at which a process last compared the database with its witness, and the number of '
     'items that an adoption put in doubt.';
-revoke all on function execution.launch_evidence(uuid) from public;
-grant execute on function execution.launch_evidence(uuid) to postrider_app, postrider_worker, postrider_read;
+revoke all on function execution.launch_evidence(uuid, uuid) from public;
+grant execute on function execution.launch_evidence(uuid, uuid) to postrider_app, postrider_worker, postrider_read;
 
 create or replace function execution.measure_jobs()
 returns table (jobs_waiting bigint, jobs_locked bigint, oldest_lock_seconds double precision, items_in_doubt bigint,

@@ -104,8 +104,8 @@ create unlogged table execution.lead_intake (
 );
 comment on table execution.lead_intake is
     'Staging table of imports: COPY adds the lines of a file, and import_leads deletes them in the same transaction, '
-    'so no other transaction sees them. COPY cannot write to a table with row-level security, so this table has no '
-    'tenant; the app role may insert and may not read.';
+    'so no other transaction sees them. COPY cannot write to a table with row-level security, and every table with a '
+    'tenant_id has it, so this table has no tenant; the app role may insert and may not read.';
 
 create index lead_intake_by_intake on execution.lead_intake (intake);
 

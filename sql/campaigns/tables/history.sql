@@ -12,7 +12,7 @@ create table execution.campaign_audit_log (
     actor       text        not null,
     action      text        not null,
     note        text,
-    primary key (id),
+    primary key (tenant_id, id),
     constraint campaign_audit_log_actor_is_named check (btrim(actor) <> '')
 );
 comment on table execution.campaign_audit_log is

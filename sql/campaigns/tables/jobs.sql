@@ -24,8 +24,7 @@ create table execution.job_queue (
     finished_at  timestamptz,
     -- Reason why a queued job is not due yet, if the limits of an account are the reason. A claim clears it.
     waits_for    text,
-    primary key (id),
-    constraint job_queue_one_per_tenant_and_id unique (tenant_id, id),
+    primary key (tenant_id, id),
     constraint job_queue_belongs_to_a_run
         foreign key (tenant_id, run_id) references execution.campaign_runs (tenant_id, id),
     constraint job_queue_type_check check (job_type in ('email_send_batch', 'voice_call_batch', 'social_post_batch')),
@@ -50,12 +49,15 @@ comment on table execution.job_queue is
 
 -- For claims: the queued jobs of a tenant, in the order in which they became due.
 create index job_queue_waiting on execution.job_queue (tenant_id, run_after, id) where status = 'queued';
--- For the sweep of claim_queued_jobs: expired locks, and retries that are due.
+-- For the choice of tenants with expired locks and retries that are due, and then for the retries of one tenant.
 create index job_queue_locked on execution.job_queue (locked_at) where status = 'locked';
 create index job_queue_retries on execution.job_queue (run_after) where status = 'failed';
-create index job_queue_by_run on execution.job_queue (tenant_id, run_id, position);
+create index job_queue_retries_of_tenant on execution.job_queue (tenant_id, run_after) where status = 'failed';
+-- These two do not begin with the tenant: among indexes of equal cost, as on an empty table, the planner takes the newest,
+-- and a lookup of a job by its tenant and id must use the primary key.
+create index job_queue_by_run on execution.job_queue (run_id, tenant_id, position);
 -- For the end of a run: its unfinished jobs, in the order in which they are claimed.
-create index job_queue_left on execution.job_queue (run_id, run_after, id)
+create index job_queue_left on execution.job_queue (run_id, tenant_id, run_after, id)
     where status in ('queued', 'locked', 'failed');
 
 create table execution.turns (

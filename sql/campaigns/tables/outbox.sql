@@ -28,12 +28,12 @@ create table execution.channel_outbox (
     in_doubt_since      timestamptz,
     -- The failover account, if the item was moved to it because the run's own account provably did not send it.
     moved_to_account_id uuid,
-    primary key (id),
+    primary key (tenant_id, id),
     constraint channel_outbox_status_check
         check (status in ('queued', 'sent', 'called', 'posted', 'failed', 'skipped')),
     constraint channel_outbox_skipped_status_check check (skipped = false or status = 'skipped'),
     constraint channel_outbox_only_queued_is_in_doubt check (in_doubt_since is null or status = 'queued'),
-    constraint channel_outbox_one_row_per_key unique (tenant_id, workspace_id, idempotency_key)
+    constraint channel_outbox_one_row_per_key unique (idempotency_key, tenant_id, workspace_id)
 ) with (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.05,
@@ -45,8 +45,10 @@ comment on table execution.channel_outbox is
     'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key '
     'prevents a second call. A row is never deleted.';
 
+-- No index but the primary key begins with the tenant: a lookup of an item by its tenant and id must use the primary key,
+-- even if the planner takes the tenant for one with a single item.
 create index idx_channel_outbox_run_id on execution.channel_outbox (run_id);
-create index channel_outbox_by_job on execution.channel_outbox (job_id);
+create index channel_outbox_by_job on execution.channel_outbox (job_id, tenant_id);
 create index channel_outbox_in_doubt on execution.channel_outbox (in_doubt_since) where in_doubt_since is not null;
 
 create table execution.doubts (
@@ -68,6 +70,7 @@ comment on table execution.doubts is
     'and the findings so far. looks counts the claims and is the fencing token of a claim.';
 
 create index doubts_due on execution.doubts (provider, next_look_at) where not is_for_person;
+create index doubts_due_of_tenant on execution.doubts (tenant_id, next_look_at) where not is_for_person;
 
 create table execution.provider_callbacks (
     tenant_id       uuid        not null references tenancy.tenants (id),

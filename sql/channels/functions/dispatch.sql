@@ -1,35 +1,27 @@
--- Dispatching: dispatchers claim replies account by account in turns, and each result is fenced by its claim.
+-- Dispatching: a dispatcher chooses accounts with due replies over all tenants, claims replies tenant by tenant, and
+-- records each result under its claim.
 
-create or replace function channels.claim_replies(
-    p_worker text, p_limit integer, p_room integer, p_accounts uuid[], p_rooms integer[],
-    p_after_tenant uuid, p_after_account uuid)
-returns table (id uuid, tenant_id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text,
-               payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamptz,
-               provider_message_id text, correlation_id uuid, created_at timestamptz, account_version timestamptz)
+create or replace function channels.accounts_with_due_replies(
+    p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid)
+returns table (tenant_id uuid, account_id uuid)
 language plpgsql
+stable
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 set enable_sort = off
 set enable_incremental_sort = off
 as $$
 declare
-    v_nobody  constant uuid := '00000000-0000-0000-0000-000000000000';
-    v_tenant  uuid := coalesce(p_after_tenant, v_nobody);
-    v_account uuid := coalesce(p_after_account, v_nobody);
-    -- The claim goes around all accounts once.
+    v_nil     constant uuid := uuid '00000000-0000-0000-0000-000000000000';
+    v_now     constant timestamptz := now();
+    v_tenant  uuid := coalesce(p_after_tenant, v_nil);
+    v_account uuid := coalesce(p_after_account, v_nil);
+    -- The walk goes around all accounts once.
     v_is_second_round boolean := p_after_tenant is null;
-    v_room    integer;
     v_left    integer := p_limit;
-    v_found   uuid[];
-    v_ids     uuid[] := '{}';
 begin
-    if coalesce(btrim(p_worker), '') = '' then
-        raise exception 'a dispatcher must name itself to claim replies' using errcode = 'invalid_parameter_value';
-    end if;
     while v_left > 0 loop
         select reply.tenant_id, reply.account_id
           into v_tenant, v_account
@@ -41,57 +33,113 @@ begin
         if not found then
             exit when v_is_second_round;
             v_is_second_round := true;
-            v_tenant := v_nobody;
-            v_account := v_nobody;
+            v_tenant := v_nil;
+            v_account := v_nil;
             continue;
         end if;
         exit when v_is_second_round and p_after_tenant is not null
               and (v_tenant, v_account) > (p_after_tenant, p_after_account);
-        v_room := least(coalesce(p_rooms[array_position(p_accounts, v_account)], p_room), v_left);
-        continue when v_room < 1;
-        v_found := array(
+        continue when exists (select
+                                from unnest(p_full_tenants, p_full_accounts) as filled (tenant_id, account_id)
+                               where filled.tenant_id = v_tenant
+                                 and filled.account_id = v_account);
+        perform
+           from channels.channel_outbox as reply
+          where reply.status in ('pending', 'sending')
+            and reply.status = 'pending'
+            and reply.tenant_id = v_tenant
+            and reply.account_id = v_account
+            and reply.next_attempt_at <= v_now
+          order by reply.next_attempt_at, reply.id
+          limit 1;
+        continue when not found;
+        tenant_id := v_tenant;
+        account_id := v_account;
+        return next;
+        v_left := v_left - 1;
+    end loop;
+end
+$$;
+revoke all on function channels.accounts_with_due_replies(integer, uuid[], uuid[], uuid, uuid) from public;
+grant execute on function channels.accounts_with_due_replies(integer, uuid[], uuid[], uuid, uuid) to postrider_worker;
+comment on function channels.accounts_with_due_replies(integer, uuid[], uuid[], uuid, uuid) is
+    'Chooses up to p_limit accounts of all tenants that have due replies, without locking anything. The walk starts '
+    'after the given account, goes around once, and skips the accounts in p_full_tenants and p_full_accounts. It finds '
+    'accounts one by one in the index, so one backlog does not slow down the choice.';
+
+create or replace function channels.claim_replies(
+    p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[])
+returns table (id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb,
+               attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamptz,
+               provider_message_id text, correlation_id uuid, created_at timestamptz, account_version timestamptz)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_incremental_sort = off
+as $$
+declare
+    v_now     constant timestamptz := now();
+    v_left    integer := p_limit;
+    v_version timestamptz;
+    v_ids     uuid[];
+    v_id      uuid;
+begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    end if;
+    if coalesce(btrim(p_worker), '') = '' then
+        raise exception 'p_worker must not be empty' using errcode = 'invalid_parameter_value';
+    end if;
+    for v_at in 1..coalesce(cardinality(p_accounts), 0) loop
+        exit when v_left < 1;
+        continue when p_capacities[v_at] < 1;
+        v_ids := array(
             select reply.id
               from channels.channel_outbox as reply
              where reply.status in ('pending', 'sending')
                and reply.status = 'pending'
-               and reply.tenant_id = v_tenant
-               and reply.account_id = v_account
-               and reply.next_attempt_at <= now()
+               and reply.tenant_id = p_tenant_id
+               and reply.account_id = p_accounts[v_at]
+               and reply.next_attempt_at <= v_now
              order by reply.next_attempt_at, reply.id
-             limit v_room
+             limit least(p_capacities[v_at], v_left)
                for update skip locked);
-        v_ids := v_ids || v_found;
-        v_left := v_left - cardinality(v_found);
+        continue when v_ids = '{}';
+        v_left := v_left - cardinality(v_ids);
+        v_version := (select account.updated_at
+                        from tenancy.provider_accounts as account
+                       where account.tenant_id = p_tenant_id
+                         and account.id = p_accounts[v_at]);
+        -- One by one: for a list of ids Postgres might read all replies of the tenant, when it takes them to be few.
+        foreach v_id in array v_ids loop
+            return query
+                update channels.channel_outbox as reply
+                   set status = 'sending',
+                       locked_at = v_now,
+                       locked_by = p_worker,
+                       claims = reply.claims + 1,
+                       updated_at = v_now
+                 where reply.tenant_id = p_tenant_id
+                   and reply.id = v_id
+                returning reply.id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
+                          reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
+                          reply.provider_message_id, reply.correlation_id, reply.created_at, v_version;
+        end loop;
     end loop;
-    if v_ids = '{}' then
-        return;
-    end if;
-    return query
-        update channels.channel_outbox as reply
-           set status = 'sending',
-               locked_at = now(),
-               locked_by = p_worker,
-               claims = reply.claims + 1,
-               updated_at = now()
-         where reply.id = any (v_ids)
-        returning reply.id, reply.tenant_id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
-                  reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
-                  reply.provider_message_id, reply.correlation_id, reply.created_at,
-                  (select account.updated_at from tenancy.provider_accounts as account
-                    where account.tenant_id = reply.tenant_id and account.id = reply.account_id);
 end
 $$;
-revoke all on function channels.claim_replies(text, integer, integer, uuid[], integer[], uuid, uuid) from public;
-grant execute on function channels.claim_replies(text, integer, integer, uuid[], integer[], uuid, uuid)
-    to postrider_worker;
-comment on function channels.claim_replies(text, integer, integer, uuid[], integer[], uuid, uuid) is
-    'Claims up to p_limit due replies, starting after the given account and going around once. Each account yields at '
-    'most its entry in p_rooms, or p_room if it has none. Accounts are found one by one in the index, so one backlog '
-    'does not slow down the claims of others.';
+revoke all on function channels.claim_replies(uuid, text, integer, uuid[], integer[]) from public;
+grant execute on function channels.claim_replies(uuid, text, integer, uuid[], integer[]) to postrider_worker;
+comment on function channels.claim_replies(uuid, text, integer, uuid[], integer[]) is
+    'Claims up to p_limit due replies of a tenant, account by account in the given order, the longest due first. Each '
+    'account yields at most its entry in p_capacities. Replies that another dispatcher is claiming are skipped.';
 
 create or replace function channels.settle_replies(
-    p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[],
-    p_pauses interval[], p_in_doubt boolean[])
+    p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[],
+    p_errors text[], p_pauses interval[], p_in_doubt boolean[])
 returns table (id uuid, status text)
 language plpgsql
 security definer
@@ -101,6 +149,8 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 set lock_timeout = '10s'
 as $$
+declare
+    v_now constant timestamptz := now();
 begin
     return query
         with settled as (
@@ -113,30 +163,31 @@ begin
                                 else 'pending'
                             end,
                    attempt_count = reply.attempt_count + case when given.verdict in ('retry', 'dead') then 1 else 0 end,
-                   next_attempt_at = case when given.verdict in ('retry', 'release') then now() + given.pause
+                   next_attempt_at = case when given.verdict in ('retry', 'release') then v_now + given.pause
                                           else reply.next_attempt_at end,
                    last_error = case when given.verdict = 'sent' then reply.last_error
                                      else coalesce(left(given.error, 1000), reply.last_error) end,
                    in_doubt_since = case when given.verdict = 'sent'
                                            or given.verdict <> 'release' and reply.provider_message_id is not null then null
-                                         when given.in_doubt then coalesce(reply.in_doubt_since, now())
+                                         when given.in_doubt then coalesce(reply.in_doubt_since, v_now)
                                          else reply.in_doubt_since end,
                    provider_message_id = coalesce(left(given.message_id, 512), reply.provider_message_id),
                    sent_at = case when given.verdict = 'sent'
-                                    or given.verdict <> 'release' and reply.provider_message_id is not null then now() end,
+                                    or given.verdict <> 'release' and reply.provider_message_id is not null then v_now end,
                    locked_at = null,
                    locked_by = null,
-                   updated_at = now()
-              from unnest(p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
-                   as given (id, claim, verdict, message_id, error, pause, in_doubt)
+                   updated_at = v_now
+              from unnest(p_tenant_ids, p_ids, p_claims, p_verdicts, p_message_ids, p_errors, p_pauses, p_in_doubt)
+                   as given (tenant_id, id, claim, verdict, message_id, error, pause, in_doubt)
              -- A lock implies the status `sending`. A condition on the status would make Postgres search the index of
              -- all pending and sending replies.
-             where reply.id = given.id
+             where reply.tenant_id = given.tenant_id
+               and reply.id = given.id
                and reply.locked_by = p_worker
                and reply.claims = given.claim
                and given.verdict in ('sent', 'retry', 'dead', 'release')
             returning reply.id, reply.status, reply.tenant_id, reply.last_error
-        ), noted as (
+        ), audited as (
             insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
             select settled.tenant_id, p_worker, 'reply.dead', 'reply:' || settled.id, settled.last_error
               from settled
@@ -145,50 +196,85 @@ begin
         select settled.id, settled.status from settled;
 end
 $$;
-revoke all on function channels.settle_replies(text, uuid[], integer[], text[], text[], text[], interval[], boolean[])
-    from public;
-grant execute on function channels.settle_replies(text, uuid[], integer[], text[], text[], text[], interval[], boolean[])
-    to postrider_worker;
-comment on function channels.settle_replies(text, uuid[], integer[], text[], text[], text[], interval[], boolean[]) is
+revoke all on function channels.settle_replies(
+    uuid[], text, uuid[], integer[], text[], text[], text[], interval[], boolean[]) from public;
+grant execute on function channels.settle_replies(
+    uuid[], text, uuid[], integer[], text[], text[], text[], interval[], boolean[]) to postrider_worker;
+comment on function channels.settle_replies(
+    uuid[], text, uuid[], integer[], text[], text[], text[], interval[], boolean[]) is
     'Records results under their claims and returns the new status of each reply; replies that are no longer held '
     'under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; '
-    '`dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent.';
+    '`dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent. One call may '
+    'combine several tenants: each result names the tenant of its reply.';
 
-create or replace function channels.reclaim_replies(p_lock_timeout interval, p_limit integer default 1000)
-returns table (id uuid, channel_message_id uuid, correlation_id uuid, worker text)
+create or replace function channels.tenants_with_stale_replies(p_lock_timeout interval, p_limit integer)
+returns table (tenant_id uuid)
 language sql
+stable
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+as $$
+    -- Only the index of locks has the order of the inner query. Without the inner query, Postgres may group by tenant
+    -- while it reads all pending replies in the index for claims.
+    select stale.tenant_id
+      from (select reply.tenant_id, reply.locked_at
+              from channels.channel_outbox as reply
+             where reply.status = 'sending'
+               and reply.locked_at < now() - p_lock_timeout
+             order by reply.locked_at) as stale
+     group by stale.tenant_id
+     order by min(stale.locked_at)
+     limit p_limit
+$$;
+revoke all on function channels.tenants_with_stale_replies(interval, integer) from public;
+grant execute on function channels.tenants_with_stale_replies(interval, integer) to postrider_worker;
+comment on function channels.tenants_with_stale_replies(interval, integer) is
+    'Chooses up to p_limit tenants with replies whose lock is older than p_lock_timeout, the oldest lock first, '
+    'without locking anything.';
+
+create or replace function channels.reclaim_replies(
+    p_tenant_id uuid, p_lock_timeout interval, p_limit integer default 1000)
+returns table (id uuid, channel_message_id uuid, correlation_id uuid, worker text)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 set enable_sort = off
 as $$
-    -- Materialized: see requeue_replies.
-    with stale as materialized (
+declare
+    v_now   constant timestamptz := now();
+    v_stale record;
+begin
+    for v_stale in
         select stale.id, stale.locked_by
           from channels.channel_outbox as stale
-         where stale.status = 'sending'
-           and stale.locked_at < now() - p_lock_timeout
+         where stale.tenant_id = p_tenant_id
+           and stale.status = 'sending'
+           and stale.locked_at < v_now - p_lock_timeout
          order by stale.locked_at
          limit p_limit
            for update skip locked
-    )
-    update channels.channel_outbox as reply
-       set status = 'pending',
-           in_doubt_since = coalesce(reply.in_doubt_since, now()),
-           last_error = 'the dispatcher that was sending it went away',
-           next_attempt_at = now(),
-           locked_at = null,
-           locked_by = null,
-           updated_at = now()
-      from stale
-     where reply.id = stale.id
-    returning reply.id, reply.channel_message_id, reply.correlation_id, stale.locked_by
+    loop
+        return query
+            update channels.channel_outbox as reply
+               set status = 'pending',
+                   in_doubt_since = coalesce(reply.in_doubt_since, v_now),
+                   last_error = 'the dispatcher that was sending it went away',
+                   next_attempt_at = v_now,
+                   locked_at = null,
+                   locked_by = null,
+                   updated_at = v_now
+             where reply.tenant_id = p_tenant_id
+               and reply.id = v_stale.id
+            returning reply.id, reply.channel_message_id, reply.correlation_id, v_stale.locked_by;
+    end loop;
+end
 $$;
-revoke all on function channels.reclaim_replies(interval, integer) from public;
-grant execute on function channels.reclaim_replies(interval, integer) to postrider_worker;
-comment on function channels.reclaim_replies(interval, integer) is
-    'Releases replies whose lock is older than p_lock_timeout, because their dispatcher is gone. They become in '
-    'doubt, because the attempt may have arrived.';
+revoke all on function channels.reclaim_replies(uuid, interval, integer) from public;
+grant execute on function channels.reclaim_replies(uuid, interval, integer) to postrider_worker;
+comment on function channels.reclaim_replies(uuid, interval, integer) is
+    'Releases replies of a tenant whose lock is older than p_lock_timeout, because their dispatcher is gone. They '
+    'become in doubt, because the attempt may have arrived.';

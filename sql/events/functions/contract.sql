@@ -1,4 +1,5 @@
--- The three functions of the M10 contract, and the check that they have the signatures of the contract.
+-- The three functions of the M10 contract. Schema m10_recovery holds them, their table and nothing else; the migrator and
+-- `postrider doctor` compare it with the list in docs/contract.md.
 
 create or replace function m10_recovery.publish_outbox(
     p_aggregate_type text,
@@ -86,11 +87,11 @@ declare
     -- are numbers, because the text of a time depends on the session's settings. Any other value is ignored.
     v_memory constant bigint[] := string_to_array(
         substring(current_setting('m10_recovery.claims_begin', true) from '^\d{1,18},-?\d{1,18},\d{1,18}$'), ',')::bigint[];
-    v_now constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+    v_now constant bigint := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
     -- A time in the future is ignored, too: clocks can be set back.
     v_from_head boolean := v_memory is null or v_now - v_memory[1] not between 0 and 1000000;
-    v_begin_at timestamptz := '-infinity';
-    v_begin_id bigint := 0;
+    v_begin_at timestamptz := timestamptz '-infinity';
+    v_begin_id bigint := 0::bigint;
     v_ids bigint[];
 begin
     if coalesce(btrim(p_processor_id), '') = '' then
@@ -121,8 +122,8 @@ begin
                for update skip locked);
         exit when v_from_head or cardinality(v_ids) = p_batch_size;
         v_from_head := true;
-        v_begin_at := '-infinity';
-        v_begin_id := 0;
+        v_begin_at := timestamptz '-infinity';
+        v_begin_id := 0::bigint;
     end loop;
     if cardinality(v_ids) = 0 then
         return;
@@ -221,60 +222,3 @@ grant execute on function m10_recovery.complete_outbox_event(bigint, text, boole
 comment on function m10_recovery.complete_outbox_event(bigint, text, boolean, text) is
     'Ends a claim. Success is final; failure releases the event with an exponential backoff. Only the processor that '
     'holds the claim can end it; reporting a success twice is allowed.';
-
-create or replace function m10_recovery.contract_violations()
-returns setof text
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-    with contract (name, arguments, result) as (
-        values ('publish_outbox',
-                'p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb',
-                'bigint'),
-               ('claim_outbox_events',
-                'p_processor_id text, p_batch_size integer DEFAULT 10',
-                'TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)'),
-               ('complete_outbox_event',
-                'p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text',
-                'void')
-    ), found as (
-        select routine.proname::text as name,
-               pg_get_function_arguments(routine.oid) as arguments,
-               pg_get_function_result(routine.oid) as result
-          from pg_proc as routine
-         where routine.pronamespace = 'm10_recovery'::regnamespace
-    )
-    select format('m10_recovery.%s has %s signatures instead of one', contract.name, count(found.name))
-      from contract
-      left join found using (name)
-     group by contract.name
-    having count(found.name) <> 1
-    union all
-    select format('m10_recovery.%s(%s) returns %s; the contract says (%s) returns %s',
-                  found.name, found.arguments, found.result, contract.arguments, contract.result)
-      from contract
-      join found using (name)
-     where (found.arguments, found.result) is distinct from (contract.arguments, contract.result)
-    union all
-    select format('m10_recovery.outbox has a column %s, which the contract forbids', attname)
-      from pg_attribute
-     where attrelid = 'm10_recovery.outbox'::regclass
-       and attname = 'next_retry_at'
-       and not attisdropped
-$$;
-revoke all on function m10_recovery.contract_violations() from public;
-grant execute on function m10_recovery.contract_violations() to postrider_app, postrider_worker, postrider_read;
-comment on function m10_recovery.contract_violations() is
-    'Returns one sentence per difference between the three functions and their contract; no row means that the '
-    'contract holds.';
-do $$
-declare
-    v_violations constant text := (select string_agg(violation, '; ')
-                                     from m10_recovery.contract_violations() as violation);
-begin
-    if v_violations is not null then
-        raise exception 'the event contract does not hold: %', v_violations;
-    end if;
-end
-$$;

@@ -1,8 +1,9 @@
 -- Row-level security, triggers that refuse changes, and grants of the event tables.
 
 -- A table that has its policies keeps them.
-select tenancy.protect('m10_recovery.outbox')
- where not exists (select from pg_catalog.pg_policy where polrelid = 'm10_recovery.outbox'::regclass);
+select tenancy.protect(wanted.name)
+  from (values ('m10_recovery.outbox'::regclass), ('events.outbox_deliveries')) as wanted (name)
+ where not exists (select from pg_catalog.pg_policy where polrelid = wanted.name);
 
 -- Triggers stand in for CHECK constraints on the outbox. Postgres prepares every CHECK of a table anew for every
 -- statement, and a consumer completes events one statement each; a trigger is prepared only when its columns are set.
@@ -13,6 +14,29 @@ create or replace trigger outbox_events_begin_well
           or new.retry_count < 0
           or (new.claimed_at is null) <> (new.claimed_by is null))
     execute function tenancy.refuse_change('an event has its three names, counts from zero, and a claim has a holder');
+create or replace function events.require_tenant_of_event()
+returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from tenancy.tenants as tenant where tenant.id = new.tenant_id for key share;
+    if not found then
+        raise exception 'there is no tenant %', new.tenant_id
+            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return new;
+end
+$$;
+revoke all on function events.require_tenant_of_event() from public;
+comment on function events.require_tenant_of_event() is
+    'Trigger function: refuses an event of a tenant that does not exist. The tenant cannot be removed before the '
+    'transaction ends; tenancy.refuse_removal_with_events protects it afterwards.';
+create or replace trigger outbox_events_belong_to_a_tenant
+    before insert on m10_recovery.outbox
+    for each row
+    when (new.tenant_id <> '00000000-0000-0000-0000-000000000001')
+    execute function events.require_tenant_of_event();
 create or replace trigger outbox_retries_count_from_zero
     before update of retry_count on m10_recovery.outbox
     for each row

@@ -2,7 +2,7 @@
 -- registered sinks.
 
 create or replace function events.register_sinks(p_sinks jsonb, p_actor text)
-returns setof events.sink_sets
+returns table (generation bigint, sinks jsonb, registered_at timestamptz, registered_by text)
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
@@ -16,7 +16,7 @@ begin
          where not exists (select from events.sink_sets);
     end if;
     return query
-        select registered.*
+        select registered.generation, registered.sinks, registered.registered_at, registered.registered_by
           from events.sink_sets as registered
          order by registered.generation desc
          limit 1;
@@ -29,6 +29,7 @@ comment on function events.register_sinks(jsonb, text) is
 
 create or replace function events.claim_events(p_generation bigint, p_processor_id text, p_batch_size integer)
 returns table (
+    tenant_id uuid,
     id bigint,
     aggregate_type text,
     aggregate_id text,
@@ -54,17 +55,22 @@ begin
                   hint = 'Run `postrider relay sinks` to see the registered ones.';
     end if;
     -- Claim first, then read in a statement of its own. A single statement would claim events that were committed after
-    -- its snapshot, not find them when it reads the outbox, and keep them claimed without returning them.
+    -- its snapshot, not find them when it reads the outbox, and keep them claimed without returning them. The function of
+    -- the contract returns no tenant, so the id alone finds its rows.
     v_ids := array(select claimed.id from m10_recovery.claim_outbox_events(p_processor_id, p_batch_size) as claimed);
     return query
-        select event.id,
+        select event.tenant_id,
+               event.id,
                event.aggregate_type,
                event.aggregate_id,
                event.event_type,
                event.payload,
                event.retry_count,
                event.created_at,
-               array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
+               array(select noted.sink
+                       from events.outbox_deliveries as noted
+                      where noted.tenant_id = event.tenant_id
+                        and noted.event_id = event.id)
           from m10_recovery.outbox as event
          where event.id = any (v_ids);
 end
@@ -72,14 +78,15 @@ $$;
 revoke all on function events.claim_events(bigint, text, integer) from public;
 grant execute on function events.claim_events(bigint, text, integer) to postrider_worker;
 comment on function events.claim_events(bigint, text, integer) is
-    'Claims events for a relay that delivers to the sinks of this generation. For each event it also returns when it '
-    'was published and which sinks have it. Raises PR004 if other sinks are registered.';
+    'Claims events of all tenants for a relay that delivers to the sinks of this generation. For each event it also '
+    'returns its tenant, when it was published and which sinks have it. Raises PR004 if other sinks are registered.';
 
 -- The lock makes replace_sinks wait for the end of this transaction, so no event is completed under sinks that were
 -- replaced.
 create or replace function events.complete_events(
     p_generation bigint,
     p_processor_id text,
+    p_tenant_ids uuid[],
     p_event_ids bigint[],
     p_errors text[])
 returns boolean
@@ -92,19 +99,19 @@ begin
     if (select max(registered.generation) from events.sink_sets as registered) is distinct from p_generation then
         return false;
     end if;
-    perform m10_recovery.complete_outbox_events(p_processor_id, p_event_ids, p_errors);
+    perform events.complete_outbox_events(p_processor_id, p_tenant_ids, p_event_ids, p_errors);
     return true;
 end
 $$;
-revoke all on function events.complete_events(bigint, text, bigint[], text[]) from public;
-grant execute on function events.complete_events(bigint, text, bigint[], text[]) to postrider_worker;
-comment on function events.complete_events(bigint, text, bigint[], text[]) is
-    'Completes events like m10_recovery.complete_outbox_events, if the sinks of this generation are the registered '
+revoke all on function events.complete_events(bigint, text, uuid[], bigint[], text[]) from public;
+grant execute on function events.complete_events(bigint, text, uuid[], bigint[], text[]) to postrider_worker;
+comment on function events.complete_events(bigint, text, uuid[], bigint[], text[]) is
+    'Completes events like events.complete_outbox_events, if the sinks of this generation are the registered '
     'ones. Otherwise it returns false and changes nothing: the events were delivered to other sinks, and the relay '
     'releases them.';
 
-create or replace function m10_recovery.complete_outbox_events(
-    p_processor_id text, p_event_ids bigint[], p_errors text[])
+create or replace function events.complete_outbox_events(
+    p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[])
 returns void
 language plpgsql
 security definer
@@ -115,97 +122,86 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_succeeded constant bigint[] := array(select done.id
-                                             from unnest(p_event_ids, p_errors) as done (id, error)
-                                            where done.error is null);
+    v_now constant timestamptz := now();
+    v_succeeded constant bigint := (select count(*)
+                                      from unnest(p_event_ids, p_errors) as done (id, error)
+                                     where done.error is null);
     v_completed bigint;
 begin
     update m10_recovery.outbox as event
-       set processed_at = now()
-     where event.id = any (v_succeeded)
+       set processed_at = v_now
+      from unnest(p_tenant_ids, p_event_ids, p_errors) as done (tenant_id, id, error)
+     where done.error is null
+       and event.tenant_id = done.tenant_id
+       and event.id = done.id
        and event.claimed_by = p_processor_id
        and event.processed_at is null;
     get diagnostics v_completed = row_count;
 
     -- Some events were completed before, are not held, or do not exist. The function of the contract decides which of
     -- these is an error.
-    if v_completed <> cardinality(v_succeeded) then
+    if v_completed <> v_succeeded then
         perform m10_recovery.complete_outbox_event(done.id, p_processor_id, true)
-           from unnest(v_succeeded) as done (id);
+           from unnest(p_event_ids, p_errors) as done (id, error)
+          where done.error is null;
     end if;
-    if cardinality(v_succeeded) < cardinality(p_event_ids) then
+    if v_succeeded < cardinality(p_event_ids) then
         perform m10_recovery.complete_outbox_event(done.id, p_processor_id, false, done.error)
            from unnest(p_event_ids, p_errors) as done (id, error)
           where done.error is not null;
     end if;
 end
 $$;
-revoke all on function m10_recovery.complete_outbox_events(text, bigint[], text[]) from public;
-grant execute on function m10_recovery.complete_outbox_events(text, bigint[], text[]) to postrider_worker;
-comment on function m10_recovery.complete_outbox_events(text, bigint[], text[]) is
-    'Completes many events of one processor under the rules of complete_outbox_event: all of them or none. A null '
-    'error is a success. One statement per event would cost more than the event.';
+revoke all on function events.complete_outbox_events(text, uuid[], bigint[], text[]) from public;
+grant execute on function events.complete_outbox_events(text, uuid[], bigint[], text[]) to postrider_worker;
+comment on function events.complete_outbox_events(text, uuid[], bigint[], text[]) is
+    'Completes many events of one processor, of any tenants, under the rules of complete_outbox_event: all of them or '
+    'none. A null error is a success. One statement per event would cost more than the event.';
 
-create or replace function m10_recovery.release_outbox_events(
-    p_processor_id text, p_event_ids bigint[], p_delays_ms bigint[])
+create or replace function events.release_outbox_events(
+    p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[])
 returns void
-language sql
+language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_now constant timestamptz := now();
+begin
     update m10_recovery.outbox as event
-       set process_after = now() + released.delay_ms * interval '1 millisecond',
+       set process_after = v_now + released.delay_ms * interval '1 millisecond',
            claimed_at = null,
            claimed_by = null
-      from unnest(p_event_ids, p_delays_ms) as released (id, delay_ms)
-     where event.id = released.id
+      from unnest(p_tenant_ids, p_event_ids, p_delays_ms) as released (tenant_id, id, delay_ms)
+     where event.tenant_id = released.tenant_id
+       and event.id = released.id
        and event.claimed_by = p_processor_id
-       and event.processed_at is null
+       and event.processed_at is null;
+end
 $$;
-revoke all on function m10_recovery.release_outbox_events(text, bigint[], bigint[]) from public;
-grant execute on function m10_recovery.release_outbox_events(text, bigint[], bigint[]) to postrider_worker;
-comment on function m10_recovery.release_outbox_events(text, bigint[], bigint[]) is
+revoke all on function events.release_outbox_events(text, uuid[], bigint[], bigint[]) from public;
+grant execute on function events.release_outbox_events(text, uuid[], bigint[], bigint[]) to postrider_worker;
+comment on function events.release_outbox_events(text, uuid[], bigint[], bigint[]) is
     'Releases claimed events that were not tried, because their sink was busy or the relay stops. It counts no '
     'failure; each event is ready again after its delay.';
 
-create or replace function m10_recovery.note_deliveries(p_processor_id text, p_event_ids bigint[], p_sinks text[])
+create or replace function events.note_deliveries(
+    p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_sinks text[])
 returns void
 language sql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    insert into m10_recovery.outbox_deliveries (event_id, sink)
-    select noted.event_id, noted.sink
-      from unnest(p_event_ids, p_sinks) as noted (event_id, sink)
-      join m10_recovery.outbox as event on event.id = noted.event_id
+    insert into events.outbox_deliveries (tenant_id, event_id, sink)
+    select event.tenant_id, event.id, noted.sink
+      from unnest(p_tenant_ids, p_event_ids, p_sinks) as noted (tenant_id, event_id, sink)
+      join m10_recovery.outbox as event on event.tenant_id = noted.tenant_id and event.id = noted.event_id
      where event.claimed_by = p_processor_id
        and event.processed_at is null
-     order by noted.event_id, noted.sink
+     order by event.tenant_id, event.id, noted.sink
         on conflict do nothing
 $$;
-revoke all on function m10_recovery.note_deliveries(text, bigint[], text[]) from public;
-grant execute on function m10_recovery.note_deliveries(text, bigint[], text[]) to postrider_worker;
-comment on function m10_recovery.note_deliveries(text, bigint[], text[]) is
+revoke all on function events.note_deliveries(text, uuid[], bigint[], text[]) from public;
+grant execute on function events.note_deliveries(text, uuid[], bigint[], text[]) to postrider_worker;
+comment on function events.note_deliveries(text, uuid[], bigint[], text[]) is
     'Records the sinks that have an event which the processor holds.';
-
-create or replace function m10_recovery.describe_claims(p_processor_id text, p_event_ids bigint[])
-returns table (id bigint, created_at timestamptz, delivered_to text[])
-language sql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-    select event.id,
-           event.created_at,
-           case
-               when event.retry_count = 0 then '{}'
-               else array(select noted.sink from m10_recovery.outbox_deliveries as noted where noted.event_id = event.id)
-           end
-      from m10_recovery.outbox as event
-     where event.id = any (p_event_ids)
-       and event.claimed_by = p_processor_id
-$$;
-revoke all on function m10_recovery.describe_claims(text, bigint[]) from public;
-grant execute on function m10_recovery.describe_claims(text, bigint[]) to postrider_worker;
-comment on function m10_recovery.describe_claims(text, bigint[]) is
-    'Returns the publication time of claimed events and the sinks that have them.';

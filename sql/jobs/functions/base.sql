@@ -1,4 +1,4 @@
--- The two helpers that the other functions of schema jobs share, and the right to use the schema.
+-- The helpers that the other functions of schema jobs share, and the right to use the schema.
 -- Applied before tables.sql, because table defaults call jobs.new_id().
 
 grant usage on schema jobs to postrider_app, postrider_worker, postrider_read;
@@ -20,18 +20,14 @@ comment on function jobs.new_id() is
     'Returns a new UUIDv7. Ids sort by creation time, like the ids that the Rust code makes.';
 revoke all on function jobs.new_id() from public;
 
-create or replace function jobs.keep_moving()
+create or replace function jobs.audit(p_tenant_id uuid, p_actor text, p_action text, p_subject text, p_note text default null)
 returns void
-language plpgsql
+language sql
 set search_path = pg_catalog, pg_temp
 as $$
-begin
-    if current_setting('idle_in_transaction_session_timeout') = '0' then
-        perform set_config('idle_in_transaction_session_timeout', '15s', true);
-    end if;
-end
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, p_action, p_subject, p_note)
 $$;
-comment on function jobs.keep_moving() is
-    'Limits idle time inside the current transaction to 15 seconds, unless the login has its own limit. Functions '
-    'that lock rows call it, so that a stalled client cannot block other clients.';
-revoke all on function jobs.keep_moving() from public;
+comment on function jobs.audit(uuid, text, text, text, text) is
+    'Adds a row to the audit log.';
+revoke all on function jobs.audit(uuid, text, text, text, text) from public;

@@ -20,10 +20,8 @@ as $$
               where run.tenant_id = p_tenant_id
                 and run.function_name = wanted.name
                 and run.status = 'completed'
-                -- The longest grain is a day, so no older grain can overlap.
-                and run.grain_start > jobs.grain_start(p_grain, p_fire_at) - interval '24 hours'
-                and run.grain_start < jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain)
-                and run.grain_start + jobs.grain_length(run.grain) > jobs.grain_start(p_grain, p_fire_at)))
+                and jobs.grain_overlaps(run.grain, run.grain_start, jobs.grain_start(p_grain, p_fire_at),
+                                        jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain))))
 $$;
 comment on function jobs.are_dependencies_met(uuid, text[], text, timestamptz) is
     'Returns whether every function in p_depends_on has a completed run in a grain that overlaps the grain of the '
@@ -52,9 +50,7 @@ as $$
                        from jobs.job_runs as run, own
                       where run.tenant_id = p_tenant_id
                         and run.function_name = wanted.name
-                        and run.grain_start > own.since - interval '24 hours'
-                        and run.grain_start < own.until
-                        and run.grain_start + jobs.grain_length(run.grain) > own.since
+                        and jobs.grain_overlaps(run.grain, run.grain_start, own.since, own.until)
                       order by run.created_at desc
                       limit 1),
                     'it has not run yet')
@@ -64,32 +60,33 @@ as $$
                         where run.tenant_id = p_tenant_id
                           and run.function_name = wanted.name
                           and run.status = 'completed'
-                          -- The longest grain is a day, so no older grain can overlap.
-                          and run.grain_start > own.since - interval '24 hours'
-                          and run.grain_start < own.until
-                          and run.grain_start + jobs.grain_length(run.grain) > own.since)
+                          and jobs.grain_overlaps(run.grain, run.grain_start, own.since, own.until))
 $$;
 comment on function jobs.unmet_dependencies(uuid, text[], text, timestamptz) is
     'Returns the functions in p_depends_on that have no completed run in a grain that overlaps the grain of the '
     'firing, each with the reason.';
 revoke all on function jobs.unmet_dependencies(uuid, text[], text, timestamptz) from public;
 
-create or replace function jobs.why_waiting(p_schedule_id uuid, p_fire_at timestamptz)
+create or replace function jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamptz)
 returns text
-language sql
+language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg('waits for ' || unmet.function_name || ': ' || unmet.why, '; ' order by unmet.function_name)
-      from jobs.schedules as schedule
-      join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
-     cross join lateral jobs.unmet_dependencies(schedule.tenant_id, schedule.depends_on, coalesce(schedule.grain, function.grain),
-                                                p_fire_at) as unmet
-     where schedule.tenant_id = tenancy.required_tenant_id()
-       and schedule.id = p_schedule_id
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return (
+        select string_agg('waits for ' || unmet.function_name || ': ' || unmet.why, '; ' order by unmet.function_name)
+          from jobs.schedules as schedule
+          join jobs.functions as function on function.tenant_id = schedule.tenant_id and function.name = schedule.function_name
+         cross join lateral jobs.unmet_dependencies(schedule.tenant_id, schedule.depends_on,
+                                                    coalesce(schedule.grain, function.grain), p_fire_at) as unmet
+         where schedule.tenant_id = p_tenant_id
+           and schedule.id = p_schedule_id);
+end
 $$;
-comment on function jobs.why_waiting(uuid, timestamptz) is
-    'Describes the dependencies for which a firing of the tenant of the context waits; null if it waits for none.';
-revoke all on function jobs.why_waiting(uuid, timestamptz) from public;
-grant execute on function jobs.why_waiting(uuid, timestamptz) to postrider_app, postrider_worker, postrider_read;
+comment on function jobs.why_waiting(uuid, uuid, timestamptz) is
+    'Describes the dependencies for which a firing waits; null if it waits for none.';
+revoke all on function jobs.why_waiting(uuid, uuid, timestamptz) from public;
+grant execute on function jobs.why_waiting(uuid, uuid, timestamptz) to postrider_app, postrider_worker, postrider_read;

@@ -246,18 +246,6 @@ comment on function jobs.json_code_units(text) is
 revoke all on function jobs.json_code_units(text) from public;
 grant execute on function jobs.json_code_units(text) to postrider_app, postrider_worker, postrider_read;
 
-create or replace function jobs.json_stringify(p_value json)
-returns text
-language sql
-immutable
-strict
-parallel safe
-return jobs.json_text(jobs.json_shielded(p_value), 1);
-comment on function jobs.json_stringify(json) is
-    'Writes a JSON value as JSON.stringify(JSON.parse(value)) does.';
-revoke all on function jobs.json_stringify(json) from public;
-grant execute on function jobs.json_stringify(json) to postrider_app, postrider_worker, postrider_read;
-
 create or replace function jobs.entity_hash(p_entities json)
 returns text
 language plpgsql

@@ -29,6 +29,20 @@ comment on function jobs.grain_start(text, timestamptz) is
 revoke all on function jobs.grain_start(text, timestamptz) from public;
 grant execute on function jobs.grain_start(text, timestamptz) to postrider_app, postrider_worker, postrider_read;
 
+create or replace function jobs.grain_overlaps(
+    p_grain text, p_grain_start timestamptz, p_since timestamptz, p_until timestamptz)
+returns boolean
+language sql
+stable
+parallel safe
+-- The longest grain is a day, so no older grain can overlap. This term and the next can use an index on the start.
+return p_grain_start > p_since - interval '24 hours'
+   and p_grain_start < p_until
+   and p_grain_start + jobs.grain_length(p_grain) > p_since;
+comment on function jobs.grain_overlaps(text, timestamptz, timestamptz, timestamptz) is
+    'Returns whether the grain that starts at p_grain_start overlaps the time from p_since to p_until.';
+revoke all on function jobs.grain_overlaps(text, timestamptz, timestamptz, timestamptz) from public;
+
 create or replace function jobs.grain_label(p_grain text, p_at timestamptz)
 returns text
 language sql

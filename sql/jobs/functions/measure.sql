@@ -6,13 +6,14 @@ select function_name,
        count(*) as count,
        avg(duration_ms) as avg_duration_ms,
        max(duration_ms) as max_duration_ms,
-       sum(case when retry_count > 0 then 1 else 0 end) as retried_count
+       sum(case when retry_count > 0 then 1 else 0 end) as retried_count,
+       tenant_id
   from jobs.job_runs
  where created_at > now() - interval '24 hours'
- group by function_name, status
- order by function_name, status;
+ group by tenant_id, function_name, status
+ order by tenant_id, function_name, status;
 comment on view jobs.job_health is
-    'Job runs of the last 24 hours by function and status, of the tenants that the reader may see.';
+    'Job runs of the last 24 hours by tenant, function and status, of the tenants that the reader may see.';
 grant select on jobs.job_health to postrider_app, postrider_worker, postrider_read;
 
 create or replace function jobs.measure_jobs()
@@ -40,11 +41,12 @@ as $$
       from (select count(*) filter (where run.status = 'failed') as failed,
                    count(*) filter (where run.retry_count > 0) as retried,
                    count(*) as total
-              from jobs.job_runs as run
+              from tenancy.tenants as tenant
+              join jobs.job_runs as run on run.tenant_id = tenant.id
              where run.created_at > now() - interval '24 hours') as recent
 $$;
 comment on function jobs.measure_jobs() is
     'Returns counts and ages of job runs, schedules, firings, dead letters, alerts and notifications of all '
-    'tenants, for the metrics.';
+    'tenants, for the metrics. Locks nothing.';
 revoke all on function jobs.measure_jobs() from public;
 grant execute on function jobs.measure_jobs() to postrider_worker;

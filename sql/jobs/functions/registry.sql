@@ -1,7 +1,7 @@
 -- Registered functions: the API and the server create, change and remove them.
 
 create or replace function jobs.put_function(
-    p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer,
+    p_tenant_id uuid, p_id uuid, p_name text, p_kind text, p_target text, p_grain text, p_timeout_seconds integer,
     p_max_retries integer, p_initial_delay_ms integer, p_backoff_multiplier double precision, p_max_delay_ms integer,
     p_sealed_secret bytea, p_actor text)
 returns boolean
@@ -9,9 +9,8 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Not an insert with `on conflict do update`: a check constraint would reject the inserted row when the caller
     -- passes no secret because the existing one is to be kept.
     update jobs.functions as known
@@ -25,69 +24,71 @@ begin
            max_delay_ms = p_max_delay_ms,
            sealed_secret = case when p_kind = 'http' then coalesce(p_sealed_secret, known.sealed_secret) end,
            updated_at = now()
-     where known.tenant_id = v_tenant_id
+     where known.tenant_id = p_tenant_id
        and known.name = p_name
        and known.id = p_id;
     if not found then
         insert into jobs.functions
             (id, tenant_id, name, kind, target, grain, timeout_seconds, max_retries, initial_delay_ms, backoff_multiplier, max_delay_ms,
              sealed_secret)
-        values (p_id, v_tenant_id, p_name, p_kind, p_target, p_grain, p_timeout_seconds, p_max_retries, p_initial_delay_ms,
+        values (p_id, p_tenant_id, p_name, p_kind, p_target, p_grain, p_timeout_seconds, p_max_retries, p_initial_delay_ms,
                 p_backoff_multiplier, p_max_delay_ms, p_sealed_secret)
         on conflict (tenant_id, name) do nothing;
         if not found then
             return false;
         end if;
     end if;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
     -- The note leaves out the query of the URL, which may contain secrets.
-    values (v_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || split_part(p_target, '?', 1));
+    perform jobs.audit(p_tenant_id, p_actor, 'function.put', 'function:' || p_name, p_kind || ' ' || split_part(p_target, '?', 1));
     return true;
 end
 $$;
-comment on function jobs.put_function(uuid, text, text, text, text, integer, integer, integer, double precision,
+comment on function jobs.put_function(uuid, uuid, text, text, text, text, integer, integer, integer, double precision,
                                       integer, bytea, text) is
     'Creates a function or replaces the one with this name. A null p_sealed_secret keeps the existing secret. '
     'Returns false if the name belongs to a function with another id: the secret is sealed to the id and would not '
     'fit.';
 revoke all on function
-    jobs.put_function(uuid, text, text, text, text, integer, integer, integer, double precision, integer, bytea, text)
+    jobs.put_function(uuid, uuid, text, text, text, text, integer, integer, integer, double precision, integer, bytea, text)
     from public;
 grant execute on function
-    jobs.put_function(uuid, text, text, text, text, integer, integer, integer, double precision, integer, bytea, text)
+    jobs.put_function(uuid, uuid, text, text, text, text, integer, integer, integer, double precision, integer, bytea, text)
     to postrider_app;
 
-create or replace function jobs.put_builtin(p_id uuid, p_name text, p_grain text)
+create or replace function jobs.put_builtin(p_tenant_id uuid, p_id uuid, p_name text, p_grain text)
 returns void
-language sql
+language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
     insert into jobs.functions (id, tenant_id, name, kind, target, grain)
-    values (p_id, tenancy.required_tenant_id(), p_name, 'builtin', p_name, p_grain)
-    on conflict (tenant_id, name) do nothing
+    values (p_id, p_tenant_id, p_name, 'builtin', p_name, p_grain)
+    on conflict (tenant_id, name) do nothing;
+end
 $$;
-comment on function jobs.put_builtin(uuid, text, text) is
+comment on function jobs.put_builtin(uuid, uuid, text, text) is
     'Registers a function that Postrider provides, unless the tenant has a function with this name.';
-revoke all on function jobs.put_builtin(uuid, text, text) from public;
-grant execute on function jobs.put_builtin(uuid, text, text) to postrider_app;
+revoke all on function jobs.put_builtin(uuid, uuid, text, text) from public;
+grant execute on function jobs.put_builtin(uuid, uuid, text, text) to postrider_app;
 
-create or replace function jobs.remove_function(p_name text, p_actor text)
+create or replace function jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text)
 returns boolean
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant_id constant uuid := tenancy.required_tenant_id();
     v_dependent text;
 begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- put_schedule takes the same lock, so it waits and then sees that the function is gone.
-    perform from tenancy.tenants where id = v_tenant_id for no key update;
+    perform from tenancy.tenants where id = p_tenant_id for no key update;
     select schedule.function_name
       into v_dependent
       from jobs.schedules as schedule
-     where schedule.tenant_id = v_tenant_id
+     where schedule.tenant_id = p_tenant_id
        and p_name = any (schedule.depends_on || schedule.function_name)
      limit 1;
     if found then
@@ -95,18 +96,17 @@ begin
             using errcode = 'foreign_key_violation', constraint = 'schedules_run_a_function';
     end if;
     delete from jobs.functions
-     where tenant_id = v_tenant_id
+     where tenant_id = p_tenant_id
        and name = p_name;
     if not found then
         return false;
     end if;
-    insert into tenancy.audit_log (tenant_id, actor, action, subject)
-    values (v_tenant_id, p_actor, 'function.removed', 'function:' || p_name);
+    perform jobs.audit(p_tenant_id, p_actor, 'function.removed', 'function:' || p_name);
     return true;
 end
 $$;
-comment on function jobs.remove_function(text, text) is
+comment on function jobs.remove_function(uuid, text, text) is
     'Removes a function. Returns false if it does not exist; raises an error if a schedule runs it or depends on '
     'it.';
-revoke all on function jobs.remove_function(text, text) from public;
-grant execute on function jobs.remove_function(text, text) to postrider_app;
+revoke all on function jobs.remove_function(uuid, text, text) from public;
+grant execute on function jobs.remove_function(uuid, text, text) to postrider_app;

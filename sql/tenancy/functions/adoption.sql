@@ -11,9 +11,12 @@ set search_path = pg_catalog, pg_temp
 as $$
     select (select count(*) from execution.channel_outbox as item where item.status = 'queued'),
            (select coalesce(sum(cardinality(job.item_ids)
-                                - (select count(*) from execution.channel_outbox as item where item.job_id = job.id)), 0)::bigint
+                                - (select count(*)
+                                     from execution.channel_outbox as item
+                                    where item.tenant_id = job.tenant_id
+                                      and item.job_id = job.id)), 0)::bigint
               from execution.job_queue as job
-                   join execution.campaign_runs as run on run.id = job.run_id
+                   join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
              where job.status in ('queued', 'locked', 'failed')
                and (run.scheduled_for is null or run.scheduled_for <= now())),
            (select count(*) from channels.channel_outbox as reply where reply.status in ('pending', 'sending')),
@@ -34,23 +37,21 @@ as $$
 $$;
 revoke all on function tenancy.count_unfinished() from public;
 comment on function tenancy.count_unfinished() is
-    'Counts the rows that an adoption would change, and the unfinished events and job runs.';
+    'Counts the rows of all tenants that an adoption would change, and the unfinished events and job runs.';
 
 create or replace function tenancy.begin_epoch(p_cause text, p_reason text, p_actor text)
-returns tenancy.epochs
+returns table (
+    installation_id uuid, number integer, cause text, items_in_doubt bigint, replies_in_doubt bigint,
+    campaigns_stopped bigint, firings_skipped bigint)
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    c_note constant text := 'adopted after a restore: it may have been called after the copy was taken';
     v_before tenancy.epochs;
     v_epoch tenancy.epochs;
-    v_items bigint;
-    v_more bigint;
-    v_replies bigint;
-    v_firings bigint;
-    v_campaigns bigint;
+    v_tenant_id uuid;
+    v_adopted record;
 begin
     lock table tenancy.epochs in share row exclusive mode;
     select epoch.* into v_before from tenancy.epochs as epoch order by epoch.number desc limit 1;
@@ -67,12 +68,49 @@ begin
                     v_before.began_at)
       from tenancy.database_identity() as here
     returning * into v_epoch;
-    insert into tenancy.audit_log (actor, action, subject, note)
-    values (p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id, left(p_reason, 2000));
-    if p_cause <> 'adopted' then
-        return v_epoch;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (tenancy.system_tenant_id(), p_actor, 'installation.' || p_cause, 'installation:' || v_epoch.installation_id,
+            left(p_reason, 2000));
+    if p_cause = 'adopted' then
+        for v_tenant_id in select tenant.id from tenancy.tenants as tenant order by tenant.id loop
+            select adopted.* into v_adopted
+              from tenancy.adopt_tenant(v_tenant_id, v_epoch.id, v_epoch.copied_after, p_actor) as adopted;
+            v_epoch.items_in_doubt := v_epoch.items_in_doubt + v_adopted.items;
+            v_epoch.replies_in_doubt := v_epoch.replies_in_doubt + v_adopted.replies;
+            v_epoch.campaigns_stopped := v_epoch.campaigns_stopped + v_adopted.campaigns;
+            v_epoch.firings_skipped := v_epoch.firings_skipped + v_adopted.firings;
+        end loop;
+        update tenancy.epochs as epoch
+           set items_in_doubt = v_epoch.items_in_doubt,
+               replies_in_doubt = v_epoch.replies_in_doubt,
+               firings_skipped = v_epoch.firings_skipped,
+               campaigns_stopped = v_epoch.campaigns_stopped
+         where epoch.number = v_epoch.number;
     end if;
+    return query
+        select v_epoch.installation_id, v_epoch.number, v_epoch.cause, v_epoch.items_in_doubt, v_epoch.replies_in_doubt,
+               v_epoch.campaigns_stopped, v_epoch.firings_skipped;
+end
+$$;
+revoke all on function tenancy.begin_epoch(text, text, text) from public;
+comment on function tenancy.begin_epoch(text, text, text) is
+    'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the '
+    'original may have sent after the copy was taken becomes in doubt, tenant by tenant in one transaction; with cause '
+    '`moved` nothing does. Only members of the owner role may call it.';
 
+create or replace function tenancy.adopt_tenant(
+    p_tenant_id uuid, p_epoch_id uuid, p_copied_after timestamptz, p_actor text,
+    out items bigint, out replies bigint, out campaigns bigint, out firings bigint)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_note constant text := 'adopted after a restore: it may have been called after the copy was taken';
+    v_now constant timestamptz := now();
+    v_more bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
     -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
     -- no attempt.
     update execution.job_queue as job
@@ -80,59 +118,65 @@ begin
            attempts = greatest(job.attempts - 1, 0),
            locked_by = null,
            locked_at = null,
-           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else now() end
+           run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else v_now end
       from execution.campaign_runs as run
            join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-     where job.status = 'locked'
+     where job.tenant_id = p_tenant_id
+       and job.status = 'locked'
+       and run.tenant_id = p_tenant_id
        and run.id = job.run_id;
 
     with doubted as (
         update execution.channel_outbox as item
-           set in_doubt_since = now(),
+           set in_doubt_since = v_now,
                error = coalesce(item.error, c_note)
-         where item.status = 'queued'
-     returning item.id, item.tenant_id, item.run_id, item.job_id
+         where item.tenant_id = p_tenant_id
+           and item.status = 'queued'
+     returning item.id, item.run_id, item.job_id
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
+    select p_tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_actor, 'item.adopted', c_note
       from doubted;
-    get diagnostics v_items = row_count;
+    get diagnostics items = row_count;
     -- Their resolvers are gone, and the quiet time starts again: the original may have repeated a call.
     update execution.doubts as doubt
        set held_by = null,
            held_until = null,
-           next_look_at = now()
-     where doubt.held_by is not null or doubt.next_look_at > now();
+           next_look_at = v_now
+     where doubt.tenant_id = p_tenant_id
+       and (doubt.held_by is not null or doubt.next_look_at > v_now);
 
     with begun as (
         insert into execution.channel_outbox
                (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
                 reserved_by, attempt, created_at, in_doubt_since)
-        select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+        select p_tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
                case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
                execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
-               'adoption-' || v_epoch.id, job.attempts, greatest(run.created_at, v_epoch.copied_after), now()
+               'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
           from execution.job_queue as job
-               join execution.campaign_runs as run on run.id = job.run_id
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join unnest(job.item_ids) as item (id)
                left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
-         where job.status in ('queued', 'failed')
-           and (run.scheduled_for is null or run.scheduled_for <= now())
+         where job.tenant_id = p_tenant_id
+           and job.status in ('queued', 'failed')
+           and (run.scheduled_for is null or run.scheduled_for <= v_now)
             on conflict (tenant_id, workspace_id, idempotency_key) do nothing
-     returning id, tenant_id, run_id, job_id
+     returning id, run_id, job_id
     ), followed as (
         insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select begun.id, begun.tenant_id, account.id, account.provider
+        select begun.id, p_tenant_id, account.id, account.provider
           from begun
-               join execution.campaign_runs as run on run.id = begun.run_id
+               join execution.campaign_runs as run on run.tenant_id = p_tenant_id and run.id = begun.run_id
                join tenancy.provider_accounts as account
                  on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
             on conflict do nothing
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select begun.tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
+    select p_tenant_id, begun.run_id, begun.job_id, begun.id, p_actor, 'item.adopted', c_note
       from begun;
     get diagnostics v_more = row_count;
+    items := items + v_more;
 
     -- The original may have started the next phase under keys that this database does not have, so an operator starts
     -- it.
@@ -140,63 +184,60 @@ begin
         update execution.campaigns as campaign
            set auto_advance = false,
                not_advanced = 'adopted after a restore: its next phase may have been started from the original; start it by hand'
-         where campaign.auto_advance
+         where campaign.tenant_id = p_tenant_id
+           and campaign.auto_advance
            and exists (select from execution.campaign_phases as phase
                         where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
                           and phase.status <> 'not_started')
            and exists (select from execution.campaign_phases as phase
                         where phase.tenant_id = campaign.tenant_id and phase.campaign_id = campaign.id
                           and phase.status = 'not_started')
-     returning campaign.tenant_id, campaign.id
+     returning campaign.id
     )
     insert into execution.campaign_audit_log (tenant_id, campaign_id, actor, action, note)
-    select stopped.tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
+    select p_tenant_id, stopped.id, p_actor, 'campaign.adopted', 'its next phase is started by hand'
       from stopped;
-    get diagnostics v_campaigns = row_count;
-    update execution.campaign_phases set due = null where due = 'advance';
+    get diagnostics campaigns = row_count;
+    update execution.campaign_phases as phase
+       set due = null
+     where phase.tenant_id = p_tenant_id
+       and phase.due = 'advance';
 
     -- The dispatcher looks up a reply in doubt first, where the provider can be asked.
     update channels.channel_outbox as reply
        set status = 'pending',
-           in_doubt_since = coalesce(reply.in_doubt_since, now()),
+           in_doubt_since = coalesce(reply.in_doubt_since, v_now),
            locked_at = null,
            locked_by = null,
-           next_attempt_at = case reply.status when 'sending' then now() else reply.next_attempt_at end,
+           next_attempt_at = case reply.status when 'sending' then v_now else reply.next_attempt_at end,
            last_error = c_note,
-           updated_at = now()
-     where reply.status in ('pending', 'sending');
-    get diagnostics v_replies = row_count;
+           updated_at = v_now
+     where reply.tenant_id = p_tenant_id
+       and reply.status in ('pending', 'sending');
+    get diagnostics replies = row_count;
     update jobs.alert_notifications as notification
-       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, v_epoch.copied_after)),
-           called_at = now(),
-           in_doubt_since = coalesce(notification.in_doubt_since, now()),
+       set first_called_at = coalesce(notification.first_called_at, greatest(notification.created_at, p_copied_after)),
+           called_at = v_now,
+           in_doubt_since = coalesce(notification.in_doubt_since, v_now),
            claims = notification.claims + 1,
            last_error = c_note,
-           updated_at = now()
-     where notification.status = 'queued';
+           updated_at = v_now
+     where notification.tenant_id = p_tenant_id
+       and notification.status = 'queued';
 
     update jobs.schedule_firings as firing
        set outcome = 'skipped',
            reason = c_note,
-           decided_at = now()
-     where firing.outcome = 'waiting';
-    get diagnostics v_firings = row_count;
-
-    update tenancy.epochs as epoch
-       set items_in_doubt = v_items + v_more,
-           replies_in_doubt = v_replies,
-           firings_skipped = v_firings,
-           campaigns_stopped = v_campaigns
-     where epoch.number = v_epoch.number
-    returning epoch.* into v_epoch;
-    return v_epoch;
+           decided_at = v_now
+     where firing.tenant_id = p_tenant_id
+       and firing.outcome = 'waiting';
+    get diagnostics firings = row_count;
 end
 $$;
-revoke all on function tenancy.begin_epoch(text, text, text) from public;
-comment on function tenancy.begin_epoch(text, text, text) is
-    'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the '
-    'original may have sent after the copy was taken becomes in doubt; with cause `moved` nothing does. Only members '
-    'of the owner role may call it.';
+revoke all on function tenancy.adopt_tenant(uuid, uuid, timestamptz, text) from public;
+comment on function tenancy.adopt_tenant(uuid, uuid, timestamptz, text) is
+    'Makes everything in doubt that the original may have sent for this tenant after the copy was taken, and counts it. '
+    'begin_epoch calls it for every tenant.';
 
 create or replace function tenancy.skip_firings(
     p_tenant_id uuid, p_schedule_id uuid, p_due timestamptz, p_version integer, p_skipped_at timestamptz,

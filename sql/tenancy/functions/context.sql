@@ -70,20 +70,35 @@ comment on function tenancy.current_tenant_id() is
     'are members of postrider_worker or postrider_owner name the tenant themselves; all other logins need the '
     'signature of the server.';
 
+create or replace function tenancy.system_tenant_id()
+returns uuid
+language sql
+immutable
+parallel safe
+return '00000000-0000-0000-0000-000000000001'::uuid;
+revoke all on function tenancy.system_tenant_id() from public;
+grant execute on function tenancy.system_tenant_id() to postrider_app, postrider_worker, postrider_read;
+comment on function tenancy.system_tenant_id() is
+    'Returns the id of tenant `system`, which owns the rows that belong to no customer. It has no API keys, is not '
+    'listed, and cannot be removed.';
+
 create or replace function tenancy.publishing_tenant_id()
 returns uuid
 language sql
 stable
 parallel safe
-return case
-           when pg_has_role(session_user, 'postrider_app', 'member')
-            and not pg_has_role(session_user, 'postrider_publish', 'member') then tenancy.current_tenant_id()
-           else tenancy.named_tenant_id()
-       end;
+return coalesce(
+           case
+               when pg_has_role(session_user, 'postrider_app', 'member')
+                and not pg_has_role(session_user, 'postrider_publish', 'member') then tenancy.current_tenant_id()
+               else tenancy.named_tenant_id()
+           end,
+           tenancy.system_tenant_id());
 revoke all on function tenancy.publishing_tenant_id() from public;
 comment on function tenancy.publishing_tenant_id() is
-    'Returns the tenant of an event that this session publishes. A login with postrider_publish names any tenant, '
-    'because it cannot read anything. A login with postrider_app and without postrider_publish needs the signature.';
+    'Returns the tenant of an event that this session publishes: the system tenant, if the session names none. A login '
+    'with postrider_publish names any tenant, because it cannot read anything. A login with postrider_app and without '
+    'postrider_publish needs the signature.';
 
 create or replace function tenancy.acts_for_server()
 returns boolean
@@ -140,6 +155,33 @@ grant execute on function tenancy.required_tenant_id() to postrider_app, postrid
 comment on function tenancy.required_tenant_id() is
     'Returns the tenant of the transaction, or raises an error that explains how to set it.';
 
+create or replace function tenancy.require_tenant(p_tenant_id uuid)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant_id constant uuid := tenancy.current_tenant_id();
+begin
+    if p_tenant_id is null then
+        raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
+    elsif v_tenant_id = p_tenant_id then
+        return;
+    elsif v_tenant_id is not null then
+        raise exception 'p_tenant_id is not the tenant of this transaction' using errcode = 'insufficient_privilege';
+    elsif not (pg_has_role(session_user, 'postrider_worker', 'member')
+               or pg_has_role(session_user, 'postrider_owner', 'member')) then
+        -- Raises the error that explains how to set a tenant.
+        perform tenancy.required_tenant_id();
+    end if;
+end
+$$;
+revoke all on function tenancy.require_tenant(uuid) from public;
+comment on function tenancy.require_tenant(uuid) is
+    'Refuses a tenant other than that of the transaction. Without a tenant in the transaction, members of '
+    'postrider_worker and postrider_owner may act for any. Entry functions call it with their first argument.';
+
 create or replace function tenancy.add_context_key()
 returns void
 language plpgsql
@@ -175,7 +217,8 @@ begin
     perform tenancy.add_context_key();
     delete from tenancy.context_keys
      where id not in (select newest.id from tenancy.context_keys as newest order by newest.id desc limit 2);
-    insert into tenancy.audit_log (actor, action, subject) values (p_actor, 'context_key.rotated', 'installation');
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, 'context_key.rotated', 'installation');
 end
 $$;
 revoke all on function tenancy.rotate_context_key(text) from public;

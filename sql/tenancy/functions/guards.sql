@@ -46,6 +46,37 @@ select tenancy.protect(wanted.name, wanted.tenant_column)
                ('tenancy.requests', 'tenant_id')) as wanted (name, tenant_column)
  where not exists (select from pg_catalog.pg_policy where polrelid = wanted.name);
 
+create or replace trigger tenants_keep_the_system_tenant
+    before update or delete on tenancy.tenants
+    for each row
+    when (old.id = '00000000-0000-0000-0000-000000000001')
+    execute function tenancy.refuse_change('the system tenant is part of the installation');
+create or replace trigger tenants_are_never_emptied
+    before truncate on tenancy.tenants
+    for each statement
+    execute function tenancy.refuse_change('the system tenant is part of the installation');
+
+create or replace function tenancy.refuse_removal_with_events()
+returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from m10_recovery.outbox as event where event.tenant_id = old.id) then
+        raise exception 'tenant % has events', old.id
+            using errcode = 'foreign_key_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return old;
+end
+$$;
+revoke all on function tenancy.refuse_removal_with_events() from public;
+comment on function tenancy.refuse_removal_with_events() is
+    'Trigger function: refuses to remove a tenant that has events. It stands in for a foreign key of the outbox.';
+create or replace trigger tenants_with_events_stay
+    before delete on tenancy.tenants
+    for each row
+    execute function tenancy.refuse_removal_with_events();
+
 create or replace trigger api_keys_revoked_for_ever
     before update on tenancy.api_keys
     for each row

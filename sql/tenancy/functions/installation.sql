@@ -130,7 +130,8 @@ grant execute on function tenancy.enrol(text) to postrider_worker;
 comment on function tenancy.enrol(text) is
     'Begins the first epoch, if there is none. If several processes start at once, one of them does it.';
 
-create or replace function tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_ids uuid[])
+create or replace function tenancy.read_installation(
+    p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[])
 returns table (
     installation_id uuid, epoch_id uuid, epoch_number integer, cause text, began_at timestamptz, refusal text,
     system_identifier text, database_oid bigint, database_name text, timeline integer, lsn bigint, mark bigint,
@@ -148,8 +149,11 @@ begin
                (select own.mark from tenancy.process_marks as own where own.witness_id = p_witness_id),
                p_epoch_id is null or exists (select from tenancy.epochs as known where known.id = p_epoch_id),
                not exists (select
-                             from unnest(p_reservation_ids) as wanted (id)
-                            where not exists (select from execution.channel_outbox as item where item.id = wanted.id)),
+                             from unnest(p_reservation_tenant_ids, p_reservation_ids) as wanted (tenant_id, id)
+                            where not exists (select
+                                                from execution.channel_outbox as item
+                                               where item.tenant_id = wanted.tenant_id
+                                                 and item.id = wanted.id)),
                array(select other.process
                        from tenancy.process_marks as other
                       where other.epoch_id = epoch.id
@@ -167,9 +171,9 @@ begin
                left join (select newest.* from tenancy.epochs as newest order by newest.number desc limit 1) as epoch on true;
 end
 $$;
-revoke all on function tenancy.read_installation(uuid, uuid, uuid[]) from public;
-grant execute on function tenancy.read_installation(uuid, uuid, uuid[]) to postrider_worker;
-comment on function tenancy.read_installation(uuid, uuid, uuid[]) is
+revoke all on function tenancy.read_installation(uuid, uuid, uuid[], uuid[]) from public;
+grant execute on function tenancy.read_installation(uuid, uuid, uuid[], uuid[]) to postrider_worker;
+comment on function tenancy.read_installation(uuid, uuid, uuid[], uuid[]) is
     'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its '
     'own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed '
     'the current timeline.';
@@ -181,6 +185,8 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_now constant timestamptz := clock_timestamp();
 begin
     -- A crash must not undo a mark that the process has seen, so the commit is synchronous whatever the login is set
     -- to.
@@ -193,7 +199,7 @@ begin
            epoch_id = excluded.epoch_id,
            process = excluded.process,
            timeline = excluded.timeline,
-           marked_at = clock_timestamp(),
+           marked_at = v_now,
            stopped_at = excluded.stopped_at
     returning known.mark into mark;
     lsn := ((tenancy.database_identity()).lsn - '0/0'::pg_lsn)::bigint;

@@ -114,6 +114,8 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_now constant timestamptz := now();
 begin
     if tenancy.key_id_of(p_sealed_check) is null then
         raise exception 'p_sealed_check must be a sealed value' using errcode = 'invalid_parameter_value';
@@ -121,9 +123,9 @@ begin
     perform from tenancy.master_key for update;
     insert into tenancy.master_key (sealed_check)
     values (p_sealed_check)
-    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = now();
-    insert into tenancy.audit_log (actor, action, subject)
-    values (p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
+    on conflict (is_the_only_row) do update set sealed_check = excluded.sealed_check, changed_at = v_now;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, p_action, 'master_key:' || encode(tenancy.key_id_of(p_sealed_check), 'hex'));
 end
 $$;
 revoke all on function tenancy.replace_master_key(bytea, text, text) from public;

@@ -1,4 +1,4 @@
--- Settings of the current transaction that functions of every area need.
+-- What functions of every area do with the current transaction: its settings, and the hint that its commit sends.
 
 create or replace function tenancy.limit_idle_time(p_limit text default '30s')
 returns void
@@ -31,3 +31,17 @@ revoke all on function tenancy.require_durable_commit() from public;
 comment on function tenancy.require_durable_commit() is
     'Makes the commit of the current transaction survive a crash, whatever synchronous_commit of the login is. Functions '
     'call it whose record decides whether a provider may be called.';
+
+create or replace function tenancy.send_hint(p_channel text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_notify(p_channel, '');
+end
+$$;
+revoke all on function tenancy.send_hint(text) from public;
+comment on function tenancy.send_hint(text) is
+    'Wakes the processes that listen on a channel, once the current transaction commits. The only function that notifies, '
+    'so that an installation on which NOTIFY does not reach its listeners can replace it; every listener also polls.';

@@ -1,4 +1,4 @@
-//! From the messages of a webhook to what became of each.
+//! Executes the messages of a webhook and returns the result of each.
 
 use futures::{StreamExt, stream};
 use postrider_engine::Ended;
@@ -17,33 +17,31 @@ use uuid::Uuid;
 use super::{EXECUTIONS_PER_WEBHOOK_MAX, Ingress, RETRY_AFTER};
 use crate::error::ApiError;
 
-/// What became of the messages of a webhook, in its order.
+/// Results of a webhook's messages, in the order of the webhook.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ReceivedMessages {
     messages: Vec<ReceivedMessage>,
 }
 
-/// What became of a message.
+/// Result of a message.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ReceivedMessage {
-    /// Its id.
     message_id: Uuid,
-    /// What became of it.
     status: Became,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Became {
-    /// It was executed, and its reply is in the outbox.
+    /// The message was executed, and its reply is in the outbox.
     Executed,
-    /// It had been executed before, and its reply is in the outbox now.
+    /// The message had been executed before, and its reply is in the outbox now.
     Enqueued,
-    /// It was delivered before, and nothing was to be done.
+    /// The message was delivered before, and nothing was left to do.
     Duplicate,
-    /// Nobody knows who wrote it, or who did may not.
+    /// The sender is not linked to a user, or its role is not sufficient.
     Denied,
-    /// The sentinel does not want it executed.
+    /// The sentinel refused the message.
     DeniedSentinel,
 }
 
@@ -59,7 +57,7 @@ impl Became {
     }
 }
 
-/// Where messages come from.
+/// The source of a webhook's messages.
 pub(super) struct Delivery {
     pub(super) pool: Pool,
     pub(super) tenant: TenantId,
@@ -68,7 +66,7 @@ pub(super) struct Delivery {
 }
 
 impl Ingress {
-    /// Has the messages of a webhook executed. They go on to their end when the caller does not wait for it.
+    /// Executes the messages of a webhook. The executions go on when the caller disconnects.
     pub(super) async fn execute(
         &self,
         delivery: Delivery,
@@ -78,25 +76,25 @@ impl Ingress {
             return Ok(ReceivedMessages { messages: Vec::new() });
         }
         let at_once = messages.len().min(EXECUTIONS_PER_WEBHOOK_MAX);
-        let places = self.room.take(delivery.account, at_once).ok_or(ApiError::NoRoom {
+        let permits = self.capacity.take(delivery.account, at_once).ok_or(ApiError::NoRoom {
             detail: "too many messages are being executed",
             is_full: true,
             retry_after: RETRY_AFTER,
         })?;
         let ingress = self.clone();
         let work = self.under_way.spawn(async move {
-            let _places = places;
+            let _permits = permits;
             let one = |message| ingress.execute_one(&delivery, message);
             let became: Vec<_> = stream::iter(messages).map(one).buffered(at_once).collect().await;
             became.into_iter().collect::<Result<Vec<_>, _>>()
         });
         let messages = work
             .await
-            .map_err(|error| ApiError::Internal(format!("receiving messages did not end well: {error}")))??;
+            .map_err(|error| ApiError::Internal(format!("executing the messages failed: {error}")))??;
         Ok(ReceivedMessages { messages })
     }
 
-    /// Writes a message down, and has it executed if that is still to be done.
+    /// Records a message, and executes it if that is still to be done.
     async fn execute_one(
         &self,
         delivery: &Delivery,
@@ -134,8 +132,8 @@ impl Ingress {
     }
 }
 
-/// Why a message cannot be written down. That nothing executes it is no mistake of who delivers it, and can be mended before it
-/// comes again.
+/// The response to a message that cannot be recorded. A missing executor is not a mistake of the provider and can be fixed before
+/// the next delivery.
 fn unfit(error: StoreError) -> ApiError {
     match error {
         StoreError::Refused { message, hint: Some(hint) } => ApiError::NotReady(format!("{message}. {hint}")),

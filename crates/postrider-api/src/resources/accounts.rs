@@ -1,4 +1,4 @@
-//! Accounts of a tenant at providers. Secrets go in and never come out.
+//! Accounts of a tenant at providers. Secrets are sealed and never shown.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
@@ -32,34 +32,34 @@ pub(crate) struct AccountBody {
     id: Uuid,
     workspace_id: Uuid,
     name: String,
-    /// Such as `twilio`.
+    /// The provider, such as `twilio`.
     provider: String,
-    /// What is not secret, such as addresses.
+    /// Settings that are not secret, such as addresses.
     #[schema(value_type = Object)]
     settings: Value,
-    /// What it may be asked; see docs/limits.md.
+    /// Limits of the account; see docs/limits.md.
     #[schema(value_type = limits::Limits)]
     limits: Value,
     state: StateBody,
     created_at: Timestamp,
-    /// When its secret was set last.
+    /// Time of the last change of its secret.
     updated_at: Timestamp,
 }
 
-/// How an account stands at this moment.
+/// The state of an account at this moment.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ProviderAccountState)]
 pub(crate) struct StateBody {
     /// Calls of today, by the account's clock, where they are counted.
     used_today: i64,
-    /// How long its provider asked to wait.
+    /// Time until which its provider asked to wait.
     waits_until: Option<Timestamp>,
-    /// In its words.
+    /// The provider's reason, in its words.
     waits_because: Option<String>,
     #[schema(value_type = ShownCircuit)]
     circuit: Circuit,
     circuit_open_until: Option<Timestamp>,
-    /// What went wrong last.
+    /// The reason why the circuit opened last.
     circuit_reason: Option<String>,
 }
 
@@ -108,37 +108,37 @@ impl From<ProviderAccount> for AccountBody {
     }
 }
 
-/// What a new account consists of.
+/// A new account.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewProviderAccount)]
 pub(crate) struct NewAccountBody {
-    /// What the tenant calls it.
+    /// Name of the account, unique in the workspace.
     #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     name: String,
-    /// Such as `twilio`; docs/providers.md lists them.
+    /// The provider, such as `twilio`; docs/providers.md lists them.
     #[schema(pattern = "^[a-z][a-z0-9_]{0,62}$")]
     provider: String,
-    /// What is not secret.
+    /// Settings that are not secret.
     #[serde(default = "nothing")]
     #[schema(value_type = Object)]
     settings: Value,
-    /// What is. It is sealed and never shown. Leave it out where a provider asks for none.
+    /// The secret. It is sealed and never shown. Leave it out where a provider asks for none.
     #[serde(default)]
     #[schema(value_type = String, write_only, required = false)]
     secret: SecretString,
-    /// What it may be asked; see docs/limits.md.
+    /// Limits of the account; see docs/limits.md.
     #[serde(default = "nothing")]
     #[schema(value_type = limits::Limits)]
     limits: Value,
 }
 
-/// What can be changed of an account.
+/// A change of an account.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ProviderAccountChange)]
 pub(crate) struct ChangeBody {
-    /// What it may be asked from now on; `{}` takes all limits away.
+    /// New limits of the account; `{}` removes all limits.
     #[schema(value_type = limits::Limits)]
     limits: Value,
 }
@@ -240,14 +240,14 @@ pub(crate) async fn create(
     };
     let id = accounts::create(writing.connection(), &keys.master_key, &account, &actor).await?;
     if limits != Limits::default() {
-        accounts::limit(writing.connection(), id, &limits, &actor).await?;
+        accounts::limit(writing.connection(), tenant, id, &limits, &actor).await?;
     }
     let made =
         accounts::find(writing.connection(), tenant, id).await?.map(AccountBody::from).ok_or(UNKNOWN)?;
     writing.answer(StatusCode::CREATED, &made).await
 }
 
-/// Sets what an account may be asked. What waited for the old limits goes on.
+/// Sets the limits of an account. Jobs that waited for the old limits become due.
 #[utoipa::path(
     patch,
     path = "/provider-accounts/{id}",
@@ -255,7 +255,7 @@ pub(crate) async fn create(
     tag = "provider accounts",
     params(("id" = Uuid, Path, description = "The account's id")),
     request_body = ChangeBody,
-    responses((status = 200, description = "The account as it is now", body = AccountBody)),
+    responses((status = 200, description = "The account with its new limits", body = AccountBody)),
 )]
 pub(crate) async fn limit(
     State(app): State<App>,
@@ -265,7 +265,7 @@ pub(crate) async fn limit(
 ) -> ApiResult<Json<AccountBody>> {
     let limits = read_limits(&change.limits)?;
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !accounts::limit(&mut transaction, id, &limits, &caller.actor()).await? {
+    if !accounts::limit(&mut transaction, caller.tenant_id, id, &limits, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     let account = accounts::find(&mut transaction, caller.tenant_id, id).await?;
@@ -274,7 +274,7 @@ pub(crate) async fn limit(
     account.map(AccountBody::from).map(Json).ok_or(UNKNOWN)
 }
 
-/// Sets a new secret.
+/// Replaces the secret of an account.
 #[utoipa::path(
     put,
     path = "/provider-accounts/{id}/secret",
@@ -282,7 +282,7 @@ pub(crate) async fn limit(
     tag = "provider accounts",
     params(("id" = Uuid, Path, description = "The account's id")),
     request_body = SecretBody,
-    responses((status = 204, description = "Calls from now on use it")),
+    responses((status = 204, description = "The secret was replaced; new calls use it")),
 )]
 pub(crate) async fn rotate(
     State(app): State<App>,
@@ -311,8 +311,8 @@ pub(crate) async fn rotate(
     tag = "provider accounts",
     params(("id" = Uuid, Path, description = "The account's id")),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 409, description = "A campaign uses it"),
+        (status = 204, description = "The account was removed"),
+        (status = 409, description = "A campaign uses the account"),
     ),
 )]
 pub(crate) async fn remove(
@@ -321,7 +321,7 @@ pub(crate) async fn remove(
     Path(id): Path<ProviderAccountId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !accounts::remove(&mut transaction, id, &caller.actor()).await? {
+    if !accounts::remove(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;
@@ -330,7 +330,7 @@ pub(crate) async fn remove(
 
 const UNKNOWN: ApiError = ApiError::NotFound("provider account");
 
-/// What seals secrets, and who judges accounts.
+/// The key that seals secrets, and the adapters that check accounts.
 fn keys(app: &App) -> Result<&CallbackKeys, ApiError> {
     app.callbacks.as_ref().ok_or_else(|| {
         ApiError::NotReady("this process has no master key, so it cannot keep secrets".to_owned())
@@ -359,7 +359,7 @@ fn check(
     })
 }
 
-/// Wakes the workers. What was written is written, so a hint that fails is no failure.
+/// Wakes the workers. The change is committed, so a hint that fails is not an error.
 async fn hint(app: &App) {
     let hinted = async {
         let mut transaction = pool::begin(&app.pool).await?;

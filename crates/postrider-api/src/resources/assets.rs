@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
-use postrider_engine::render;
+use postrider_engine::campaigns::render;
 use postrider_model::{
     Channel,
     ids::{AssetId, WorkspaceId},
@@ -26,7 +26,7 @@ use crate::{
     requests::{Begun, Repeatable, Writing},
 };
 
-/// One version of content, without what it says.
+/// One version of an asset, without its content.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Asset)]
 pub(crate) struct AssetBody {
@@ -53,22 +53,22 @@ impl From<Listed> for AssetBody {
     }
 }
 
-/// One version of content.
+/// One version of an asset.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AssetWithContent)]
 pub(crate) struct WholeAsset {
     #[serde(flatten)]
     asset: AssetBody,
-    /// What it says: `subject`, `text` and `html` for e-mail, `script` for voice, `text` for social.
+    /// The content: `subject`, `text` and `html` for e-mail, `script` for voice, `text` for social.
     #[schema(value_type = Object)]
     content: Value,
 }
 
-/// What a new version consists of.
+/// A new version.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewAsset {
-    /// What the tenant calls it. Another version of a name that is known gets the next number.
+    /// Name of the asset. A new version of an existing name gets the next number.
     #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     name: String,
     #[schema(value_type = words::Channel)]
@@ -77,12 +77,12 @@ pub(crate) struct NewAsset {
     /// `Hello {{ first_name }}`, and must compile.
     #[schema(value_type = Object, example = json!({"subject": "Hello {{ first_name }}", "text": "Hello."}))]
     content: Value,
-    /// Where it belongs; the tenant's first workspace when left out.
+    /// The workspace; the tenant's first one when left out.
     #[serde(default)]
     workspace_id: Option<Uuid>,
 }
 
-/// Which assets to list.
+/// Filters for the list of assets.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -92,7 +92,7 @@ pub(crate) struct AssetQuery {
     /// Only for this channel.
     #[param(value_type = Option<words::Channel>)]
     channel: Option<Channel>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -100,7 +100,7 @@ pub(crate) struct AssetQuery {
     cursor: Option<String>,
 }
 
-/// Makes the next version of an asset. When the newest version says the same already, it answers with that one.
+/// Creates the next version of an asset. If the newest version has the same content, the response is that version.
 #[utoipa::path(
     post,
     path = "/assets",
@@ -133,22 +133,30 @@ pub(crate) async fn create(
     };
     let connection = writing.connection();
     let workspace = workspace(connection, caller.tenant_id, new.workspace_id.map(WorkspaceId)).await?;
-    let (id, _) =
-        assets::create(connection, workspace, &new.name, new.channel, &new.content, &caller.actor()).await?;
+    let (id, _) = assets::create(
+        connection,
+        caller.tenant_id,
+        workspace,
+        &new.name,
+        new.channel,
+        &new.content,
+        &caller.actor(),
+    )
+    .await?;
     let made = assets::read(connection, caller.tenant_id, id).await?;
     let (asset, content) =
         made.ok_or_else(|| ApiError::Internal(format!("asset {id} was made and is gone")))?;
     writing.answer(StatusCode::CREATED, &WholeAsset { asset: asset.into(), content }).await
 }
 
-/// The tenant's assets, newest first.
+/// Lists the tenant's assets, newest first.
 #[utoipa::path(
     get,
     path = "/assets",
     operation_id = "list_assets",
     tag = "audience and content",
     params(AssetQuery),
-    responses((status = 200, description = "A page of versions, without what they say", body = Page<AssetBody>)),
+    responses((status = 200, description = "A page of versions, without their content", body = Page<AssetBody>)),
 )]
 pub(crate) async fn list(
     State(app): State<App>,
@@ -164,7 +172,7 @@ pub(crate) async fn list(
     Ok(Json(Page::of(rows, size, |asset| (asset.created_at, asset.id), AssetBody::from)))
 }
 
-/// One version, with what it says.
+/// Shows one version with its content.
 #[utoipa::path(
     get,
     path = "/assets/{id}",

@@ -1,4 +1,4 @@
-//! Who did what, for admins.
+//! The audit logs, for admins.
 
 use axum::{Json, extract::State};
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ use crate::{
     paging::{self, Page},
 };
 
-/// Which log.
+/// An audit log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Source {
@@ -30,12 +30,12 @@ pub(crate) enum Source {
     Campaigns,
 }
 
-/// Which lines to show.
+/// Filters for the lines of a log.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AuditQuery {
-    /// Which log.
+    /// The log to read.
     #[serde(default)]
     #[param(inline, required = false)]
     source: Source,
@@ -43,7 +43,7 @@ pub(crate) struct AuditQuery {
     campaign_id: Option<Uuid>,
     /// Only lines that name this run; with `source=campaigns`.
     run_id: Option<Uuid>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -59,16 +59,16 @@ pub(crate) struct AuditEntry {
     at: Timestamp,
     /// `key:…` for requests, `cli:…` for people at a shell, or the name of a worker.
     actor: String,
-    /// Such as `key.created`.
+    /// The action, such as `key.created`.
     action: String,
-    /// Such as `key:…`.
+    /// The subject of the action, such as `key:…`.
     subject: String,
     note: Option<String>,
     campaign_id: Option<Uuid>,
     run_id: Option<Uuid>,
 }
 
-/// Who did what, newest first.
+/// Lists an audit log, newest line first.
 #[utoipa::path(
     get,
     path = "/audit",

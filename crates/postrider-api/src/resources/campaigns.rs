@@ -1,8 +1,8 @@
-//! Campaigns: create, list, look. What changes their phases is not here.
+//! Campaigns: create, list, show. `phases.rs` has the controls of their phases.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
-use postrider_engine::drafts::{self, DraftError};
+use postrider_engine::campaigns::drafts::{self, DraftError};
 use postrider_model::{
     Channel,
     campaign::{PhaseKind, PhaseStatus},
@@ -30,12 +30,12 @@ use crate::{
     requests::{Begun, Repeatable, Writing},
 };
 
-/// What a new campaign consists of.
+/// A new campaign.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewCampaign)]
 pub(crate) struct CampaignRequest {
-    /// What the tenant calls it; no two campaigns of a workspace have the same name.
+    /// Name of the campaign, unique in its workspace.
     #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     name: String,
     /// Whether a phase that completes starts the next one. It does when this is left out.
@@ -45,12 +45,12 @@ pub(crate) struct CampaignRequest {
     /// Its steps, in order.
     #[schema(value_type = Vec<PhaseRequest>, min_items = 1, max_items = 100)]
     phases: Vec<Object<PhaseRequest>>,
-    /// Where it belongs; the tenant's first workspace when left out.
+    /// The workspace; the tenant's first one when left out.
     #[serde(default)]
     workspace_id: Option<Uuid>,
 }
 
-/// What a new phase consists of.
+/// A new phase.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewPhase)]
@@ -62,11 +62,11 @@ pub(crate) struct PhaseRequest {
     #[serde(default = "delivery")]
     #[schema(value_type = words::PhaseKind, required = false)]
     kind: PhaseKind,
-    /// How people are reached. A delivery has one.
+    /// Channel on which people are reached. A delivery has one.
     #[serde(default)]
     #[schema(value_type = Option<words::Channel>)]
     channel: Option<Channel>,
-    /// What is sent. A delivery has one.
+    /// Id of the asset that is sent. A delivery has one.
     #[serde(default)]
     asset_id: Option<Uuid>,
     /// The name of the list that is addressed. A delivery has one, unless it is one post on channel `social`.
@@ -153,7 +153,7 @@ pub(crate) struct ListedBody {
     phases: Vec<ListedPhaseBody>,
 }
 
-/// What a campaign is.
+/// A campaign.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = CampaignSummary)]
 pub(crate) struct CampaignBody {
@@ -174,7 +174,7 @@ pub(crate) struct ListedPhaseBody {
     status: PhaseStatus,
 }
 
-/// A campaign with its phases. How far they are is in its status.
+/// A campaign with its phases. Its status shows their progress.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Campaign)]
 pub(crate) struct WholeCampaign {
@@ -256,7 +256,7 @@ impl From<PhaseState> for PhaseBody {
     }
 }
 
-/// Makes a campaign, all of it or nothing. Nothing is sent before a phase is started.
+/// Creates a campaign with its phases, all of it or nothing. Nothing is sent before a phase is started.
 #[utoipa::path(
     post,
     path = "/campaigns",
@@ -264,7 +264,7 @@ impl From<PhaseState> for PhaseBody {
     tag = "campaigns",
     params(Repeatable),
     request_body = CampaignRequest,
-    responses((status = 201, description = "The campaign", body = WholeCampaign)),
+    responses((status = 201, description = "The new campaign", body = WholeCampaign)),
 )]
 pub(crate) async fn create(
     State(app): State<App>,
@@ -285,7 +285,7 @@ pub(crate) async fn create(
             DraftError::Store(error) => error.into(),
         },
     )?;
-    let id = campaigns::create(connection, workspace, &campaign, &caller.actor()).await?;
+    let id = campaigns::create(connection, caller.tenant_id, workspace, &campaign, &caller.actor()).await?;
     let made = whole(connection, caller.tenant_id, id).await?;
     let made = made.ok_or_else(|| ApiError::Internal(format!("campaign {id} was made and is gone")))?;
     writing.answer(StatusCode::CREATED, &made).await

@@ -26,18 +26,18 @@ use crate::{
     requests::{Begun, Repeatable, Writing},
 };
 
-/// An event that is to be published.
+/// An event to publish.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewEvent)]
 pub(crate) struct NewEventBody {
-    /// What kind of thing the event is about.
+    /// Type of the aggregate that the event is about.
     #[schema(example = "order", min_length = 1, max_length = 255)]
     aggregate_type: String,
-    /// Which one.
+    /// Id of the aggregate.
     #[schema(example = "42", min_length = 1, max_length = 255)]
     aggregate_id: String,
-    /// What happened.
+    /// Type of the event.
     #[schema(example = "order.placed", min_length = 1, max_length = 255)]
     event_type: String,
     /// The data: any JSON, up to 256 KiB. Numbers keep all their digits.
@@ -45,19 +45,19 @@ pub(crate) struct NewEventBody {
     payload: Box<RawValue>,
 }
 
-/// What was published.
+/// The published event.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct PublishedEvent {
-    /// Consumers recognise a repeat by it.
+    /// Id of the event, by which consumers recognise repeats.
     id: i64,
 }
 
-/// An event and how it stands.
+/// An event and its state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Event)]
 pub(crate) struct EventBody {
     id: i64,
-    tenant_id: Option<Uuid>,
+    tenant_id: Uuid,
     aggregate_type: String,
     aggregate_id: String,
     event_type: String,
@@ -65,27 +65,27 @@ pub(crate) struct EventBody {
     payload: Box<RawValue>,
     #[schema(value_type = ShownState)]
     state: EventState,
-    /// How often its delivery failed.
+    /// Number of failed deliveries.
     retry_count: i32,
     created_at: Timestamp,
-    /// From when on it may be delivered.
+    /// Earliest time of the next delivery.
     process_after: Option<Timestamp>,
     processed_at: Option<Timestamp>,
-    /// Why it failed last, or who closed it.
+    /// The last error, or the actor that closed the event.
     last_error: Option<String>,
 }
 
-/// Where an event stands.
+/// The state of an event.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = EventState)]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) enum ShownState {
-    /// It waits.
+    /// The event waits for its delivery.
     Pending,
     /// A relay is delivering it.
     Claimed,
-    /// It is done.
+    /// The event was processed.
     Processed,
 }
 
@@ -93,7 +93,7 @@ impl From<Listed> for EventBody {
     fn from(event: Listed) -> Self {
         Self {
             id: event.id.0,
-            tenant_id: event.tenant_id.map(|tenant| tenant.0),
+            tenant_id: event.tenant_id.0,
             aggregate_type: event.aggregate_type,
             aggregate_id: event.aggregate_id,
             event_type: event.event_type,
@@ -108,7 +108,7 @@ impl From<Listed> for EventBody {
     }
 }
 
-/// Which events to show.
+/// Filters for the list of events.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -119,7 +119,7 @@ pub(crate) struct EventsQuery {
         pattern = "^(pending|claimed|processed|stuck)(,(pending|claimed|processed|stuck))*$"
     )]
     state: Option<String>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -175,7 +175,7 @@ pub(crate) async fn list(
     tag = "events",
     params(Repeatable),
     request_body = NewEventBody,
-    responses((status = 201, description = "It is durable, and will be delivered", body = PublishedEvent)),
+    responses((status = 201, description = "The event is durable, and will be delivered", body = PublishedEvent)),
 )]
 pub(crate) async fn publish(
     State(app): State<App>,
@@ -215,8 +215,8 @@ pub(crate) async fn publish(
     tag = "events",
     params(("id" = i64, Path, description = "The event's id")),
     responses(
-        (status = 204, description = "It is ready to be delivered"),
-        (status = 409, description = "It is processed, or being delivered; `current_state` says which"),
+        (status = 204, description = "The event is ready to be delivered"),
+        (status = 409, description = "The event is processed, or being delivered; `current_state` says which"),
     ),
 )]
 pub(crate) async fn retry(
@@ -225,7 +225,7 @@ pub(crate) async fn retry(
     Path(id): Path<EventId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    match events::retry(&mut transaction, id, &caller.actor()).await? {
+    match events::retry(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         Handled::Done => {}
         Handled::Unknown => return Err(ApiError::NotFound("event")),
         Handled::Processed => {
@@ -244,7 +244,7 @@ pub(crate) async fn retry(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Wakes the relays. What was written is written, so a hint that fails is no failure.
+/// Wakes the relays. The change is committed, so a hint that fails is not an error.
 async fn hint(app: &App) {
     let hinted = async {
         let mut transaction = pool::begin(&app.pool).await?;

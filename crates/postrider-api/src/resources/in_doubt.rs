@@ -1,8 +1,8 @@
-//! Items of which nobody knows whether the provider acted.
+//! Items in doubt: the provider may or may not have acted.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
-use postrider_engine::resolver::{SettledBy, settled_by};
+use postrider_engine::campaigns::resolver::{SettledBy, settled_by};
 use postrider_model::{Channel, campaign::ItemStatus, ids::OutboxId};
 use postrider_store::{
     StoreError,
@@ -32,46 +32,46 @@ const MESSAGE_ID_BYTES_MAX: usize = 500;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Doubt)]
 pub(crate) struct DoubtBody {
-    /// The item.
+    /// Id of the item.
     outbox_id: Uuid,
     run_id: Uuid,
     job_id: Uuid,
     campaign_id: Uuid,
-    /// What the tenant calls the campaign.
+    /// Name of the campaign.
     campaign: String,
     /// The name of the phase.
     phase: String,
     #[schema(value_type = words::Channel)]
     channel: Channel,
-    /// Which vendor was called.
+    /// The vendor that was called.
     provider: String,
     /// The lead, or the post.
     recipient_id: Option<Uuid>,
     /// The address.
     recipient: Option<String>,
-    /// The key that the provider may know it by.
+    /// Idempotency key of the call.
     idempotency_key: String,
-    /// Which worker reserved it.
+    /// Worker that reserved it.
     reserved_by: Option<String>,
-    /// Under which attempt of its job.
+    /// Attempt of its job that reserved it.
     attempt: Option<i32>,
     reserved_at: Timestamp,
-    /// Since when nobody knows.
+    /// Time since which it is in doubt.
     doubted_since: Timestamp,
-    /// The same as seconds.
+    /// The same, as a number of seconds until now.
     age_seconds: i64,
     /// From then on it may be resolved as `failed`: nothing can arrive any more.
     quiet_until: Timestamp,
     /// Whether that time has come.
     is_quiet: bool,
-    /// What happened instead of an answer.
+    /// The event that left the item in doubt.
     reason: String,
-    /// Who will find out.
+    /// How the item will be settled.
     #[schema(value_type = words::SettledBy)]
     settled_by: SettledBy,
-    /// How many times the resolver has looked.
+    /// Number of look-ups by the resolver.
     looks: i32,
-    /// What it found the last time.
+    /// Result of the resolver's last look-up.
     note: Option<String>,
 }
 
@@ -104,22 +104,22 @@ impl DoubtBody {
     }
 }
 
-/// What somebody found out.
+/// A finding about an item in doubt.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Verdict {
-    /// What became of the item.
+    /// Result of the item.
     r#as: ResolvedAs,
     /// The provider's own id of the message. Only for one that was sent.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 500)]
     provider_message_id: Option<String>,
-    /// How it is known; the log keeps it.
+    /// Evidence for the finding; the log keeps it.
     #[schema(min_length = 1, max_length = 2000, pattern = r"\S")]
     note: String,
 }
 
-/// What became of an item.
+/// Result of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ResolvedAs {
@@ -129,16 +129,16 @@ pub(crate) enum ResolvedAs {
     Failed,
 }
 
-/// An item that is settled.
+/// A settled item.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Resolved {
-    /// The item.
+    /// Id of the item.
     outbox_id: Uuid,
     #[schema(value_type = words::ItemStatus)]
     status: ItemStatus,
 }
 
-/// What is in doubt in the tenant, the longest reserved first.
+/// Lists the tenant's items in doubt, the longest reserved first.
 #[utoipa::path(
     get,
     path = "/in-doubt",
@@ -164,7 +164,7 @@ pub(crate) async fn list(
     Ok(Json(Page::of(doubts.items, size, |doubt| (doubt.reserved_at, doubt.id), show)))
 }
 
-/// Settles an item with what was found out at the provider. It is never reopened: sending again is a new run.
+/// Settles an item with a finding from the provider. A settled item is never reopened: sending again is a new run.
 #[utoipa::path(
     post,
     path = "/in-doubt/{outbox_id}/resolve",
@@ -196,17 +196,18 @@ pub(crate) async fn resolve(
         ResolvedAs::Sent => Resolution::Sent { message_id: verdict.provider_message_id.as_deref() },
         ResolvedAs::Failed => Resolution::Failed,
     };
-    let status = doubts::resolve(connection, id, resolution, &verdict.note, &caller.actor()).await.map_err(
-        |error| match error {
+    let status =
+        doubts::resolve(connection, caller.tenant_id, id, resolution, &verdict.note, &caller.actor())
+            .await
+            .map_err(|error| match error {
             // The item is there and the verdict is whole, so it is the item's state that does not allow it.
             StoreError::Refused { message, hint } => {
                 ApiError::conflict(hint.map_or(message.clone(), |hint| format!("{message}. {hint}")))
             }
             error => error.into(),
-        },
-    )?;
+        })?;
     let response = writing.answer(StatusCode::OK, &Resolved { outbox_id: id.0, status }).await?;
-    // Its job may have waited for nothing else. The hint is no more than one, and what was done stays done.
+    // The job may be able to end now. The resolution is committed, so a hint that fails is not an error.
     if let Err(error) = hint(&app).await {
         tracing::warn!(
             ?error,

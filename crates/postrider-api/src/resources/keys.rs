@@ -1,4 +1,4 @@
-//! API keys of a tenant, for its admins. The secret of a key is in the answer that makes it and nowhere else.
+//! API keys of a tenant, for its admins. The secret of a key is in the response that creates it and nowhere else.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
@@ -27,12 +27,12 @@ pub(crate) struct KeyBody {
     name: String,
     #[schema(value_type = docs::Role)]
     role: String,
-    /// How its secret begins.
+    /// First characters of its secret.
     hint: String,
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
     revoked_at: Option<Timestamp>,
-    /// To the minute.
+    /// Time of its last use, to the minute.
     last_used_at: Option<Timestamp>,
 }
 
@@ -51,21 +51,21 @@ impl From<keys::ApiKey> for KeyBody {
     }
 }
 
-/// What a new key consists of.
+/// A new key.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewKey {
-    /// What people call it.
+    /// Name of the key, for people.
     #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     name: String,
     #[schema(value_type = docs::Role)]
     role: Role,
-    /// Until when it lets in; for ever when left out.
+    /// Time of its expiry; never when left out.
     #[serde(default)]
     expires_at: Option<Timestamp>,
 }
 
-/// A key as it was made.
+/// A new key with its secret.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct MadeKey {
     id: Uuid,
@@ -73,7 +73,7 @@ pub(crate) struct MadeKey {
     #[schema(value_type = docs::Role)]
     role: Role,
     expires_at: Option<Timestamp>,
-    /// The secret, this once.
+    /// The secret, shown only in this response.
     #[schema(example = "pr_…")]
     secret: String,
 }
@@ -101,7 +101,7 @@ pub(crate) async fn list(
     Ok(Json(Page::of(rows, size, |key| (key.created_at, key.id.0), KeyBody::from)))
 }
 
-/// Makes a key. Its secret is in this answer and is not kept.
+/// Creates a key. Its secret is in this response and is not stored.
 #[utoipa::path(
     post,
     path = "/keys",
@@ -120,8 +120,15 @@ pub(crate) async fn create(
         Begun::Replay(response) => return Ok(response),
         Begun::Fresh(writing) => writing,
     };
-    let (id, secret) =
-        keys::create(writing.connection(), &new.name, new.role, new.expires_at, &caller.actor()).await?;
+    let (id, secret) = keys::create(
+        writing.connection(),
+        caller.tenant_id,
+        &new.name,
+        new.role,
+        new.expires_at,
+        &caller.actor(),
+    )
+    .await?;
     let made = MadeKey {
         id: id.0,
         name: new.name,
@@ -132,14 +139,14 @@ pub(crate) async fn create(
     writing.answer_once(StatusCode::CREATED, format!("/api/v2/keys/{}", id.0), &made).await
 }
 
-/// Revokes a key, for ever. Once more is the same.
+/// Revokes a key for ever. Revoking it again changes nothing.
 #[utoipa::path(
     delete,
     path = "/keys/{id}",
     operation_id = "revoke_key",
     tag = "keys",
     params(("id" = Uuid, Path, description = "The key's id")),
-    responses((status = 204, description = "It lets nobody in any more")),
+    responses((status = 204, description = "The key was revoked")),
 )]
 pub(crate) async fn revoke(
     State(app): State<App>,
@@ -147,7 +154,7 @@ pub(crate) async fn revoke(
     Path(id): Path<ApiKeyId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !keys::revoke(&mut transaction, id, &caller.actor()).await? {
+    if !keys::revoke(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(ApiError::NotFound("key"));
     }
     pool::commit(transaction).await?;

@@ -1,4 +1,4 @@
-//! Leads: import, list, look, suppress.
+//! Leads: import, list, show, suppress.
 
 mod import;
 mod spool;
@@ -27,7 +27,7 @@ use crate::{
     paging::{self, Page},
 };
 
-/// Somebody whom campaigns address.
+/// A person whom campaigns address.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Lead)]
 pub(crate) struct LeadBody {
@@ -40,10 +40,10 @@ pub(crate) struct LeadBody {
     phone: Option<String>,
     /// An IANA name.
     timezone: Option<String>,
-    /// Everything else that is known; templates use it by its names.
+    /// Further attributes; templates use them by their names.
     #[schema(value_type = Object)]
     attributes: Box<RawValue>,
-    /// Since when nothing may be sent to it, where that is so.
+    /// Time of its suppression, if it is suppressed.
     suppressed_at: Option<Timestamp>,
     suppression_reason: Option<String>,
     created_at: Timestamp,
@@ -68,14 +68,14 @@ impl From<Lead> for LeadBody {
     }
 }
 
-/// Which leads to list. Texts are compared letter for letter.
+/// Filters for the list of leads. Texts are compared letter for letter.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct LeadQuery {
     /// Only those on the list of this name.
     list: Option<String>,
-    /// Only those to whom nothing may be sent, or only the others.
+    /// Only suppressed leads, or only the others.
     suppressed: Option<bool>,
     /// Only with this address.
     email: Option<String>,
@@ -86,7 +86,7 @@ pub(crate) struct LeadQuery {
     external_id: Option<String>,
     /// Only of this workspace.
     workspace_id: Option<Uuid>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -152,16 +152,16 @@ pub(crate) async fn get(
     found.map(|lead| Json(lead.into())).ok_or(ApiError::NotFound("lead"))
 }
 
-/// Why nothing may be sent any more.
+/// The suppression of a lead.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Suppression {
-    /// Kept with the lead and with every item that is left out because of it.
+    /// Reason, kept with the lead and with every item that is left out because of it.
     #[schema(min_length = 1, max_length = 255, pattern = r"\S", example = "unsubscribed")]
     reason: String,
 }
 
-/// Nothing more is sent to this lead, nor to another one with the same address. Once more is the same: the first reason stays.
+/// Suppresses a lead: nothing more is sent to it, nor to another lead with the same address. The reason of the first request stays.
 #[utoipa::path(
     post,
     path = "/leads/{id}/suppress",
@@ -182,7 +182,7 @@ pub(crate) async fn suppress(
         return Err(ApiError::unprocessable("reason", problem));
     }
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    leads::suppress(&mut transaction, id, &reason, &caller.actor()).await?;
+    leads::suppress(&mut transaction, caller.tenant_id, id, &reason, &caller.actor()).await?;
     let found = leads::find(&mut transaction, caller.tenant_id, id).await?;
     let lead = found.ok_or(ApiError::NotFound("lead"))?;
     pool::commit(transaction).await?;

@@ -2,7 +2,7 @@
 
 use utoipa::ToSchema;
 
-/// What an account may be asked. What is not said is not limited, or as the provider's manifest says.
+/// Limits of an account. A limit that is left out is that of the provider's manifest, or none.
 #[derive(ToSchema)]
 #[cfg_attr(test, derive(serde::Serialize))]
 #[serde(deny_unknown_fields)]
@@ -21,13 +21,13 @@ pub(crate) struct Limits {
     /// Calls per day, in the account's time zone.
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     daily: Option<u64>,
-    /// The account's time zone, where its hours do not name one: an IANA name. UTC, where nobody does.
+    /// The account's time zone, where its hours do not name one: an IANA name; UTC by default.
     #[schema(example = "Europe/Berlin")]
     time_zone: Option<String>,
     hours: Option<Hours>,
 }
 
-/// When something may be sent.
+/// Hours in which messages may be sent.
 #[derive(ToSchema)]
 #[cfg_attr(test, derive(serde::Serialize))]
 #[serde(deny_unknown_fields)]
@@ -45,7 +45,7 @@ pub(crate) struct Hours {
     /// The account's time zone: an IANA name.
     #[schema(example = "Europe/Berlin")]
     time_zone: Option<String>,
-    /// Whose clock counts: the lead's, where its time zone is known, or the account's. The lead's when left out.
+    /// The clock that counts: the lead's, where its time zone is known, or the account's. The lead's when left out.
     #[schema(required = false)]
     by: By,
 }
@@ -65,7 +65,7 @@ pub(crate) enum Day {
     Sun,
 }
 
-/// Whose clock counts.
+/// The clock that counts.
 #[derive(ToSchema)]
 #[cfg_attr(test, derive(serde::Serialize))]
 #[serde(rename_all = "snake_case")]
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_document_shows_is_what_the_model_reads() {
+    fn the_document_shows_the_limits_that_the_model_reads() {
         use Day::{Fri, Mon, Sat, Sun, Thu, Tue, Wed};
         for by in [By::Lead, By::Account] {
             let hours = Hours {

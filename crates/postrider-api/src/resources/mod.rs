@@ -1,4 +1,4 @@
-//! What can be asked for under `/api/v2`, one file per resource.
+//! The resources under `/api/v2`, one file each.
 
 pub(crate) mod accounts;
 pub(crate) mod assets;
@@ -25,7 +25,7 @@ use crate::{
     paging,
 };
 
-/// Where something new belongs: the workspace that is named, or the tenant's first.
+/// The workspace of a new resource: the one that is named, or the tenant's first.
 pub(crate) async fn workspace(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -35,7 +35,8 @@ pub(crate) async fn workspace(
     found.ok_or_else(|| ApiError::unprocessable("workspace_id", "there is no such workspace"))
 }
 
-/// Where a page of a list in the order of time begins. A time before all others was not ours, and the database may not know it.
+/// The start of a page of a list in the order of time. The server makes no cursor with a time before 1970, and the database may not
+/// know such a time.
 pub(crate) fn by_age<T: DeserializeOwned>(cursor: Option<&str>) -> ApiResult<Option<(Timestamp, T)>> {
     let after: Option<(Timestamp, T)> = paging::decode(cursor)?;
     match after {

@@ -1,7 +1,7 @@
-//! Phases: how a campaign stands, and what may be done about it.
+//! Phases: their states and controls.
 //!
-//! A control is answered 200 when it was carried out and when the phase is there already, 409 with where it stands and what may be
-//! done when it cannot be, and is safe to send again. What a trigger means is a table in `postrider-model`.
+//! The response to a control is 200 when it was carried out or the phase is in the target state already, and otherwise 409 with the
+//! phase's state and the allowed controls. A control is safe to repeat. The transitions are a table in `postrider-model`.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
@@ -32,7 +32,7 @@ use crate::{
 /// Longest reason, in characters.
 const REASON_MAX: usize = 2000;
 
-/// A campaign as it stands, all of it at one moment.
+/// The state of a campaign at one moment.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Status {
@@ -60,7 +60,7 @@ pub(crate) struct PhaseStanding {
     status: PhaseStatus,
     #[schema(minimum = 0, maximum = 100)]
     progress_percentage: f64,
-    /// What may be done about it now.
+    /// Controls that are allowed now.
     #[schema(value_type = Vec<words::PhaseTrigger>)]
     allowed: Vec<PhaseTrigger>,
     scheduled_for: Option<Timestamp>,
@@ -80,7 +80,7 @@ pub(crate) struct RunStanding {
     skipped: i64,
     in_doubt: i64,
     in_flight: i64,
-    /// What it waits for, if its account's limits hold it up.
+    /// The reason why it waits, if its account's limits hold it up.
     waiting: Option<WaitingJobs>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct RunStanding {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WaitingJobs {
     jobs: i64,
-    /// In words.
+    /// The reason in words.
     why: String,
     until: Timestamp,
 }
@@ -136,7 +136,7 @@ impl From<Snapshot> for Status {
     }
 }
 
-/// How a campaign stands. This is the truth; events and what a client expects come after it.
+/// Shows the state of a campaign. It is authoritative; events may lag behind it.
 #[utoipa::path(
     get,
     path = "/campaigns/{id}/status",
@@ -154,21 +154,21 @@ pub(crate) async fn status(
     Ok(Json(snapshot.ok_or(ApiError::NotFound("campaign"))?.into()))
 }
 
-/// What a control may say.
+/// The body of a control.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ControlRequest {
-    /// Only if the phase is in this state, or where the control leads.
+    /// Carries the control out only if the phase is in this state, or in the control's target state.
     #[schema(value_type = Option<words::PhaseStatus>)]
     #[serde(default)]
     expected_state: Option<PhaseStatus>,
-    /// Why, for the history.
+    /// The reason, for the history.
     #[schema(max_length = 2000)]
     #[serde(default)]
     reason: Option<String>,
 }
 
-/// Where a phase stands after a control.
+/// The state of a phase after a control.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ControlAnswer {
@@ -176,18 +176,18 @@ pub(crate) struct ControlAnswer {
     phase: String,
     #[schema(value_type = words::PhaseStatus)]
     status: PhaseStatus,
-    /// Whether this very request changed it. Otherwise it was there already.
+    /// Whether this request changed the phase. Otherwise it was in the target state already.
     changed: bool,
-    /// The number of the event that told of the change; of the campaign's newest, when nothing was changed.
+    /// The number of the event about the change; that of the campaign's newest event, when nothing was changed.
     sequence: i64,
-    /// What may be done about it now.
+    /// Controls that are allowed now.
     #[schema(value_type = Vec<words::PhaseTrigger>)]
     allowed: Vec<PhaseTrigger>,
     /// Its newest run.
     run_id: Option<Uuid>,
-    /// How many items that has.
+    /// Number of items of that run.
     items: Option<i64>,
-    /// How many of them got the message before, or may have: for `rerun`.
+    /// Number of items that were sent before, or may have been: for `rerun`.
     second_messages: Option<i64>,
     /// For `pause`: items whose calls were under way when it was answered. They finish and are recorded; nothing new is reserved. An answer that is
     /// given again under its `Idempotency-Key` leaves it out.
@@ -211,7 +211,7 @@ impl ControlAnswer {
     }
 }
 
-/// Starts, pauses, resumes, retries or reruns a phase; completes or fails one that another service does.
+/// Starts, pauses, resumes, retries or reruns a phase; completes or fails one that another service carries out.
 #[utoipa::path(
     post,
     path = "/campaigns/{id}/phases/{phase}/{control}",
@@ -220,13 +220,13 @@ impl ControlAnswer {
     params(
         ("id" = Uuid, Path, description = "The campaign's id"),
         ("phase" = String, Path, description = "The phase's name", pattern = "^[a-z0-9][a-z0-9_-]{0,62}$"),
-        ("control" = words::PhaseTrigger, Path, description = "What to do"),
+        ("control" = words::PhaseTrigger, Path, description = "The control"),
         Repeatable,
     ),
     request_body(content = Option<ControlRequest>),
     responses(
-        (status = 200, description = "It was done, or the phase was there already", body = ControlAnswer),
-        (status = 409, description = "It cannot be done from here: `currentState` says where the phase stands, `allowed` what can be done"),
+        (status = 200, description = "The control was carried out, or the phase was in its target state already", body = ControlAnswer),
+        (status = 409, description = "The phase's state does not allow the control: `currentState` names the state, `allowed` the allowed controls"),
     ),
 )]
 pub(crate) async fn control(
@@ -244,7 +244,7 @@ pub(crate) async fn control(
     let exact = async || {
         let waited = phases::await_reservations(&app.pool, caller.tenant_id, campaign, &phase).await;
         waited.map_err(|error| match error {
-            // It is paused; whether all have noticed is not known yet.
+            // The phase is paused; workers may still be reserving items.
             StoreError::Conflict { message } => ApiError::NotReady(message),
             error => error.into(),
         })
@@ -267,7 +267,7 @@ pub(crate) async fn control(
         reason: request.reason.as_deref(),
         actor: &actor,
     };
-    let (changed, standing) = match phases::apply(writing.connection(), control).await? {
+    let (changed, standing) = match phases::apply(writing.connection(), caller.tenant_id, control).await? {
         Controlled::Changed(standing) => (true, standing),
         Controlled::Unchanged(standing) => (false, standing),
         refused => return Err(refusal(refused)),
@@ -284,7 +284,7 @@ pub(crate) async fn control(
     Ok(axum::response::IntoResponse::into_response(Json(answer)))
 }
 
-/// How far another service is with a phase that it does.
+/// Progress of a phase that another service carries out.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct ProgressReport {
@@ -292,7 +292,7 @@ pub(crate) struct ProgressReport {
     progress_percentage: f64,
 }
 
-/// Reports how far a phase is that another service does. It never touches the phase's state.
+/// Records the progress of a phase that another service carries out. It never touches the phase's state.
 #[utoipa::path(
     post,
     path = "/campaigns/{id}/phases/{phase}/progress",
@@ -304,7 +304,7 @@ pub(crate) struct ProgressReport {
     ),
     request_body = ProgressReport,
     responses(
-        (status = 200, description = "It was taken; the stream tells of it within a second or two", body = ControlAnswer),
+        (status = 200, description = "The progress was recorded; the stream has it within a second or two", body = ControlAnswer),
         (status = 409, description = "The phase is a delivery, or is not under way"),
     ),
 )]
@@ -320,6 +320,7 @@ pub(crate) async fn progress(
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
     let reported = phases::report_progress(
         &mut transaction,
+        caller.tenant_id,
         campaign,
         &phase,
         report.progress_percentage,
@@ -343,7 +344,7 @@ fn refusal(refused: Controlled) -> ApiError {
     }
 }
 
-/// There may be jobs now. The hint is no more than one: without it they are found by the poll.
+/// Wakes the workers, because there may be jobs now. Without the hint the poll finds them.
 async fn wake_workers(app: &App) {
     let hinted = async {
         let mut transaction = pool::begin(&app.pool).await?;

@@ -1,4 +1,4 @@
-//! Runs: list, look, their items, whether they are launched, their whole story.
+//! Runs: list, show, their items, their launch certificate, their trace.
 
 mod bodies;
 
@@ -29,22 +29,22 @@ use crate::{
     paging::{self, Page},
 };
 
-/// Most jobs, items and lines of a trace, each, when nobody says.
+/// Default maximum of the jobs, items and lines of a trace, each.
 const TRACE_SIZE: u32 = 200;
-/// Most that can be asked for.
+/// The largest maximum that a caller may set.
 const TRACE_SIZE_MAX: u32 = 1_000;
 
-/// Which runs to list.
+/// Filters for the list of runs.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RunQuery {
     /// Only of this campaign.
     campaign_id: Option<Uuid>,
-    /// Only those that stand so.
+    /// Only those in this state.
     #[param(value_type = Option<words::RunStatus>)]
     status: Option<RunStatus>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -75,7 +75,7 @@ pub(crate) async fn list(
     Ok(Json(Page::of(rows, size, |run: &Run| (run.created_at, run.id), RunBody::from)))
 }
 
-/// One run, with how far it is.
+/// One run with its progress.
 #[utoipa::path(
     get,
     path = "/runs/{id}",
@@ -96,15 +96,15 @@ pub(crate) async fn get(
     Ok(Json(RunWithProgress::of(run, progress, waiting)))
 }
 
-/// Which items to list.
+/// Filters for the list of items.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ItemQuery {
-    /// Only those that stand so.
+    /// Only those in this state.
     #[param(inline, value_type = Option<words::ItemState>)]
     status: Option<ItemState>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -112,7 +112,7 @@ pub(crate) struct ItemQuery {
     cursor: Option<String>,
 }
 
-/// What items are asked for.
+/// Filter for the state of items.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ItemState {
@@ -139,7 +139,7 @@ impl From<ItemState> for InState {
     }
 }
 
-/// The items of a run that were reserved, in the order of its jobs. What no worker has begun has no item yet.
+/// The items of a run that were reserved, in the order of its jobs. An item that no worker has reserved is not in the list.
 #[utoipa::path(
     get,
     path = "/runs/{id}/items",
@@ -181,29 +181,29 @@ pub(crate) async fn launch(
 ) -> ApiResult<Json<CertificateBody>> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
     find(&mut transaction, caller.tenant_id, id).await?;
-    let certificate = runs::verify(&mut transaction, id).await?;
+    let certificate = runs::verify(&mut transaction, caller.tenant_id, id).await?;
     pool::commit(transaction).await?;
     Ok(Json(certificate.into()))
 }
 
-/// How much of a story to tell.
+/// Size of a trace.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TraceQuery {
-    /// Most jobs, items and lines of the log, each. Those that somebody may have to look at come first.
+    /// Maximum number of jobs, items and lines of the log, each. Those that may need a person come first.
     #[param(minimum = 1, maximum = 1000, default = 200)]
     limit: Option<u32>,
 }
 
-/// The whole story of a run: its jobs, their items, and the log.
+/// Shows the trace of a run: its jobs, their items, and the log.
 #[utoipa::path(
     get,
     path = "/runs/{id}/trace",
     operation_id = "get_run_trace",
     tag = "runs",
     params(("id" = Uuid, Path, description = "The run's id"), TraceQuery),
-    responses((status = 200, description = "The story", body = TraceBody)),
+    responses((status = 200, description = "The trace", body = TraceBody)),
 )]
 pub(crate) async fn trace(
     State(app): State<App>,

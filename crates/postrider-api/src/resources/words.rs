@@ -1,4 +1,4 @@
-//! Words of the model as the document shows them. Only their schemas are used; a test compares them with the model.
+//! Enums of the model as the document shows them. Only their schemas are used; a test compares them with the model.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -19,43 +19,43 @@ macro_rules! words {
 }
 
 words! {
-    /// How people are reached.
+    /// Channel on which people are reached.
     Channel { Email, Voice, Social }
-    /// Who does a phase: we deliver it, or another service does and reports.
+    /// Kind of a phase: Postrider delivers it, or another service carries it out and reports.
     PhaseKind { Delivery, External }
     /// The state of a phase.
     PhaseStatus { NotStarted, InProgress, Paused, Completed, Failed }
-    /// What can be done about a phase. `complete` and `fail` are for phases that another service does.
+    /// Control of a phase. `complete` and `fail` are for phases that another service carries out.
     PhaseTrigger { Start, Pause, Resume, Retry, Rerun, Complete, Fail }
-    /// Why a run was made.
+    /// Cause of a run.
     RunCause { Start, Retry, Rerun }
     /// The state of a run.
     RunStatus { Queued, Running, Completed, Partial, Failed }
     /// The state of a job.
     JobStatus { Queued, Locked, Completed, Failed, Dead }
-    /// What a job came to.
+    /// Result of a job.
     JobOutcome { Completed, Partial, Failed }
-    /// The state of an item. One that is `queued` is at work, or in doubt: then `doubted_since` says since when.
+    /// The state of an item. A `queued` item is being processed, or in doubt: then `doubted_since` has the time.
     ItemStatus { Queued, Sent, Called, Posted, Failed, Skipped }
-    /// What items are asked for: a state; `queued` are those at work, and `in_doubt` those of which nobody knows.
+    /// Filter for items: a state; `queued` are those being processed, and `in_doubt` those whose result is not known.
     ItemState { Queued, Sent, Called, Posted, Failed, Skipped, InDoubt }
-    /// Why something waits: the account's rate, its daily number, its hours, because the provider asked for it, or because the
+    /// Reason why a job waits: the account's rate, its daily number, its hours, because the provider asked for it, or because the
     /// provider fails.
     Why { Rate, Daily, Hours, RetryAfter, Circuit }
-    /// Who finds out what became of an item: a repeat that is harmless, a look-up, the provider's callback, or a person.
+    /// How an item in doubt is settled: by a repeat that is harmless, a look-up, the provider's callback, or a person.
     SettledBy { Repeat, LookUp, Callback, Person }
-    /// What became of a message that came in. `dispatch_failed` is taken up again, the others are ends.
+    /// State of a received message. `accepted` is being executed, `dispatch_failed` is retried, the others are final.
     MessageStatus { Accepted, Executed, DeniedUnlinked, DeniedRbac, DeniedSentinel, DispatchFailed }
     /// The state of a reply.
     ReplyStatus { Pending, Sending, Sent, Dead }
-    /// Within what time a function runs once.
+    /// Grain within which a function runs once.
     Grain { Day, Hour, #[serde(rename = "5min")] FiveMinutes }
-    /// The state of a run of a function. One that is `running` waits for a runner, or one is at it; one that is `failed` waits for
-    /// its retry where it has a `retry_at`, and for a person where it has none.
+    /// The state of a run of a function. A `running` run waits for a runner or has one; a `failed` run waits for its retry where it
+    /// has a `retry_at`, and for a person where it has none.
     JobRunStatus { Running, Completed, Failed, Cancelled }
-    /// What becomes of firings that nobody was there for: none of them runs, the last one, or all.
+    /// Policy for missed firings: none of them runs, the last one, or all.
     Misfire { Skip, Once, All }
-    /// What became of a firing.
+    /// Result of a firing.
     FiringOutcome { Started, Waiting, Skipped }
     /// Whether an alert holds.
     AlertStatus { Active, Open, Triggered, Resolved }
@@ -70,7 +70,7 @@ words! {
 
 #[cfg(test)]
 mod tests {
-    use postrider_engine::resolver;
+    use postrider_engine::campaigns::resolver;
     use postrider_model::{campaign, chat, job, lock_key, schedule};
 
     use super::*;

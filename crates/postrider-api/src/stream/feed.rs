@@ -7,9 +7,9 @@ use std::{
 
 use axum::body::Bytes;
 
-/// Most events that are held. A reader that is further behind is too slow.
+/// Maximum number of events in the feed. A reader that is further behind is too slow.
 pub(crate) const HELD_MAX: usize = 256;
-/// For how long they are held. Longer than a reader may lag, so that a quiet campaign costs nothing.
+/// Time for which the feed keeps an event. Longer than a reader may lag, so that a quiet campaign costs nothing.
 const HELD_FOR: Duration = Duration::from_secs(30);
 
 /// A stretch of the history without gaps, up to the newest event that this process knows of.
@@ -21,21 +21,21 @@ pub(crate) struct Feed {
     is_broken: bool,
 }
 
-/// What there is of an event.
+/// The result of a look-up in the feed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// It is here.
+    /// The event.
     Frame(Bytes),
-    /// It has not happened, as far as this process knows.
+    /// The event has not happened, as far as this process knows.
     NotYet,
-    /// It has happened, and is not held any more. The database has it.
+    /// The event has happened and is not in the feed any more. The database has it.
     Gone,
-    /// The history is not the one that was followed.
+    /// The history was replaced by another one; the reader must begin again.
     Broken,
 }
 
 impl Feed {
-    /// Nothing yet, and next comes what follows this number.
+    /// An empty feed whose next event follows this number.
     pub(crate) fn after(newest: i64) -> Self {
         Self { from: newest + 1, frames: VecDeque::new(), is_broken: false }
     }
@@ -54,39 +54,39 @@ impl Feed {
         self.frames.get(at).map_or(Held::NotYet, |(_, frame)| Held::Frame(frame.clone()))
     }
 
-    /// The next event. If it does not follow the newest one, what lies between is gone.
+    /// Appends the next event. If it does not follow the newest one, the events in between are gone.
     pub(crate) fn push(&mut self, sequence: i64, frame: Bytes, now: Instant) {
         if sequence != self.newest() + 1 {
             *self = Self::after(sequence - 1);
         }
         if self.frames.len() == HELD_MAX {
-            self.let_go();
+            self.clear();
         }
         self.frames.push_back((now, frame));
     }
 
-    /// Lets go of what is old.
+    /// Removes old events.
     pub(crate) fn forget(&mut self, now: Instant) {
         while self.frames.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > HELD_FOR) {
-            self.let_go();
+            self.clear();
         }
         if self.frames.is_empty() {
             self.frames.shrink_to_fit();
         }
     }
 
-    /// Everything up to this number has happened, and nothing of it is held.
+    /// Empties the feed. All events up to this number have happened.
     pub(crate) fn skip_to(&mut self, newest: i64) {
         *self = Self::after(newest);
     }
 
-    /// Whoever follows must begin again.
+    /// Makes every reader begin again.
     pub(crate) fn break_off(&mut self) {
         self.is_broken = true;
         self.frames = VecDeque::new();
     }
 
-    fn let_go(&mut self) {
+    fn clear(&mut self) {
         if self.frames.pop_front().is_some() {
             self.from += 1;
         }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_or_does_not_follow_is_let_go_of() {
+    fn old_events_and_events_before_a_gap_are_removed() {
         let (mut feed, start) = (Feed::after(0), Instant::now());
         feed.push(1, frame(1), start);
         feed.push(2, frame(2), start + Duration::from_secs(20));

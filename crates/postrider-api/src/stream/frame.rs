@@ -1,7 +1,7 @@
-//! How things look on the wire.
+//! Messages of the stream as they are on the wire.
 //!
-//! Events of the history have no `event:` field, so that `onmessage` of an `EventSource` gets them all; only what is said
-//! about the stream itself has a name. What has no `id:` leaves the reader's position as it is.
+//! Events of the history have no `event:` field, so that `onmessage` of an `EventSource` gets them all; only messages about the
+//! stream itself have a name. A message without `id:` leaves the reader's position as it is.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use serde_json::json;
 
 use crate::error::ApiError;
 
-/// A comment, so that nobody on the way takes silence for death.
+/// A comment, so that no proxy closes an idle connection.
 pub(crate) const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 
 /// Why a reader must begin again with a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// What it asked for was removed.
+    /// The requested events were removed.
     Pruned,
-    /// It is ahead of the history: this is another database, or an older copy.
+    /// The reader is ahead of the history: this is another database, or an older copy.
     Ahead,
-    /// It does not keep up.
+    /// The reader does not keep up.
     TooSlow,
 }
 
-/// Why a stream ends though its reader did nothing wrong.
+/// Why the server ends a stream without a mistake of its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Parting {
+pub(crate) enum EndReason {
     /// The process ends.
     Shutdown,
     /// The key was revoked, or has expired.
@@ -42,12 +42,12 @@ pub(crate) fn event(event: &CampaignEvent) -> Result<Bytes, ApiError> {
     Ok(Bytes::from(format!("id: {}\ndata: {data}\n\n", event.sequence)))
 }
 
-/// What every stream begins with: something at once, and how soon to come back when it breaks.
+/// The first message of every stream, which sets the reader's delay before it reconnects.
 pub(crate) fn hello(retry: Duration) -> Bytes {
     Bytes::from(format!("retry: {}\n\n", retry.as_millis()))
 }
 
-/// Take a snapshot, and go on from its sequence.
+/// Asks the reader to take a snapshot and to go on from its sequence.
 pub(crate) fn snapshot_required(campaign: CampaignId, reason: Reason) -> Bytes {
     let reason = match reason {
         Reason::Pruned => "pruned",
@@ -57,11 +57,11 @@ pub(crate) fn snapshot_required(campaign: CampaignId, reason: Reason) -> Bytes {
     named("snapshot_required", &json!({ "campaignId": campaign, "reason": reason }))
 }
 
-/// The stream ends; come back then.
-pub(crate) fn bye(parting: Parting, retry: Duration) -> Bytes {
-    let reason = match parting {
-        Parting::Shutdown => "shutdown",
-        Parting::Key => "key",
+/// Announces the end of the stream, and the delay before the reader reconnects.
+pub(crate) fn bye(reason: EndReason, retry: Duration) -> Bytes {
+    let reason = match reason {
+        EndReason::Shutdown => "shutdown",
+        EndReason::Key => "key",
     };
     let mut frame = format!("retry: {}\n", retry.as_millis()).into_bytes();
     frame.extend(named("bye", &json!({ "reason": reason })));
@@ -101,10 +101,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_about_the_stream_has_a_name_and_no_id() {
+    fn messages_about_the_stream_have_a_name_and_no_id() {
         let second = Duration::from_secs(1);
         let frames = [
-            bye(Parting::Shutdown, second),
+            bye(EndReason::Shutdown, second),
             snapshot_required(CampaignId(uuid::Uuid::nil()), Reason::Pruned),
         ];
         for frame in frames {

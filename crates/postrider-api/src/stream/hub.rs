@@ -1,8 +1,8 @@
-//! Brings what happens to all who read it.
+//! Distributes new events of campaigns to their readers.
 //!
-//! One loop per process looks at the campaigns that somebody reads: by a hint of the database, and once a second. It takes
-//! each new event once and puts it where every reader of the campaign finds it. Readers hold no connection, and while there
-//! are none, nothing listens and nothing is asked.
+//! One loop per process polls the campaigns that have readers: on a hint of the database, and once a second. It reads each new event
+//! once and puts it into the campaign's feed, which all its readers share. Readers hold no connection, and without readers the loop
+//! neither listens nor queries.
 
 use std::{
     collections::HashMap,
@@ -29,36 +29,36 @@ use tokio_util::sync::CancellationToken;
 use super::{feed::Feed, frame};
 use crate::error::{ApiError, ApiResult};
 
-/// How often to look without a hint.
+/// Poll interval without a hint.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Shortest time between two looks, so that a busy campaign is looked at in batches.
+/// Minimum time between two polls, so that a busy campaign is read in batches.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 /// How often to check that the readers' keys are still valid. With [`LOOK_EVERY`] and the time that both statements take it must
 /// stay below the five seconds after which docs/stream.md says that a stream of a revoked key has ended.
 const KEYS_EVERY: Duration = Duration::from_secs(2);
 /// How long to go on listening after the last reader has left.
 const LINGER: Duration = Duration::from_secs(10);
-/// Events per step. Less than a feed holds, so that one step overtakes nobody who is up to date.
+/// Events per step. Less than a feed holds, so that one step overtakes no reader that is up to date.
 const PAGE: i64 = 128;
 /// Events of one step of a reader that catches up by itself.
 const CATCH_UP_PAGE: i64 = 64;
 /// How many readers may ask the database at a time; requests need connections, too.
 const CATCH_UPS_MAX: usize = 2;
-/// How long to wait when there is no room.
+/// `Retry-After` of a reader over the limit.
 const RETRY_AFTER_SECONDS: u64 = 30;
 
-/// How streams behave.
+/// Settings of streams.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamSettings {
-    /// Most readers of this process.
+    /// Maximum number of readers of this process.
     pub readers_max: usize,
-    /// Most of them of one tenant.
+    /// Maximum number of them of one tenant.
     pub readers_per_tenant_max: usize,
-    /// How long a stream may be silent.
+    /// Maximum time without a message on a stream.
     pub keep_alive: Duration,
 }
 
-/// The readers of one process, and what they read.
+/// The readers of one process, and the feeds that they read.
 #[derive(Clone)]
 pub struct Hub(Arc<Shared>);
 
@@ -73,7 +73,7 @@ struct Shared {
     meters: Meters,
 }
 
-/// What is counted.
+/// Metrics of the hub.
 pub(super) struct Meters {
     readers: Gauge,
     pub(super) sent: Counter,
@@ -86,7 +86,7 @@ struct Readers {
     tenants: HashMap<TenantId, Tenant>,
 }
 
-/// What is read of one tenant, by how many.
+/// Feeds and keys of one tenant's readers, with the number of readers of each.
 #[derive(Default)]
 struct Tenant {
     count: usize,
@@ -94,7 +94,7 @@ struct Tenant {
     keys: HashMap<ApiKeyId, (usize, Arc<AtomicBool>)>,
 }
 
-/// A campaign that somebody reads, and where its events go.
+/// A campaign with readers, and its feed.
 type Watched = (CampaignId, Arc<watch::Sender<Feed>>);
 
 impl Hub {
@@ -105,7 +105,7 @@ impl Hub {
         settings: StreamSettings,
         draining: CancellationToken,
     ) -> Result<Self, StoreError> {
-        // What is no URL is refused now, and not when the first reader comes.
+        // An invalid URL is refused now, and not when the first reader comes.
         drop(wakeups::listen(listen_url, history::HINT_CHANNEL, draining.clone())?);
         let meters = Meters {
             readers: metrics::gauge!("postrider_stream_readers"),
@@ -124,7 +124,7 @@ impl Hub {
         })))
     }
 
-    /// Serves readers until shutdown, and then sends them away.
+    /// Serves readers until shutdown, and then ends their streams.
     pub async fn run(self) {
         let draining = &self.0.draining;
         while !draining.is_cancelled() {
@@ -147,20 +147,20 @@ impl Hub {
         self.wake_all();
     }
 
-    /// Looks and looks, until shutdown or until nobody has read for a while.
+    /// Polls until shutdown, or until there was no reader for a while.
     async fn serve(&self, mut hints: Wakeups) {
-        let (mut keys_asked_at, mut busy_at) = (Instant::now(), Instant::now());
+        let (mut keys_checked_at, mut busy_at) = (Instant::now(), Instant::now());
         while !self.0.draining.is_cancelled() {
-            // Before the look, so that a hint during the look is not lost.
+            // Before the poll, so that a hint during the poll is not lost.
             hints.mark_unchanged();
             let began = Instant::now();
             if let Err(error) = self.look().await {
-                tracing::warn!("readers of campaigns wait, the next look is in {LOOK_EVERY:?}: {error}");
+                tracing::warn!("failed to read campaign events; retrying in {LOOK_EVERY:?}: {error}");
             }
-            if began.duration_since(keys_asked_at) >= KEYS_EVERY {
-                keys_asked_at = began;
-                if let Err(error) = self.ask_for_keys().await {
-                    tracing::warn!("could not ask whether readers may go on: {error}");
+            if began.duration_since(keys_checked_at) >= KEYS_EVERY {
+                keys_checked_at = began;
+                if let Err(error) = self.check_keys().await {
+                    tracing::warn!("failed to check the API keys of readers: {error}");
                 }
             }
             if self.lock().count > 0 {
@@ -170,7 +170,7 @@ impl Hub {
             }
             tokio::select! {
                 () = self.0.draining.cancelled() => {}
-                // A look that took long is not repeated at once: this loop has half of one connection, not all of it.
+                // A poll that took long is not repeated at once: this loop has half of one connection, not all of it.
                 () = tokio::time::sleep(began.elapsed().max(LOOK_PAUSE)) => tokio::select! {
                     () = self.0.draining.cancelled() => {}
                     Ok(()) = hints.changed() => {}
@@ -181,28 +181,28 @@ impl Hub {
         self.wake_all();
     }
 
-    /// Takes what is new, tenant by tenant. What is wrong at one of them is told in the end, and the others have theirs.
+    /// Reads new events, tenant by tenant. An error at one tenant is returned at the end; the other tenants get their events.
     async fn look(&self) -> ApiResult<()> {
         let mut looked = Ok(());
         for (tenant, watched) in self.watched() {
-            // Without a connection there is nothing for anybody.
+            // Without a connection no tenant can be read.
             let transaction = pool::begin_as(&self.0.pool, tenant).await?;
             looked = looked.and(look_at(transaction, tenant, watched).await);
         }
         looked
     }
 
-    /// Sends away whose key does not let in any more; the same way.
-    async fn ask_for_keys(&self) -> ApiResult<()> {
+    /// Ends the streams of keys that are not active any more; the same way.
+    async fn check_keys(&self) -> ApiResult<()> {
         let mut asked = Ok(());
         for (tenant, keys) in self.keys() {
             let transaction = pool::begin_as(&self.0.pool, tenant).await?;
-            asked = asked.and(self.ask_for_keys_of(transaction, tenant, &keys).await);
+            asked = asked.and(self.check_keys_of(transaction, tenant, &keys).await);
         }
         asked
     }
 
-    async fn ask_for_keys_of(
+    async fn check_keys_of(
         &self,
         mut transaction: Transaction,
         tenant: TenantId,
@@ -222,8 +222,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Finds room for one more reader of a campaign that is there.
-    pub(super) fn seat(&self, caller: &Caller, extent: Extent) -> ApiResult<Seat> {
+    /// Registers one more reader of an existing campaign, within the limits.
+    pub(super) fn register(&self, caller: &Caller, extent: Extent) -> ApiResult<ReaderSlot> {
         let settings = &self.0.settings;
         let mut readers = self.lock();
         if readers.count >= settings.readers_max {
@@ -249,7 +249,7 @@ impl Hub {
         *of_feed += 1;
         let (of_key, is_out) = tenant.keys.entry(caller.key_id).or_default();
         *of_key += 1;
-        let seat = Seat {
+        let slot = ReaderSlot {
             hub: self.clone(),
             tenant: caller.tenant_id,
             key: caller.key_id,
@@ -261,21 +261,21 @@ impl Hub {
         self.0.meters.readers.set(readers.count as f64);
         drop(readers);
         self.0.arrived.notify_one();
-        Ok(seat)
+        Ok(slot)
     }
 
-    fn leave(&self, seat: &Seat) {
+    fn leave(&self, slot: &ReaderSlot) {
         let mut readers = self.lock();
         readers.count -= 1;
         self.0.meters.readers.set(readers.count as f64);
-        let Some(tenant) = readers.tenants.get_mut(&seat.tenant) else { return };
+        let Some(tenant) = readers.tenants.get_mut(&slot.tenant) else { return };
         tenant.count -= 1;
         if tenant.count == 0 {
-            readers.tenants.remove(&seat.tenant);
+            readers.tenants.remove(&slot.tenant);
             return;
         }
-        drop_one(&mut tenant.feeds, &seat.campaign);
-        drop_one(&mut tenant.keys, &seat.key);
+        drop_one(&mut tenant.feeds, &slot.campaign);
+        drop_one(&mut tenant.keys, &slot.key);
     }
 
     fn watched(&self) -> Vec<(TenantId, Vec<Watched>)> {
@@ -335,7 +335,7 @@ fn drop_one<K: std::hash::Hash + Eq, V>(counted: &mut HashMap<K, (usize, V)>, ke
     }
 }
 
-/// Takes what is new of one tenant.
+/// Reads the new events of one tenant.
 async fn look_at(mut transaction: Transaction, tenant: TenantId, watched: Vec<Watched>) -> ApiResult<()> {
     let campaigns: Vec<CampaignId> = watched.iter().map(|(campaign, _)| *campaign).collect();
     let extents = history::extents(&mut transaction, tenant, &campaigns).await?;
@@ -348,7 +348,7 @@ async fn look_at(mut transaction: Transaction, tenant: TenantId, watched: Vec<Wa
                 pull(&mut transaction, tenant, campaign, &feed, newest).await?;
             }
             Some(&newest) if newest == known => {}
-            // The campaign is gone, or its history is shorter than it was: somebody has put back an old copy.
+            // The campaign is gone, or its history is shorter than it was: an older copy was restored.
             _ => feed.send_modify(Feed::break_off),
         }
         feed.send_if_modified(|feed| {
@@ -359,7 +359,7 @@ async fn look_at(mut transaction: Transaction, tenant: TenantId, watched: Vec<Wa
     Ok(pool::commit(transaction).await?)
 }
 
-/// Takes the new events of one campaign, in steps.
+/// Reads the new events of one campaign, in steps.
 async fn pull(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -371,7 +371,7 @@ async fn pull(
     while known < newest {
         let events = history::after(connection, tenant, campaign, known, PAGE).await?;
         let Some(last) = events.last() else {
-            // All of it was removed before anybody could look.
+            // All of it was removed before this poll.
             feed.send_modify(|feed| feed.skip_to(newest));
             return Ok(());
         };
@@ -389,8 +389,8 @@ async fn pull(
     Ok(())
 }
 
-/// One reader's place. Leaving it makes room.
-pub(super) struct Seat {
+/// The registration of one reader. Dropping it makes room for another reader.
+pub(super) struct ReaderSlot {
     hub: Hub,
     tenant: TenantId,
     key: ApiKeyId,
@@ -399,17 +399,17 @@ pub(super) struct Seat {
     is_out: Arc<AtomicBool>,
 }
 
-impl Seat {
+impl ReaderSlot {
     pub(super) fn hub(&self) -> &Hub {
         &self.hub
     }
 
-    /// Whether the key has stopped to let in.
+    /// Whether the API key is no longer active.
     pub(super) fn is_out(&self) -> bool {
         self.is_out.load(Ordering::Relaxed)
     }
 
-    /// Some of the events that follow a number, from the database: those that have happened, or none if they were removed.
+    /// A page of the events after a number, from the database: those that have happened, or none if they were removed.
     pub(super) async fn page_after(&self, sequence: i64) -> ApiResult<Vec<(i64, Bytes)>> {
         let shared = &self.hub.0;
         let permit = shared.catch_ups.acquire().await;
@@ -422,7 +422,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ReaderSlot {
     fn drop(&mut self) {
         let hub = self.hub.clone();
         hub.leave(self);

@@ -1,11 +1,11 @@
-//! `GET /campaigns/{id}/events`: what happens to a campaign, as it happens.
+//! `GET /campaigns/{id}/events`: streams the events of a campaign.
 //!
 //! | file | what |
 //! |---|---|
-//! | `hub.rs` | one loop per process that takes each event once, and the room for readers |
+//! | `hub.rs` | one loop per process that reads each event once, and the limits of readers |
 //! | `feed.rs` | the newest events of one campaign, shared by its readers |
-//! | `reader.rs` | what one reader gets next |
-//! | `frame.rs` | how it looks on the wire |
+//! | `reader.rs` | the next message of one reader |
+//! | `frame.rs` | messages as they are on the wire |
 
 mod feed;
 mod frame;
@@ -36,7 +36,7 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// Where to begin.
+/// The start of the stream.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -46,12 +46,12 @@ pub(crate) struct Begin {
     after: Option<String>,
 }
 
-/// For the document: where to begin, as a header.
+/// For the document: the start of the stream, as a header.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only its parameters are used")]
 pub(crate) struct ComeBack {
-    /// The same, as an `EventSource` says it when it comes back.
+    /// The same, as an `EventSource` sends it when it reconnects.
     #[param(rename = "Last-Event-ID", minimum = 0, required = false)]
     last_event_id: i64,
 }
@@ -60,7 +60,7 @@ pub(crate) struct ComeBack {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) struct StreamMessage {
-    /// The sequence of the event; what is no event has none.
+    /// The sequence of the event; a message that is not an event has none.
     #[schema(pattern = "^[0-9]+$", nullable = false)]
     id: Option<String>,
     /// Events of the history have none.
@@ -68,47 +68,47 @@ pub(crate) struct StreamMessage {
     event: Option<StreamNotice>,
     /// JSON in one line.
     data: String,
-    /// After how many milliseconds to come back when the connection ends.
+    /// Milliseconds to wait before the reader reconnects when the connection ends.
     #[schema(minimum = 0, nullable = false)]
     retry: Option<u32>,
 }
 
-/// What is said about the stream itself.
+/// A message about the stream itself.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) enum StreamNotice {
     /// Take `GET …/status` and read on after its `sequence`.
     SnapshotRequired,
-    /// The server closes; come back after the time in `retry`.
+    /// The server closes the stream; reconnect after the time in `retry`.
     Bye,
 }
 
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// What happens to a campaign, as it happens: server-sent events.
+/// Streams the events of a campaign as server-sent events.
 ///
-/// Each message is an event of the campaign's history: `id` is its sequence, `data` the event as JSON in one line. Reading goes on after
-/// `Last-Event-ID` or `after`, of which the first one counts; without either it begins with what happens next. `after=0` is the whole
+/// Each message is an event of the campaign's history: `id` is its sequence, `data` the event as JSON in one line. The stream begins after
+/// `Last-Event-ID` or `after`, of which the first one counts; without either it begins with the next event. `after=0` is the whole
 /// history, as far as it is kept.
 ///
-/// Two messages are not events and have a name and no id. `snapshot_required`: take `GET …/status` and read on after its `sequence`; what was
-/// asked for is not kept any more, or the reader is too slow. `bye`: the server closes; come back after the time in `retry`. Comments keep the
-/// connection alive.
+/// Two messages are not events and have a name and no id. `snapshot_required`: take `GET …/status` and read on after its `sequence`; the
+/// requested events were removed, or the reader is too slow. `bye`: the server closes the stream; reconnect after the time in `retry`.
+/// Comments keep the connection alive.
 #[utoipa::path(
     get,
     path = "/campaigns/{id}/events",
     operation_id = "stream_campaign_events",
     tag = "campaigns",
     params(
-        ("id" = uuid::Uuid, Path, description = "The campaign"),
+        ("id" = uuid::Uuid, Path, description = "The campaign's id"),
         Begin,
         ComeBack,
     ),
     responses(
-        (status = 200, description = "A stream that does not end by itself", body = StreamMessage, content_type = "text/event-stream"),
+        (status = 200, description = "The campaign's events, as a stream that does not end by itself", body = StreamMessage, content_type = "text/event-stream"),
         (status = 429, description = "Too many requests with this key, or too many readers of this tenant; `Retry-After` says how long to wait"),
-        (status = 503, description = "The process has no room for another reader, or ends, or has no database; try again later"),
+        (status = 503, description = "The process has reached its limit of readers, shuts down, or has no database; try again later"),
     ),
 )]
 pub(crate) async fn events(
@@ -128,7 +128,7 @@ pub(crate) async fn events(
     let extent = extents.first().copied().ok_or(ApiError::NotFound("campaign"))?;
     Ok(match start(after, extent) {
         Ok(at) => {
-            let reader = Reader::new(app.stream.seat(&caller, extent)?, at, at == extent.newest);
+            let reader = Reader::new(app.stream.register(&caller, extent)?, at, at == extent.newest);
             answer(Body::from_stream(reader.frames()))
         }
         Err(reason) => answer(Body::from(frame::snapshot_required(campaign, reason))),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sequence_is_refused() {
+    fn a_text_that_is_not_a_sequence_is_refused() {
         for wrong in ["", " 1", "-1", "+1", "1.0", "1e3", "x", "9223372036854775808", "٣"] {
             assert!(position(&headers(&[]), Some(wrong)).is_err(), "after={wrong}");
             assert!(position(&headers(&["1"]), Some(wrong)).is_err(), "after={wrong} beside a header");

@@ -1,6 +1,6 @@
-//! One reader: what it gets next.
+//! One reader, and its next message.
 //!
-//! A reader knows one number, that of the last event it was given, and the next thing it gets is the event with the number
+//! A reader knows one number, that of the last event that it was sent, and its next message is the event with the number
 //! after it: from the feed, or from the database where the feed does not have it any more. It makes no difference which, so
 //! there is no moment at which it changes from one to the other, and nothing that could be lost or repeated in it.
 
@@ -14,39 +14,39 @@ use futures::{Stream, stream};
 
 use super::{
     feed::Held,
-    frame::{self, Parting, Reason},
-    hub::Seat,
+    frame::{self, EndReason, Reason},
+    hub::ReaderSlot,
 };
 
-/// A reader that the feed has overtaken may fetch what it missed by itself if it was up to date so short a time ago: then
-/// much has happened at once. Otherwise it is too slow.
+/// A reader that the feed has overtaken reads the missed events from the database if it was up to date within this time: then many
+/// events came at once. Otherwise it is too slow.
 const LAG_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for a database that does not answer.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How soon to come back when a stream breaks.
+/// Delay before a reader reconnects when its stream breaks.
 const RETRY: Duration = Duration::from_secs(1);
-/// Readers that are sent away come back over a time in which each has so long for itself.
+/// Each reader adds this to the time over which readers reconnect after the server has ended their streams.
 const RETRY_SPREAD: Duration = Duration::from_millis(20);
 
 pub(super) struct Reader {
-    seat: Seat,
-    /// The last event that was given out.
+    slot: ReaderSlot,
+    /// The number of the last event that was sent.
     at: i64,
-    /// What follows it, from the database.
+    /// The events after it, from the database.
     page: VecDeque<Bytes>,
-    /// When there was last nothing more to give; never, while it reads what happened before it came.
+    /// When the reader was last up to date; `None` while it reads the events from before it came.
     up_to_date_at: Option<Instant>,
     is_over: bool,
 }
 
 impl Reader {
-    /// A reader that has everything up to a number, which may be all there is.
-    pub(super) fn new(seat: Seat, at: i64, is_up_to_date: bool) -> Self {
+    /// A reader that has all events up to a number. `is_up_to_date` says whether there are no more.
+    pub(super) fn new(slot: ReaderSlot, at: i64, is_up_to_date: bool) -> Self {
         let up_to_date_at = is_up_to_date.then(Instant::now);
-        Self { seat, at, page: VecDeque::new(), up_to_date_at, is_over: false }
+        Self { slot, at, page: VecDeque::new(), up_to_date_at, is_over: false }
     }
 
-    /// Everything that it gets, until it is sent away.
+    /// All messages of the reader, until its stream ends.
     pub(super) fn frames(self) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send {
         let hello = stream::once(std::future::ready(Ok(frame::hello(RETRY + jitter(RETRY * 2)))));
         let rest = stream::unfold(self, async |mut reader| {
@@ -56,47 +56,47 @@ impl Reader {
         stream::StreamExt::chain(hello, rest)
     }
 
-    /// The next piece; nothing after the last.
+    /// The next message; `None` after the last.
     async fn next(&mut self) -> Option<Bytes> {
         if self.is_over {
             return None;
         }
         loop {
-            if self.seat.hub().is_draining() {
-                return Some(self.bye(Parting::Shutdown));
+            if self.slot.hub().is_draining() {
+                return Some(self.bye(EndReason::Shutdown));
             }
-            if self.seat.is_out() {
-                return Some(self.bye(Parting::Key));
+            if self.slot.is_out() {
+                return Some(self.bye(EndReason::Key));
             }
             if let Some(frame) = self.page.pop_front() {
                 return Some(self.give(frame));
             }
-            let held = self.seat.feed.borrow_and_update().get(self.at + 1);
+            let held = self.slot.feed.borrow_and_update().get(self.at + 1);
             match held {
                 Held::Frame(frame) => return Some(self.give(frame)),
                 Held::NotYet => {
-                    let keep_alive = self.seat.hub().settings().keep_alive;
-                    let news = tokio::time::timeout(keep_alive, self.seat.feed.changed()).await;
+                    let keep_alive = self.slot.hub().settings().keep_alive;
+                    let news = tokio::time::timeout(keep_alive, self.slot.feed.changed()).await;
                     self.up_to_date_at = Some(Instant::now());
                     match news {
                         Ok(Ok(())) => {}
-                        Ok(Err(_)) => return Some(self.bye(Parting::Shutdown)),
+                        Ok(Err(_)) => return Some(self.bye(EndReason::Shutdown)),
                         Err(_) => return Some(frame::KEEP_ALIVE),
                     }
                 }
                 Held::Gone if self.is_too_slow() => {
-                    self.seat.hub().meters().too_slow.increment(1);
+                    self.slot.hub().meters().too_slow.increment(1);
                     return Some(self.snapshot_required(Reason::TooSlow));
                 }
                 Held::Gone => {
                     // In a box, because most readers never need it and all of them would have to hold it.
-                    match Box::pin(self.seat.page_after(self.at)).await {
+                    match Box::pin(self.slot.page_after(self.at)).await {
                         Ok(page) if follows(&page, self.at) => {
                             self.page = page.into_iter().map(|(_, frame)| frame).collect();
                         }
                         Ok(_) => return Some(self.snapshot_required(Reason::Pruned)),
                         Err(error) => {
-                            tracing::debug!("a reader waits for the history: {error}");
+                            tracing::debug!("failed to read the history of a campaign; retrying: {error}");
                             tokio::time::sleep(AGAIN_AFTER).await;
                             return Some(frame::KEEP_ALIVE);
                         }
@@ -109,7 +109,7 @@ impl Reader {
 
     fn give(&mut self, frame: Bytes) -> Bytes {
         self.at += 1;
-        self.seat.hub().meters().sent.increment(1);
+        self.slot.hub().meters().sent.increment(1);
         frame
     }
 
@@ -119,13 +119,13 @@ impl Reader {
 
     fn snapshot_required(&mut self, reason: Reason) -> Bytes {
         self.is_over = true;
-        frame::snapshot_required(self.seat.campaign, reason)
+        frame::snapshot_required(self.slot.campaign, reason)
     }
 
-    fn bye(&mut self, parting: Parting) -> Bytes {
+    fn bye(&mut self, reason: EndReason) -> Bytes {
         self.is_over = true;
-        let readers = u32::try_from(self.seat.hub().count()).unwrap_or(u32::MAX);
-        frame::bye(parting, RETRY + jitter(RETRY_SPREAD.saturating_mul(readers).max(RETRY * 2)))
+        let readers = u32::try_from(self.slot.hub().count()).unwrap_or(u32::MAX);
+        frame::bye(reason, RETRY + jitter(RETRY_SPREAD.saturating_mul(readers).max(RETRY * 2)))
     }
 }
 
@@ -134,7 +134,7 @@ fn follows(page: &[(i64, Bytes)], at: i64) -> bool {
     !page.is_empty() && page.iter().zip(at + 1..).all(|((sequence, _), expected)| *sequence == expected)
 }
 
-/// A time up to this one, so that not everybody comes back at once.
+/// A random time up to this one, so that readers do not reconnect all at once.
 pub(super) fn jitter(max: Duration) -> Duration {
     // The second half of a UUIDv7 is random.
     let (_, random) = uuid::Uuid::now_v7().as_u64_pair();

@@ -1,7 +1,6 @@
 //! One item's call, tried again in place only where provably nothing was sent. Time and panics become outcomes here.
 //!
-//! There are thousands of these at a time. Whatever most of them never do is boxed, so that each takes hundreds of bytes and not
-//! thousands.
+//! Thousands of these futures exist at a time. Rare branches are boxed, so that each future takes hundreds of bytes and not thousands.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -14,28 +13,26 @@ use postrider_store::{Reservation, Settlement, crash_point, jobs::ClaimedJob};
 
 use super::{
     Shared,
+    admission::{Route, Target},
+    calls::Call,
     decide::{Verdict, decide},
     failover,
     prepare::Prepared,
-    route::Route,
-    turns::Way,
-    window::Errand,
 };
 
-/// The call of a reservation at this account; and at the other one, if this one provably did not send it.
+/// Calls a reserved item at this account; and at the failover account, if this one provably did not send it.
 pub(super) async fn call(
     shared: &Shared,
     prepared: &Prepared,
     job: &ClaimedJob,
-    way: Way,
-    reservation: Reservation,
-    Errand { item, message, permit }: Errand,
+    target: Target,
+    Call { item, reservation, message, permit }: Call,
 ) -> Settlement {
-    prepared.route(way).record_wait(prepared.claimed_at);
-    let mut outcome = try_at(shared, prepared.route(way), &reservation, &message).await;
+    prepared.route(target).record_wait(prepared.claimed_at);
+    let mut outcome = try_at(shared, prepared.route(target), &reservation, &message).await;
     drop(permit);
     let mut reservation = reservation;
-    if way == Way::First && failover::may_follow(prepared, &outcome) {
+    if target == Target::Account && failover::may_follow(prepared, &outcome) {
         let follow = failover::follow(shared, prepared, item, reservation, &message, outcome);
         (reservation, outcome) = Box::pin(follow).await;
     }
@@ -43,7 +40,7 @@ pub(super) async fn call(
     reservation.settle(outcome)
 }
 
-/// As many tries as it takes under one reservation at one account.
+/// Calls under one reservation at one account, again only where provably nothing was sent.
 pub(super) async fn try_at(
     shared: &Shared,
     route: &Route,
@@ -54,7 +51,7 @@ pub(super) async fn try_at(
     let (mut tries, mut waited) = (0, Duration::ZERO);
     loop {
         if reservation.age() > settings.call_within {
-            // Somebody may have concluded by now that it was never sent; so it must not be.
+            // After this time the item may be settled as not sent, so it must not be sent any more.
             return Outcome::NotSent {
                 reason: "the worker was held up before the call".to_owned(),
                 retry_after: None,
@@ -70,8 +67,8 @@ pub(super) async fn try_at(
             Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
         };
         crash_point!("call.after");
-        if let Some(news) = route.note(shared, &outcome, began.elapsed()) {
-            Box::pin(route.tell(shared, news)).await;
+        if let Some(signal) = route.note(shared, &outcome, began.elapsed()) {
+            Box::pin(route.publish(shared, signal)).await;
         }
         match decide(outcome, tries, waited, spread(reservation.outbox_id()), &settings.retry) {
             Verdict::Settle(outcome) => return outcome,
@@ -85,7 +82,7 @@ pub(super) async fn try_at(
     }
 }
 
-/// Waits for the next try, and for its turn. An outcome when the worker stops meanwhile.
+/// Waits for the next try and its call token. Returns an outcome if the worker stops meanwhile.
 async fn wait(shared: &Shared, route: &Route, pause: Duration) -> Option<Outcome> {
     tokio::select! {
         () = tokio::time::sleep(pause) => {}
@@ -113,7 +110,7 @@ fn log(job: &ClaimedJob, reservation: &Reservation, outcome: &Outcome) {
     }
 }
 
-/// A number from 0 to 1 that neighbours do not share.
+/// A number from 0 to 1 that differs between neighbouring ids.
 fn spread(id: OutboxId) -> f64 {
     (id.0.as_u128() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64
 }

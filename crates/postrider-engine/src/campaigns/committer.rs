@@ -1,9 +1,8 @@
-//! Writes settlements down and reserves the next items, for all jobs of the process together.
+//! Commits settlements and the next reservations of all jobs of the process together.
 //!
-//! Whatever has gathered while one commit was under way goes into the next, so a fast provider makes large transactions and
-//! a slow one small ones, and nobody waits for a timer.
+//! The submissions that gather during one commit go into the next one (`common/recorder.rs`).
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use postrider_store::{
     Advice, DATABASE_URL, Settlement, StoreError,
@@ -13,26 +12,29 @@ use postrider_store::{
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::writing::{Connected, Writing};
+use crate::common::recorder::{Failure, Ledger, record};
 
 /// Most items in one transaction.
 const ITEMS_MAX: usize = 2048;
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How often a committer tries to get a connection while others have one.
-const CONNECT_EVERY: Duration = Duration::from_secs(1);
-/// How often one submission is refused before it is believed.
+/// How often a committer tries to get a connection while other committers have one.
+const CONNECT_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// How often the settlements of one submission are written again after the database refused them.
 const REFUSALS_MAX: u32 = 10;
+/// The pause between two such writes.
+const REFUSAL_PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
 /// How often a batch is tried as a whole.
 const SPLIT_AFTER: u32 = 4;
 
-/// What one job wants written down.
+/// The results of one job, and its next window.
 pub(super) struct Submission {
-    pub(super) settlements: Vec<Settlement>,
-    pub(super) window: Option<Window>,
+    settlements: Vec<Settlement>,
+    window: Option<Window>,
     /// Whether the window was taken out, because the worker is starved of connections.
-    pub(super) is_withdrawn: bool,
-    /// Gets what became of the window once everything is committed.
-    pub(super) reply: oneshot::Sender<Written>,
+    is_withdrawn: bool,
+    /// Whether the database may have received the window: then it may be reserved, and is not withdrawn.
+    was_sent: bool,
+    /// Receives the result of the window once everything is committed.
+    reply: oneshot::Sender<Written>,
 }
 
 /// The result of a submission.
@@ -45,12 +47,20 @@ pub(super) enum Written {
 }
 
 impl Submission {
+    pub(super) fn new(
+        settlements: Vec<Settlement>,
+        window: Option<Window>,
+        reply: oneshot::Sender<Written>,
+    ) -> Self {
+        Self { settlements, window, is_withdrawn: false, was_sent: false, reply }
+    }
+
     fn items(&self) -> usize {
         self.settlements.len() + self.window.as_ref().map_or(0, |window| window.items.len())
     }
 }
 
-/// Where jobs send what they want written down.
+/// Sends submissions to the committers.
 pub(super) type Submissions = mpsc::Sender<Submission>;
 
 pub(super) struct Committer {
@@ -62,7 +72,7 @@ pub(super) struct Committer {
     queue: Arc<Mutex<mpsc::Receiver<Submission>>>,
 }
 
-/// Another one for the same queue, which has no connection yet.
+/// Another committer for the same queue, which has no connection yet.
 impl Clone for Committer {
     fn clone(&self) -> Self {
         Self {
@@ -86,18 +96,18 @@ impl Committer {
         Self { writer: self.writer.with_fence(fence), ..self }
     }
 
-    /// Commits until nobody can submit any more.
+    /// Commits until the last sender of submissions is gone.
     pub(super) async fn run(mut self) {
-        // Before the first submission, so that work never waits for a connection that others took meanwhile.
+        // Before the first submission, so that work never waits for a connection that other processes took meanwhile.
         let _ = self.connect().await;
         loop {
-            // A committer without a connection leaves the work to those that have one.
+            // A committer without a connection leaves the work to committers that have one.
             while self.connected.is_none() && self.writing.any_is_connected() && self.connect().await.is_err()
             {
                 tokio::time::sleep(CONNECT_EVERY).await;
             }
             let Some(batch) = self.gather().await else { return };
-            self.write(batch, false).await;
+            record(&mut self, batch).await;
         }
     }
 
@@ -110,7 +120,7 @@ impl Committer {
         Ok(())
     }
 
-    /// The same, but does not try while it is known that there is none to be had.
+    /// The same, but does not try while the worker is known to be starved.
     async fn connect_unless_starved(&mut self) -> Result<(), StoreError> {
         if self.connected.is_none() && self.writing.is_starved() {
             let reason = "the worker gets no connection to write with".to_owned();
@@ -123,7 +133,7 @@ impl Committer {
         self.connect().await
     }
 
-    /// Waits for one submission and takes along what is there already.
+    /// Waits for one submission and takes those that are there already.
     async fn gather(&self) -> Option<Vec<Submission>> {
         let mut queue = self.queue.lock().await;
         let first = queue.recv().await?;
@@ -137,78 +147,30 @@ impl Committer {
         Some(batch)
     }
 
-    /// Writes a batch. While the database is away it waits: an outcome is never dropped. `was_sent` says whether the database may
-    /// have got a part of it already: then its windows may be reserved, and are not withdrawn.
-    async fn write(&mut self, mut batch: Vec<Submission>, mut was_sent: bool) {
-        let mut pause = PAUSE_MIN;
-        let mut tries = 0;
+    /// Writes a batch over the first connections that work. Outcomes never wait for starved write connections.
+    async fn write_anyhow(&mut self, batch: &mut Vec<Submission>) -> Result<Vec<WindowAnswer>, StoreError> {
         loop {
-            tries += 1;
-            let written = match self.connect_unless_starved().await {
+            let error = match self.connect_unless_starved().await {
                 Ok(()) => {
-                    was_sent = true;
-                    self.commit(&batch).await
+                    batch.iter_mut().for_each(|submission| submission.was_sent = true);
+                    return self.commit(batch).await;
                 }
-                Err(error) if !self.writing.others_work().await => Err(error),
-                // The database was away, and is back.
-                Err(_) if !self.writing.is_starved() && self.connect().await.is_ok() => continue,
-                Err(_) => {
-                    if self.writing.starve() && !was_sent {
-                        batch = withdraw_windows(batch);
-                        if batch.is_empty() {
-                            return;
-                        }
-                    }
-                    was_sent = true;
-                    // Outcomes are not kept waiting, and neither is what may be reserved already.
-                    self.commit_with(&mut self.writer.over(self.writing.others.clone()), &batch).await
-                }
+                Err(error) => error,
             };
-            match &written {
-                Err(error) if !is_refusal(error) => self.writing.health.failed(error),
-                _ => self.writing.health.passed(),
+            if !self.writing.others_work().await {
+                return Err(error);
             }
-            match written {
-                Ok(answers) => return answer(batch, answers),
-                // What takes too long together may do in parts.
-                Err(error)
-                    if !is_refusal(&error)
-                        && (tries < SPLIT_AFTER || error.is_outage() || batch.len() == 1) =>
-                {
-                    metrics::counter!("postrider_commits_retried_total").increment(1);
-                    tracing::warn!(error = ?error, "outcomes wait for the database: {error}");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-                Err(error) if batch.len() > 1 => {
-                    tracing::error!(error = ?error, "a commit was refused; its parts are tried one by one: {error}");
-                    for one in batch {
-                        Box::pin(self.write(vec![one], was_sent)).await;
-                    }
-                    return;
-                }
-                Err(error) => return self.write_alone(batch, error).await,
+            // The database was unavailable, and is available again.
+            if !self.writing.is_starved() && self.connect().await.is_ok() {
+                continue;
             }
-        }
-    }
-
-    /// A submission that the database refuses by itself, which is a mistake of ours. Its window is given up; its outcomes
-    /// are tried without it, and if they are refused as well, their rows stay as they are and are in doubt.
-    async fn write_alone(&mut self, mut batch: Vec<Submission>, mut error: StoreError) {
-        for submission in &mut batch {
-            submission.window = None;
-        }
-        let mut refusals = 0;
-        while refusals < REFUSALS_MAX {
-            tracing::error!(error = ?error, "outcomes were refused: {error}");
-            match self.commit(&batch).await {
-                Ok(_) => break,
-                Err(again) => error = again,
+            if self.writing.starve() {
+                withdraw_windows(batch);
             }
-            refusals += u32::from(is_refusal(&error));
-            tokio::time::sleep(PAUSE_MAX / 10).await;
+            batch.iter_mut().for_each(|submission| submission.was_sent = true);
+            let mut writer = self.writer.over(self.writing.others.clone());
+            return self.commit_with(&mut writer, batch).await;
         }
-        // Dropping the replies tells the jobs that they cannot go on.
     }
 
     async fn commit(&mut self, batch: &[Submission]) -> Result<Vec<WindowAnswer>, StoreError> {
@@ -242,34 +204,85 @@ impl Committer {
     }
 }
 
-fn answer(batch: Vec<Submission>, answers: Vec<WindowAnswer>) {
-    let mut answers = answers.into_iter();
-    for submission in batch {
-        let written = match submission.window {
-            Some(_) => Written::Window(answers.next().unwrap_or(WindowAnswer::Lost)),
-            None if submission.is_withdrawn => Written::Withdrawn,
-            None => Written::Window(WindowAnswer::Items(Vec::new())),
-        };
-        // A job that is gone does not need it; its reservations are in doubt then.
-        let _ = submission.reply.send(written);
+impl Ledger for Committer {
+    type Entry = Submission;
+    type Receipt = Vec<WindowAnswer>;
+
+    const BATCH_MAX: usize = ITEMS_MAX;
+    const NAME: &'static str = "outcomes and reservations";
+
+    async fn write(&mut self, batch: &mut Vec<Submission>) -> Result<Vec<WindowAnswer>, StoreError> {
+        let written = self.write_anyhow(batch).await;
+        match &written {
+            Err(error) if !is_refusal(error) => self.writing.health.failed(error),
+            _ => self.writing.health.passed(),
+        }
+        written
+    }
+
+    fn recorded(&mut self, batch: Vec<Submission>, answers: Vec<WindowAnswer>) {
+        let mut answers = answers.into_iter();
+        for submission in batch {
+            let written = match submission.window {
+                Some(_) => Written::Window(answers.next().unwrap_or(WindowAnswer::Lost)),
+                None if submission.is_withdrawn => Written::Withdrawn,
+                None => Written::Window(WindowAnswer::Items(Vec::new())),
+            };
+            // A job that is gone does not need it; its reservations are in doubt then.
+            let _ = submission.reply.send(written);
+        }
+    }
+
+    /// The database refuses one submission, which is a mistake of ours. Its window is given up. Its outcomes are written without it; if
+    /// they are refused as well, their rows stay as they are and are in doubt. Dropping the reply ends the job.
+    async fn refused(&mut self, submission: Submission, mut error: StoreError) -> Option<Submission> {
+        let alone = [Submission { window: None, ..submission }];
+        let mut refusals = 0;
+        while refusals < REFUSALS_MAX {
+            tracing::error!(error = ?error, "the database refused outcomes: {error}");
+            match self.commit(&alone).await {
+                Ok(_) => break,
+                Err(again) => error = again,
+            }
+            refusals += u32::from(is_refusal(&error));
+            tokio::time::sleep(REFUSAL_PAUSE).await;
+        }
+        None
+    }
+
+    fn classify(error: &StoreError, tries: u32) -> Failure {
+        if is_refusal(error) {
+            Failure::Refused
+        } else if tries < SPLIT_AFTER || error.is_outage() {
+            Failure::Passing
+        } else {
+            Failure::TooLarge
+        }
+    }
+
+    fn retrying(&self, submissions: usize, error: &StoreError) {
+        metrics::counter!("postrider_commits_retried_total").increment(1);
+        tracing::warn!(error = ?error, submissions, "outcomes wait for the database: {error}");
     }
 }
 
-/// Takes the windows out of a batch that never reached the database. What is left are outcomes, which must be written.
-fn withdraw_windows(batch: Vec<Submission>) -> Vec<Submission> {
+/// Takes the windows out of submissions that never reached the database. The rest are outcomes, which must be written.
+fn withdraw_windows(batch: &mut Vec<Submission>) {
     let mut outcomes = Vec::new();
-    for mut submission in batch {
-        submission.is_withdrawn |= submission.window.take().is_some();
+    for mut submission in batch.drain(..) {
+        if !submission.was_sent {
+            submission.is_withdrawn |= submission.window.take().is_some();
+        }
         if submission.is_withdrawn && submission.settlements.is_empty() {
             let _ = submission.reply.send(Written::Withdrawn);
         } else {
             outcomes.push(submission);
         }
     }
-    outcomes
+    *batch = outcomes;
 }
 
-/// Whether the database understood, and said no. Everything else passes, and is waited for.
+/// Whether the database understood the batch and refused it. Every other error passes, and the committer waits for that.
 fn is_refusal(error: &StoreError) -> bool {
     matches!(error, StoreError::Refused { .. } | StoreError::ClaimNotHeld { .. } | StoreError::Unfit(_))
 }

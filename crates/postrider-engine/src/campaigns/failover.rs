@@ -1,4 +1,4 @@
-//! From one account to the other: only what the first provably did not send, and only after the move is committed.
+//! Failover: an item that its account provably did not send moves to the failover account. The move is committed before the call.
 
 use postrider_model::{Message, Outcome};
 use postrider_store::{
@@ -7,10 +7,14 @@ use postrider_store::{
 };
 use uuid::Uuid;
 
-use super::{Shared, call, hours::Openings, prepare::Prepared, turns::Way};
+use super::{
+    Shared,
+    admission::{Openings, Target},
+    call,
+    prepare::Prepared,
+};
 
-/// Whether an item may go to the other account after this. Whatever may have been sent stays where it is, and so does what the
-/// provider refused: that is an answer.
+/// Whether an item may move after this outcome. An item that may have been sent stays, and so does one that the provider rejected.
 fn may_move(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::NotSent { .. } => true,
@@ -18,12 +22,12 @@ fn may_move(outcome: &Outcome) -> bool {
     }
 }
 
-/// Whether there is another account, and an item may go there after this.
+/// Whether there is a failover account, and an item may move there after this outcome.
 pub(super) fn may_follow(prepared: &Prepared, outcome: &Outcome) -> bool {
-    prepared.second.is_some() && may_move(outcome)
+    prepared.failover.is_some() && may_move(outcome)
 }
 
-/// Takes an item to the second account, if it may go there at this hour and if there is room for it soon.
+/// Moves an item to the failover account and calls it there, if the hours are open and a permit and a call token come soon.
 pub(super) async fn follow(
     shared: &Shared,
     prepared: &Prepared,
@@ -32,34 +36,34 @@ pub(super) async fn follow(
     message: &Message,
     outcome: Outcome,
 ) -> (Reservation, Outcome) {
-    let Some(second) = &prepared.second else {
+    let Some(failover) = &prepared.failover else {
         return (reservation, outcome);
     };
-    let is_open = || Openings::new(prepared, Way::Second).opens_at(prepared.leads.get(&item)).is_none();
+    let is_open = || Openings::new(prepared, Target::Failover).opens_at(prepared.leads.get(&item)).is_none();
     if shared.hurry.is_cancelled() || !is_open() {
         return (reservation, outcome);
     }
-    let turn = second.take_one(shared, shared.settings.call_within / 2).await;
-    // The turn may have taken a while.
-    let Some(_turn) = turn.filter(|_| is_open()) else {
+    let permit = failover.take_one(shared, shared.settings.call_within / 2).await;
+    // The hours may have closed meanwhile.
+    let Some(_permit) = permit.filter(|_| is_open()) else {
         return (reservation, outcome);
     };
     match outbox::move_one_over(&shared.pool, &shared.worker, reservation).await {
         Ok(reservation) => {
             metrics::counter!("postrider_items_moved_total").increment(1);
-            let outcome = call::try_at(shared, second, &reservation, message).await;
+            let outcome = call::try_at(shared, failover, &reservation, message).await;
             (reservation, outcome)
         }
         Err(Kept { reservation, error }) => {
             if let Some(error) = error {
-                tracing::warn!(error = ?error, "an item was not moved to the other account: {error}");
+                tracing::warn!(error = ?error, "an item was not moved to the failover account: {error}");
             }
             (reservation, outcome)
         }
     }
 }
 
-/// Moves reservations. Those that are kept must be settled as not sent: nothing was called anywhere.
+/// Moves reservations. Those that are kept must be settled as not sent: no provider was called.
 pub(super) async fn move_over(shared: &Shared, reservations: Vec<Reservation>) -> MovedOver {
     match outbox::move_over(&shared.pool, &shared.worker, reservations).await {
         Ok(moved) => {
@@ -67,7 +71,7 @@ pub(super) async fn move_over(shared: &Shared, reservations: Vec<Reservation>) -
             moved
         }
         Err(MoveFailed { reservations, error }) => {
-            tracing::warn!(error = ?error, "items were not moved to the other account: {error}");
+            tracing::warn!(error = ?error, "items were not moved to the failover account: {error}");
             MovedOver { moved: Vec::new(), kept: reservations }
         }
     }
@@ -80,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_provably_not_sent_moves() {
+    fn only_items_that_were_provably_not_sent_move() {
         let reason = || "why".to_owned();
         let table = [
             (Outcome::Delivered { message_id: "m".to_owned() }, false),

@@ -1,4 +1,4 @@
-//! What a job needs before its first item, and what becomes of each item.
+//! The material of a job: template, leads and accounts; and the plan for each item.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use postrider_model::{Channel, Message, ids::OutboxId};
+use postrider_model::{Channel, Message, error_chain, ids::OutboxId};
 use postrider_store::{
     StoreError,
     jobs::{self, ClaimedJob, Lead, OpenAccount},
@@ -14,28 +14,25 @@ use postrider_store::{
 };
 use uuid::Uuid;
 
+use super::render::Template;
 use super::{
     Shared,
-    job::Ended,
-    route::{NoRoute, Route},
-    turns::Way,
+    admission::{NoRoute, Route, Target},
+    send_job::Ended,
 };
-use crate::render::Template;
 
 /// Most compiled assets that are kept. Content never changes under its id.
 const TEMPLATES_MAX: usize = 64;
 
-/// What a job needs before its first item.
+/// The material of a job.
 pub(super) struct Prepared {
     template: Arc<Template>,
     pub(super) leads: HashMap<Uuid, Arc<Lead>>,
-    /// Its account.
-    pub(super) first: Route,
-    /// The account that it fails over to.
-    pub(super) second: Option<Route>,
-    /// Items that need no turn, because they have a row already.
+    pub(super) account: Route,
+    pub(super) failover: Option<Route>,
+    /// Items that need no call token, because they have a row already.
     pub(super) begun: HashSet<Uuid>,
-    /// The limits of its account, as they were read.
+    /// The limits of the account, as they were read.
     pub(super) limits: serde_json::Value,
     /// When the attempt began, right after the claim.
     pub(super) claimed_at: Instant,
@@ -51,12 +48,14 @@ impl Prepared {
             begun: adapter.is_some_and(|adapter| adapter.manifest().rate.is_some()),
         };
         let material = shared
-            .while_away(|pool, worker| jobs::material(pool, worker, &shared.master_key, job, wanted))
+            .retry_while_unavailable(|pool, worker| {
+                jobs::material(pool, worker, &shared.master_key, job, wanted)
+            })
             .await
             .map_err(|error| match error {
                 // The secret does not open: this worker was started with another master key.
                 StoreError::Unfit(why) => Ended::NotOurs(why),
-                error => Ended::Failed(describe(&error)),
+                error => Ended::Failed(error_chain(&error)),
             })?
             .ok_or(Ended::Lost)?;
         let template = match known {
@@ -66,24 +65,32 @@ impl Prepared {
         let Some(account) = &material.account else {
             return Err(Ended::Failed(format!("the provider account {} was removed", job.account_id)));
         };
-        let first = Route::open(shared, job, account, false).map_err(|no_route| match no_route {
+        let account_route = Route::open(shared, job, account, false).map_err(|no_route| match no_route {
             NoRoute::NotHere(why) => Ended::NotOurs(why),
             NoRoute::Unfit(why) => Ended::Failed(why),
         })?;
-        let second = material.failover.as_ref().and_then(|account| second(shared, job, account));
+        let failover = material.failover.as_ref().and_then(|account| failover(shared, job, account));
         let limits = account.limits.clone();
         let leads = material.leads.into_iter().map(|lead| (lead.id.0, Arc::new(lead))).collect();
-        Ok(Self { template, leads, first, second, begun: material.begun, limits, claimed_at })
+        Ok(Self {
+            template,
+            leads,
+            account: account_route,
+            failover,
+            begun: material.begun,
+            limits,
+            claimed_at,
+        })
     }
 
-    pub(super) fn route(&self, way: Way) -> &Route {
-        match (way, &self.second) {
-            (Way::Second, Some(second)) => second,
-            _ => &self.first,
+    pub(super) fn route(&self, target: Target) -> &Route {
+        match (target, &self.failover) {
+            (Target::Failover, Some(failover)) => failover,
+            _ => &self.account,
         }
     }
 
-    /// What is going to happen to one item, and the message if it is a call.
+    /// The plan for one item, and the message if it is a call.
     pub(super) fn plan(&self, channel: Channel, item: Uuid) -> (PlannedItem, Option<Message>) {
         let lead = self.leads.get(&item);
         let address = lead.and_then(|lead| match channel {
@@ -121,8 +128,8 @@ fn compile(shared: &Shared, job: &ClaimedJob, content: &serde_json::Value) -> Re
     Ok(template)
 }
 
-/// The account to fail over to. A job goes on without it, if it cannot be used.
-fn second(shared: &Shared, job: &ClaimedJob, account: &OpenAccount) -> Option<Route> {
+/// The failover account. A job goes on without it if it cannot be used.
+fn failover(shared: &Shared, job: &ClaimedJob, account: &OpenAccount) -> Option<Route> {
     match Route::open(shared, job, account, true) {
         Ok(route) => Some(route),
         Err(NoRoute::NotHere(why) | NoRoute::Unfit(why)) => {
@@ -130,14 +137,4 @@ fn second(shared: &Shared, job: &ClaimedJob, account: &OpenAccount) -> Option<Ro
             None
         }
     }
-}
-
-fn describe(error: &StoreError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }

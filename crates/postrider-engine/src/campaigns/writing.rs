@@ -1,7 +1,7 @@
 //! Whether the committers of a worker have connections to write with.
 //!
-//! A worker whose committers get no connection while its other connections work is starved: it could claim jobs and keep their locks
-//! fresh for ever without calling anybody. It releases its jobs and claims none until it can write again. When no connection works
+//! A worker whose committers get no connection while its other connections work is starved: it could claim jobs and renew their locks
+//! for ever without a call. It releases its jobs and claims none until it can write again. When no connection works
 //! the database is away, and nothing can be released; then everything waits.
 
 use std::{
@@ -16,7 +16,7 @@ use postrider_store::{Pool, pool};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::Health;
+use crate::common::health::Health;
 
 /// How often a starved worker tries to get a connection.
 const TRY_EVERY: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 pub(super) struct Writing {
     /// Connections for the committers alone.
     pub(super) writes: Pool,
-    /// Everything else of the worker uses these.
+    /// Connections for all other statements of the worker.
     pub(super) others: Pool,
     connected: AtomicUsize,
     starved: watch::Sender<bool>,
@@ -79,7 +79,7 @@ impl Writing {
         matches!(tokio::time::timeout(ANSWER_WITHIN, pool::ping(&self.others)).await, Ok(Ok(())))
     }
 
-    /// A committer got no connection. Answers whether the worker is starved: no other committer has one.
+    /// Reports that a committer got no connection. Returns whether the worker is starved: no other committer has one.
     pub(super) fn starve(&self) -> bool {
         if self.any_is_connected() {
             return false;
@@ -101,7 +101,7 @@ impl Writing {
         self.health.unblock();
     }
 
-    /// Tries to get a connection while the worker is starved: then nothing is submitted that would find out.
+    /// Tries to get a connection while the worker is starved, because no submission would find out.
     pub(super) async fn watch(&self, ended: CancellationToken) {
         loop {
             tokio::select! {

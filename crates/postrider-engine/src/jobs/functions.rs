@@ -1,4 +1,4 @@
-//! Functions that are Rust code: those that come with Postrider, and those of a program that uses it as a library.
+//! Rust functions: those that come with Postrider, and those of a program that uses it as a library.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,7 +10,7 @@ use postrider_model::{
 };
 use serde_json::Value;
 
-/// What comes with Postrider, for every tenant, without being set up, and within what time each runs once.
+/// The functions that every tenant has without setup, with the grain in which each runs once.
 pub const BUILTINS: &[(&str, Grain)] = &[
     (super::builtin::DETECT_ALERTS, Grain::FiveMinutes),
     (super::builtin::GENERATE_DECISION_CARDS, Grain::FiveMinutes),
@@ -18,51 +18,51 @@ pub const BUILTINS: &[(&str, Grain)] = &[
     (super::builtin::NOOP, Grain::FiveMinutes),
 ];
 
-/// What a function is called with.
+/// The arguments of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Invoked<'a> {
-    /// Whose job it is.
+    /// The tenant of the run.
     pub tenant: TenantId,
-    /// The run. A function that sees it again sees another attempt.
+    /// Id of the run; the same for each attempt.
     pub job_id: JobRunId,
-    /// What the tenant calls the function.
+    /// The tenant's name of the function.
     pub function_name: &'a str,
-    /// What no two active runs share.
+    /// The lock key. No two active runs share it.
     pub lock_key: &'a str,
-    /// From 1.
+    /// Number of the attempt, from 1.
     pub attempt: i32,
-    /// What it is to work on.
+    /// The input of the run.
     pub input: &'a Value,
-    /// The firing it runs for, if a schedule made it.
+    /// Time of the firing, if a schedule started the run.
     pub scheduled_for: Option<Timestamp>,
 }
 
-/// A function did not do what it was called for.
+/// A failed call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct FunctionError {
-    /// Why, in one line.
+    /// The reason, in one line.
     pub message: String,
-    /// Whether another attempt may end otherwise.
+    /// Whether another attempt may succeed.
     pub retryable: bool,
 }
 
 impl FunctionError {
-    /// Another attempt may do.
+    /// A failure after which another attempt may succeed.
     pub fn passing(message: impl Into<String>) -> Self {
         Self { message: message.into(), retryable: true }
     }
 
-    /// Another attempt would fail as well.
+    /// A failure that every further attempt would repeat.
     pub fn lasting(message: impl Into<String>) -> Self {
         Self { message: message.into(), retryable: false }
     }
 }
 
-/// A function. It may be called again for the same run, when it failed or its process died; so what it does should bear a repeat.
+/// A function. The runner calls it again for the same run if it failed or its process died, so its effects should be idempotent.
 #[async_trait]
 pub trait Function: Send + Sync {
-    /// Does the work. When its time is up, or the run is cancelled, the future is dropped.
+    /// Does the work. The runner drops the future at the timeout, and when the run is cancelled.
     async fn call(&self, invoked: &Invoked<'_>) -> Result<Value, FunctionError>;
 }
 
@@ -71,7 +71,7 @@ pub trait Function: Send + Sync {
 pub struct Functions(BTreeMap<String, Arc<dyn Function>>);
 
 impl Functions {
-    /// Adds a function, in place of one of the same name.
+    /// Adds a function, or replaces the one of the same name.
     #[must_use]
     pub fn with(mut self, name: &str, function: Arc<dyn Function>) -> Self {
         self.0.insert(name.to_owned(), function);
@@ -84,7 +84,7 @@ impl Functions {
         self.0.get(name)
     }
 
-    /// All names.
+    /// The names of all functions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }

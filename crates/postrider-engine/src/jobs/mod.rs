@@ -1,88 +1,80 @@
-//! The runner: claims runs of functions, performs them, and ends each under its claim.
+//! The runner claims job runs, performs their functions, and records the results under its claims.
 //!
 //! ```text
-//! claim ──▶ perform (HTTP · SQL · Rust, within its time) ──▶ settle
-//!   ▲ tenant by tenant in turns
-//! keep: heartbeats; lets go of what was cancelled; fails what dead processes left, which is then retried
+//! claim ──▶ perform (HTTP · SQL · Rust, within the timeout) ──▶ settle
+//!   ▲ tenant by tenant, after the one that was served last
+//! heartbeat: renews claims; cancels the tasks of lost runs; fails the runs of dead processes, which are then retried
 //! ```
 //!
-//! A function that failed comes again by `retry_at`, which the database alone computes, whoever claims it then.
+//! A failed run is retried at `retry_at`, which only the database computes. Any runner may claim it then
+//! (docs/decisions/0016-a-run-is-picked-up-and-grains-are-those-of-utc.md).
 
 pub mod builtin;
 mod functions;
-mod keep;
+mod heartbeat;
 mod perform;
+pub mod scheduler;
 mod settle;
 
-use std::{
-    collections::HashMap,
-    panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use postrider_model::{
-    ids::{JobRunId, TenantId},
-    seal::MasterKey,
-};
+use postrider_model::{ids::TenantId, seal::MasterKey};
 use postrider_providers::GuardedClient;
 use postrider_store::{
     Pool, StoreError,
-    job_runs::{self, ClaimedRun, EndedRun, Room},
+    job_runs::{self, ClaimedRun, EndedRun, Room, RunRef},
     wakeups::Wakeups,
 };
 use tokio::{
     sync::{mpsc, watch::error::RecvError},
-    task::JoinSet,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
-use self::{keep::Keeper, perform::Performed, settle::Settler};
-use crate::{
-    Health, Hints,
-    step::{served_last, within},
-    vital::vital,
+use self::{heartbeat::Heartbeat, perform::Performed, settle::Settler};
+use crate::common::{
+    attempts::Attempts, health::Health, held::Held, recorder::record_all, round::within,
+    supervised::supervised, wakeup::Hints,
 };
 
-/// How far apart two claims by hints are at least while several runs are under way, so that a claim takes many when many come.
-const CLAIMS_APART: Duration = Duration::from_millis(10);
-const SEVERAL: usize = 4;
+/// Minimum time between two claims by hints while this many attempts are running, so that one claim takes many runs under load.
+const CLAIM_INTERVAL_MIN: Duration = Duration::from_millis(10);
+const SPACED_CLAIMS_FROM: usize = 4;
 
-/// What can be set.
+/// Settings of the runner.
 #[derive(Debug, Clone)]
 pub struct RunnerSettings {
-    /// Most runs at a time.
+    /// Maximum concurrent runs.
     pub concurrency: usize,
-    /// Most of them of one tenant.
+    /// Maximum concurrent runs per tenant.
     pub tenant_concurrency: usize,
-    /// A run whose process has not been heard of for so long is failed, and retried.
+    /// A run without a heartbeat for this long has failed, and is retried.
     pub lease: Duration,
-    /// How often to look without a hint.
+    /// Time between claims without a hint.
     pub poll_interval: Duration,
-    /// Most SQL functions at a time; each holds a connection.
+    /// Maximum concurrent SQL functions; each holds a connection.
     pub sql_concurrency: usize,
-    /// Most of them of one tenant, less than all of them, so that one tenant's slow functions do not keep those of others waiting.
+    /// Maximum concurrent SQL functions per tenant. Less than the total, so that one tenant's slow functions do not block other tenants.
     pub sql_tenant_concurrency: usize,
-    /// The schemas whose functions may be run; none, if none is named.
+    /// The schemas whose functions may be run; none if empty.
     pub sql_schemas: Vec<String>,
 }
 
-/// What a runner runs with.
+/// The dependencies of a runner.
 pub struct RunnerParts {
     /// Connections of the worker.
     pub pool: Pool,
-    /// Connections for SQL functions, which may take long: claims, heartbeats and ends must not wait for them.
+    /// Connections for SQL functions. Separate, because claims, heartbeats and results must not wait for slow functions.
     pub sql_pool: Pool,
     /// Rust functions.
     pub functions: Functions,
-    /// For functions behind URLs.
+    /// Client for HTTP functions.
     pub client: GuardedClient,
-    /// Opens the secrets of those; without it they are left to other processes.
+    /// Opens the secrets of HTTP functions. Without the key other processes run them.
     pub master_key: Option<MasterKey>,
-    /// To say that runs have ended.
+    /// Hints that runs have ended.
     pub ends: Hints,
 }
 
@@ -95,53 +87,55 @@ pub struct Runner {
 
 struct Shared {
     pool: Pool,
-    /// New at every start, so that nobody is taken for the process that died under the same name.
+    /// New at every start, so that a restarted process never settles under a claim of its predecessor.
     name: String,
     functions: Functions,
     client: GuardedClient,
     master_key: Option<MasterKey>,
-    ends: Hints,
-    held: Held,
+    end_hints: Hints,
+    held: Held<RunRef, i32>,
     sql_pool: Pool,
     settings: RunnerSettings,
     health: Health,
 }
 
 impl Runner {
-    /// A runner. `wakeups` say that there are runs, `cancels` that runs were cancelled.
+    /// Creates a runner. `wakeups` are hints that runs are due, `cancels` that runs were cancelled.
     #[must_use]
     pub fn new(parts: RunnerParts, wakeups: Wakeups, cancels: Wakeups, settings: RunnerSettings) -> Self {
-        let RunnerParts { pool, sql_pool, functions, client, master_key, ends } = parts;
+        let RunnerParts { pool, sql_pool, functions, client, master_key, ends: end_hints } = parts;
         let name = format!("runner-{}", uuid::Uuid::now_v7());
         let held = Held::default();
         let health = Health::new("scheduler");
         let shared =
-            Shared { pool, name, functions, client, master_key, ends, held, sql_pool, settings, health };
+            Shared { pool, name, functions, client, master_key, end_hints, held, sql_pool, settings, health };
         Self { shared: Arc::new(shared), wakeups, cancels }
     }
 
-    /// Whether it can work, once it runs. It is a part of the role `scheduler`.
+    /// The health of the runner, which belongs to the role `scheduler`, while it runs.
     #[must_use]
     pub fn health(&self) -> Health {
         self.shared.health.clone()
     }
 
-    /// Runs functions until shutdown; then finishes those that are under way.
+    /// Runs functions until shutdown; then finishes the running attempts.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let shared = Arc::clone(&self.shared);
         tracing::info!(runner = shared.name, "the runner is running");
-        // It must live as long as anything is under way.
-        let over = CancellationToken::new();
-        let keeper = tokio::spawn(vital(
-            "the keeper of runs",
-            Keeper::new(Arc::clone(&shared), self.cancels).run(over.clone()),
+        // The heartbeat must run until the last attempt has ended and its result is recorded.
+        let finished = CancellationToken::new();
+        let heartbeat = tokio::spawn(supervised(
+            "job run heartbeat",
+            Heartbeat::new(Arc::clone(&shared), self.cancels).run(finished.clone()),
         ));
         let (ended, receiver) = mpsc::channel(shared.settings.concurrency);
-        let settler =
-            tokio::spawn(vital("the settler of runs", Settler::new(Arc::clone(&shared)).run(receiver)));
-        let mut work = Work {
+        let settler = tokio::spawn(supervised(
+            "job run settler",
+            record_all(Settler::new(Arc::clone(&shared)), receiver),
+        ));
+        let mut in_flight = InFlight {
             shared: Arc::clone(&shared),
-            attempts: JoinSet::new(),
+            attempts: Attempts::default(),
             tenants: HashMap::new(),
             served_last: [None; 2],
             ended,
@@ -149,15 +143,15 @@ impl Runner {
         let mut is_full = false;
 
         while !shutdown.is_cancelled() {
-            // Before the claim, so that a hint during the claim is not lost.
+            // Marked before the claim, so that a hint during the claim is not lost.
             self.wakeups.mark_unchanged();
-            work.take_ends();
-            // Whoever left nothing to the other kind last time comes second.
+            in_flight.collect_ended();
+            // If the last claims used the whole capacity, the other kind is claimed first.
             let order = if is_full { [Kind::Sql, Kind::Other] } else { [Kind::Other, Kind::Sql] };
             is_full = false;
             let mut failure = None;
             for kind in order {
-                match work.claim(kind).await {
+                match in_flight.claim(kind).await {
                     Ok(kind_is_full) => is_full |= kind_is_full,
                     Err(error) => {
                         tracing::error!(?error, "the runner failed to claim runs: {error}");
@@ -170,42 +164,46 @@ impl Runner {
                 None => shared.health.passed(),
                 Some(error) => shared.health.failed(&error),
             }
-            // A full claim means that there is more.
-            if is_full && work.free() > 0 {
+            // A full claim means that more runs may be due.
+            if is_full && in_flight.free() > 0 {
                 continue;
             }
-            let leaves_some = is_full || work.is_starved();
-            let pause = if work.attempts.len() < SEVERAL { Duration::ZERO } else { CLAIMS_APART };
-            let rested = Instant::now() + pause;
+            let may_have_more = is_full || in_flight.is_at_limit();
+            let is_spaced = in_flight.attempts.len() >= SPACED_CLAIMS_FROM;
+            let pause = if is_spaced { CLAIM_INTERVAL_MIN } else { Duration::ZERO };
+            let next_claim_at = Instant::now() + pause;
             let next_poll = tokio::time::sleep(shared.settings.poll_interval);
             tokio::pin!(next_poll);
-            // A notification is a hint; the poll is the guarantee. An end matters to those for whom there was no room.
+            // A notification is only a hint; the poll guarantees pickup. After a limit was reached, each ended attempt leads to a claim.
             loop {
                 tokio::select! {
                     () = shutdown.cancelled() => break,
-                    Ok(()) = hinted(&mut self.wakeups, rested), if work.free() > 0 => break,
-                    () = work.next_end() => if leaves_some { break },
+                    Ok(()) = hint_after(&mut self.wakeups, next_claim_at), if in_flight.free() > 0 => break,
+                    () = in_flight.next_end() => if may_have_more { break },
                     () = &mut next_poll => break,
                 }
             }
         }
 
-        tracing::info!(under_way = work.attempts.len(), "the runner finishes what it holds");
-        work.finish().await;
+        tracing::info!(in_flight = in_flight.attempts.len(), "the runner finishes its attempts");
+        let InFlight { attempts, ended, .. } = in_flight;
+        attempts.finish().await;
+        // This is the last sender, so the settler finishes its queue and ends.
+        drop(ended);
         let _ = settler.await;
-        over.cancel();
-        let _ = keeper.await;
+        finished.cancel();
+        let _ = heartbeat.await;
         tracing::info!(runner = shared.name, "the runner has stopped");
     }
 }
 
-/// A hint, but none before that time. Nothing is lost when this is dropped.
-async fn hinted(wakeups: &mut Wakeups, rested: Instant) -> Result<(), RecvError> {
-    tokio::time::sleep_until(rested).await;
+/// Waits for a hint, and at least until `earliest`. Cancel safe.
+async fn hint_after(wakeups: &mut Wakeups, earliest: Instant) -> Result<(), RecvError> {
+    tokio::time::sleep_until(earliest).await;
     wakeups.changed().await
 }
 
-/// What is claimed by itself: functions in the database must not take the places of others while they wait for a connection.
+/// Kinds of functions that are claimed separately: SQL functions that wait for a connection must not use the capacity of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Other,
@@ -214,77 +212,85 @@ enum Kind {
 
 /// Running attempts of one tenant.
 #[derive(Debug, Clone, Copy, Default)]
-struct Busy {
+struct TenantLoad {
     /// All attempts.
     attempts: usize,
-    /// Those of SQL functions.
+    /// Attempts at SQL functions.
     sql: usize,
 }
 
-/// What is under way.
-struct Work {
+/// The running attempts, and the limits for further ones.
+struct InFlight {
     shared: Arc<Shared>,
-    attempts: JoinSet<(TenantId, Kind)>,
-    tenants: HashMap<TenantId, Busy>,
-    /// By kind.
+    attempts: Attempts<(TenantId, Kind)>,
+    tenants: HashMap<TenantId, TenantLoad>,
+    /// Last tenant of the previous claim, by kind.
     served_last: [Option<TenantId>; 2],
     ended: mpsc::Sender<EndedRun>,
 }
 
-impl Work {
-    /// Claims runs of a kind and begins them. Whether there may be more.
+impl InFlight {
+    /// Claims runs of a kind and begins their attempts. Returns whether more may be due.
     async fn claim(&mut self, kind: Kind) -> Result<bool, StoreError> {
         let room = self.room(kind);
         if room.limit == 0 {
             return Ok(false);
         }
-        let claimed = within(job_runs::claim(&self.shared.pool, &self.shared.name, &room)).await?;
-        let is_full = claimed.len() >= room.limit;
-        self.begin(claimed, kind);
-        Ok(is_full)
+        let chosen = within(job_runs::choose(&self.shared.pool, &room)).await?;
+        let (mut claimed, wanted) = (0, chosen.iter().map(|due| due.runs).sum::<i32>());
+        // One transaction per tenant: an attempt begins as soon as its run is claimed.
+        for due in chosen {
+            // Set before the claim, so that a tenant whose claim fails does not delay the next tenants.
+            self.served_last[kind as usize] = Some(due.tenant);
+            let runs = within(job_runs::claim(&self.shared.pool, &self.shared.name, due, &room)).await?;
+            claimed += runs.len();
+            self.begin(runs, kind);
+        }
+        // If other runners claimed all of the chosen runs, they also claim the rest.
+        Ok(claimed > 0 && usize::try_from(wanted).is_ok_and(|wanted| wanted >= room.limit))
     }
 
-    /// How many more there may be.
+    /// Number of further attempts that may begin.
     fn free(&self) -> usize {
         self.shared.settings.concurrency.saturating_sub(self.attempts.len())
     }
 
-    /// How many SQL functions are under way.
+    /// Number of running attempts at SQL functions.
     fn sql_attempts(&self) -> usize {
-        self.tenants.values().map(|busy| busy.sql).sum()
+        self.tenants.values().map(|load| load.sql).sum()
     }
 
-    /// Whether somebody may have been left behind for want of room.
-    fn is_starved(&self) -> bool {
+    /// Whether a limit may have kept due runs from being claimed.
+    fn is_at_limit(&self) -> bool {
         let settings = &self.shared.settings;
         self.free() == 0
             || self.sql_attempts() >= settings.sql_concurrency
-            || self.tenants.values().any(|busy| {
-                busy.attempts >= settings.tenant_concurrency || busy.sql >= settings.sql_tenant_concurrency
+            || self.tenants.values().any(|load| {
+                load.attempts >= settings.tenant_concurrency || load.sql >= settings.sql_tenant_concurrency
             })
     }
 
-    /// What there is room for.
+    /// The capacity for further attempts of a kind.
     fn room(&self, kind: Kind) -> Room {
         let Shared { functions, settings, master_key, .. } = &*self.shared;
         let (limit, kinds): (_, &[&str]) = match kind {
             Kind::Sql => (settings.sql_concurrency.saturating_sub(self.sql_attempts()), &["sql"]),
             Kind::Other if master_key.is_some() => (usize::MAX, &["builtin", "http"]),
-            // Without the key others are better off with what is behind a URL.
+            // HTTP functions need the key to open their secrets, so other processes run them.
             Kind::Other => (usize::MAX, &["builtin"]),
         };
         // Number of further attempts that a tenant may start.
-        let share = |busy: Busy| {
-            let all = settings.tenant_concurrency.saturating_sub(busy.attempts);
+        let share = |load: TenantLoad| {
+            let all = settings.tenant_concurrency.saturating_sub(load.attempts);
             match kind {
-                Kind::Sql => all.min(settings.sql_tenant_concurrency.saturating_sub(busy.sql)),
+                Kind::Sql => all.min(settings.sql_tenant_concurrency.saturating_sub(load.sql)),
                 Kind::Other => all,
             }
         };
         Room {
             limit: limit.min(self.free()),
-            per_tenant: share(Busy::default()),
-            tenants: self.tenants.iter().map(|(tenant, busy)| (*tenant, share(*busy))).collect(),
+            per_tenant: share(TenantLoad::default()),
+            tenants: self.tenants.iter().map(|(tenant, load)| (*tenant, share(*load))).collect(),
             after: self.served_last[kind as usize],
             kinds: kinds.iter().map(ToString::to_string).collect(),
             builtins: functions.names().map(str::to_owned).collect(),
@@ -292,57 +298,49 @@ impl Work {
     }
 
     fn begin(&mut self, claimed: Vec<ClaimedRun>, kind: Kind) {
-        let last = &mut self.served_last[kind as usize];
-        *last = served_last(*last, claimed.iter().map(|run| run.tenant));
         for run in claimed {
-            let busy = self.tenants.entry(run.tenant).or_default();
-            busy.attempts += 1;
-            busy.sql += usize::from(kind == Kind::Sql);
-            let cancelled = self.shared.held.take(&run);
+            let load = self.tenants.entry(run.tenant).or_default();
+            load.attempts += 1;
+            load.sql += usize::from(kind == Kind::Sql);
+            let cancelled = self.shared.held.take(run.run(), run.claim());
             let (shared, ended) = (Arc::clone(&self.shared), self.ended.clone());
             self.attempts.spawn(async move {
-                let (id, claim, tenant) = (run.id, run.claim(), run.tenant);
+                let (held, claim) = (run.run(), run.claim());
                 let attempt = attempt(&shared, run, &cancelled, &ended);
                 if AssertUnwindSafe(attempt).catch_unwind().await.is_err() {
-                    tracing::error!(job_id = %id.0, "an attempt panicked; its run is taken up like one of a dead process");
-                    shared.held.let_go(id, claim);
+                    tracing::error!(job_id = %held.id.0, "an attempt panicked; its run is recovered after the lease");
+                    shared.held.release(held, claim);
                 }
-                (tenant, kind)
+                (held.tenant, kind)
             });
         }
     }
 
-    /// Waits for the end of an attempt; for ever if there is none.
+    /// Waits for the end of an attempt. Never returns if no attempt is running.
     async fn next_end(&mut self) {
-        match self.attempts.join_next().await {
-            Some(ended) => ended.into_iter().for_each(|(tenant, kind)| self.end(tenant, kind)),
-            None => std::future::pending().await,
+        if let Some((tenant, kind)) = self.attempts.next_end().await {
+            self.end(tenant, kind);
         }
     }
 
-    /// Takes the ends of all attempts that have ended.
-    fn take_ends(&mut self) {
-        while let Some(ended) = self.attempts.try_join_next() {
-            ended.into_iter().for_each(|(tenant, kind)| self.end(tenant, kind));
+    fn collect_ended(&mut self) {
+        for (tenant, kind) in self.attempts.take_ended() {
+            self.end(tenant, kind);
         }
     }
 
     fn end(&mut self, tenant: TenantId, kind: Kind) {
-        if let Some(busy) = self.tenants.get_mut(&tenant) {
-            busy.attempts -= 1;
-            busy.sql -= usize::from(kind == Kind::Sql);
-            if busy.attempts == 0 {
+        if let Some(load) = self.tenants.get_mut(&tenant) {
+            load.attempts -= 1;
+            load.sql -= usize::from(kind == Kind::Sql);
+            if load.attempts == 0 {
                 self.tenants.remove(&tenant);
             }
         }
     }
-
-    async fn finish(mut self) {
-        while self.attempts.join_next().await.is_some() {}
-    }
 }
 
-/// One attempt at a run, to its end.
+/// Makes one attempt at a run, and passes the result to the settler.
 async fn attempt(
     shared: &Shared,
     run: ClaimedRun,
@@ -350,56 +348,14 @@ async fn attempt(
     ended: &mpsc::Sender<EndedRun>,
 ) {
     match perform::perform(shared, &run, cancelled).await {
-        // The settler outlives every attempt, and lets go of the run when its end is written down.
+        // The settler outlives every attempt, and releases the run when its end is recorded.
         Performed::Ended(end) => {
             let _ = ended.send(run.end(end)).await;
         }
         Performed::Committed => {
-            shared.held.let_go(run.id, run.claim());
-            shared.ends.send();
+            shared.held.release(run.run(), run.claim());
+            shared.end_hints.send();
         }
-        Performed::Abandoned => shared.held.let_go(run.id, run.claim()),
-    }
-}
-
-/// The runs that this process holds: kept alive until their end is written down.
-#[derive(Default)]
-struct Held(Mutex<HashMap<JobRunId, (i32, CancellationToken)>>);
-
-impl Held {
-    /// Remembers a run. The token is cancelled when the run is not ours any more.
-    fn take(&self, run: &ClaimedRun) -> CancellationToken {
-        let cancelled = CancellationToken::new();
-        // An older claim of ours, which was taken from us: two attempts must not go on side by side.
-        if let Some((_, old)) = self.lock().insert(run.id, (run.claim(), cancelled.clone())) {
-            old.cancel();
-        }
-        cancelled
-    }
-
-    /// Forgets a run, unless it is held under another claim by now.
-    fn let_go(&self, id: JobRunId, claim: i32) {
-        let mut held = self.lock();
-        if held.get(&id).is_some_and(|(known, _)| *known == claim) {
-            held.remove(&id);
-        }
-    }
-
-    fn all(&self) -> Vec<(JobRunId, i32)> {
-        self.lock().iter().map(|(id, (claim, _))| (*id, *claim)).collect()
-    }
-
-    /// Gives a run up, if it is still held under this claim.
-    fn lose(&self, id: JobRunId, claim: i32) -> bool {
-        let mut held = self.lock();
-        let is_held = held.get(&id).is_some_and(|(known, _)| *known == claim);
-        if is_held && let Some((_, cancelled)) = held.remove(&id) {
-            cancelled.cancel();
-        }
-        is_held
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobRunId, (i32, CancellationToken)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Performed::Abandoned => shared.held.release(run.run(), run.claim()),
     }
 }

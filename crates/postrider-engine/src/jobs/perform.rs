@@ -1,4 +1,4 @@
-//! One attempt at one run.
+//! One attempt at a job run.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -14,20 +14,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Invoked, Shared};
 
-/// How an attempt ended.
+/// The result of an attempt.
 pub(super) enum Performed {
-    /// So, and that is to be written down.
+    /// The function ended; the result must be recorded.
     Ended(End),
-    /// It is written down already, together with what the function did.
+    /// The result was recorded in the transaction of the SQL function.
     Committed,
-    /// The run is not ours any more.
+    /// This runner no longer holds the run.
     Abandoned,
 }
 
-/// More than a statement's own time: the server stops it first, and knows better what happened.
+/// Added to the timeout of a SQL function, so that the server stops the statement first and reports the error.
 const SQL_GRACE: Duration = Duration::from_secs(5);
 
-/// Performs a run within its time, unless it is cancelled.
+/// Performs a run within its timeout, unless the run is cancelled or lost.
 pub(super) async fn perform(shared: &Shared, run: &ClaimedRun, cancelled: &CancellationToken) -> Performed {
     tracing::info!(
         tenant_id = %run.tenant.0, job_id = %run.id.0, function = run.function_name, attempt = run.retry_count + 1,
@@ -37,7 +37,7 @@ pub(super) async fn perform(shared: &Shared, run: &ClaimedRun, cancelled: &Cance
     crash_point!("run.before_call");
     let performed = match cancelled.run_until_cancelled(performing).await {
         None => {
-            tracing::warn!(tenant_id = %run.tenant.0, job_id = %run.id.0, function = run.function_name, "a run was cancelled, or taken from this runner, and is abandoned");
+            tracing::warn!(tenant_id = %run.tenant.0, job_id = %run.id.0, function = run.function_name, "the runner abandoned a run that was cancelled or that another runner holds");
             metrics::counter!("postrider_job_runs_total", "as" => "abandoned").increment(1);
             Performed::Abandoned
         }
@@ -51,7 +51,7 @@ pub(super) async fn perform(shared: &Shared, run: &ClaimedRun, cancelled: &Cance
 async fn attempt(shared: &Shared, run: &ClaimedRun) -> Performed {
     let Some(function) = &run.function else {
         let error =
-            format!("there is no function `{}` any more; put it back and retry the run", run.function_name);
+            format!("the function `{}` was removed; register it again and retry the run", run.function_name);
         return Performed::Ended(failed(&error, false));
     };
     let timeout = function.timeout;
@@ -65,15 +65,15 @@ async fn attempt(shared: &Shared, run: &ClaimedRun) -> Performed {
 }
 
 async fn in_time(timeout: Duration, call: impl Future<Output = End>) -> End {
-    let too_late = || failed(&format!("the function did not answer within {timeout:?}"), true);
-    tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| too_late())
+    let timed_out = || failed(&format!("the function did not answer within {timeout:?}"), true);
+    tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| timed_out())
 }
 
 async fn http(shared: &Shared, run: &ClaimedRun, url: &str) -> End {
     let secret = match shared.master_key.as_ref().map(|key| run.secret(key)) {
         Some(Ok(Some(secret))) => secret,
-        Some(Err(error)) => return failed(&format!("the function's secret cannot be opened: {error}"), true),
-        // It may have been set anew at this very moment.
+        Some(Err(error)) => return failed(&format!("failed to open the function's secret: {error}"), true),
+        // Retryable, because the secret may be about to be set again.
         Some(Ok(None)) | None => return failed("the function has no secret; set it again", true),
     };
     let call = FunctionCall {
@@ -130,8 +130,8 @@ async fn sql(shared: &Shared, run: &ClaimedRun, name: &SqlName, timeout: Duratio
         }
         Ok(Ok(SqlEnd::Lost)) => Performed::Abandoned,
         Ok(Ok(SqlEnd::Failed(end))) => Performed::Ended(end),
-        // It may have been committed all the same: then it is not held any more, and this changes nothing.
-        Ok(Err(error)) => Performed::Ended(failed(&format!("{name} could not be run: {error}"), true)),
+        // The transaction may have been committed. Then the run has ended, and the database ignores this result.
+        Ok(Err(error)) => Performed::Ended(failed(&format!("failed to run {name}: {error}"), true)),
         Err(_) => Performed::Ended(failed(&format!("{name} did not answer within {timeout:?}"), true)),
     }
 }

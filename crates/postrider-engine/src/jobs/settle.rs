@@ -1,21 +1,17 @@
-//! Records how runs ended: whatever has gathered while the last statement ran goes into the next one.
+//! Records the results of job runs.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use postrider_model::job::JobRunStatus;
 use postrider_store::{
     StoreError,
-    job_runs::{self, End, EndedRun, Ending},
+    job_runs::{self, End, EndedRun, Ending, RunRef},
 };
-use tokio::sync::mpsc;
 
 use super::Shared;
-use crate::step::within;
+use crate::common::{recorder::Ledger, round::within};
 
-const BATCH_MAX: usize = 500;
-const PAUSE: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-
+/// The results of runs under the claims of this runner. Heartbeats renew the claims until the results are recorded.
 pub(super) struct Settler {
     shared: Arc<Shared>,
 }
@@ -25,70 +21,50 @@ impl Settler {
         Self { shared }
     }
 
-    /// Works until the last attempt has handed in its end.
-    pub(super) async fn run(self, mut receiver: mpsc::Receiver<EndedRun>) {
-        let mut gathered = Vec::with_capacity(BATCH_MAX);
-        while receiver.recv_many(&mut gathered, BATCH_MAX).await > 0 {
-            self.record_for_sure(&gathered).await;
-            gathered.iter().for_each(|ended| self.shared.held.let_go(ended.id(), ended.claim()));
-            gathered.clear();
-            self.shared.ends.send();
-        }
-    }
-
-    /// An end is never dropped because the database is away: the runs are kept alive meanwhile, by whoever can reach it.
-    async fn record_for_sure(&self, ended: &[EndedRun]) {
-        let mut pause = PAUSE;
-        loop {
-            match within(job_runs::end(&self.shared.pool, &self.shared.name, ended)).await {
-                Ok(endings) => {
-                    ended.iter().for_each(|run| tell(run, endings.get(&run.id()).copied()));
-                    return;
-                }
-                // One of them spoils the statement for all: find it by telling them one by one.
-                Err(StoreError::Refused { .. }) if ended.len() > 1 => {
-                    for alone in ended {
-                        Box::pin(self.record_for_sure(std::slice::from_ref(alone))).await;
-                    }
-                    return;
-                }
-                Err(StoreError::Refused { message, .. }) => {
-                    self.refused(ended, &message).await;
-                    return;
-                }
-                Err(error) => {
-                    tracing::warn!(
-                        ?error,
-                        count = ended.len(),
-                        "ends are not recorded yet: {error}; trying again"
-                    );
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-            }
-        }
-    }
-
-    /// The database does not take a result, whatever it is: then the run failed, and says so.
-    async fn refused(&self, ended: &[EndedRun], message: &str) {
-        for run in ended {
-            tracing::error!(job_id = %run.id().0, "the end of a run is refused by the database: {message}");
-            if let End::Completed(_) = run.end() {
-                let error = format!("the result cannot be stored: {message}");
-                Box::pin(self.record_for_sure(&[run.instead(End::Failed { error, retryable: false })])).await;
-            }
-        }
+    fn release(&self, run: &EndedRun) {
+        self.shared.held.release(run.run(), run.claim());
     }
 }
 
-/// Says what became of a run. Without an ending it was not ours any more.
-fn tell(run: &EndedRun, ending: Option<Ending>) {
-    let job_id = run.id().0;
-    let count = |what: &'static str| metrics::counter!("postrider_job_runs_total", "as" => what).increment(1);
+impl Ledger for Settler {
+    type Entry = EndedRun;
+    type Receipt = HashMap<RunRef, Ending>;
+
+    const BATCH_MAX: usize = 500;
+    const NAME: &'static str = "job run results";
+
+    async fn write(&mut self, entries: &mut Vec<EndedRun>) -> Result<Self::Receipt, StoreError> {
+        within(job_runs::end(&self.shared.pool, &self.shared.name, entries)).await
+    }
+
+    fn recorded(&mut self, entries: Vec<EndedRun>, endings: Self::Receipt) {
+        for run in &entries {
+            report(run, endings.get(&run.run()).copied());
+            self.release(run);
+        }
+        self.shared.end_hints.send();
+    }
+
+    /// Fails a run whose result the database refuses to store.
+    async fn refused(&mut self, run: EndedRun, error: StoreError) -> Option<EndedRun> {
+        tracing::error!(job_id = %run.run().id.0, "the database refused the result of a run: {error}");
+        let End::Completed(_) = run.end() else {
+            self.release(&run);
+            return None;
+        };
+        let error = format!("the database refused to store the result: {error}");
+        Some(run.instead(End::Failed { error, retryable: false }))
+    }
+}
+
+/// Logs and counts the end of a run. Without an ending another runner holds the run, or it was cancelled.
+fn report(run: &EndedRun, ending: Option<Ending>) {
+    let job_id = run.run().id.0;
+    let count = |name: &'static str| metrics::counter!("postrider_job_runs_total", "as" => name).increment(1);
     match (ending, run.end()) {
         (None, _) => {
             count("late");
-            tracing::warn!(%job_id, "the end of a run came too late: it was cancelled, or taken from this runner");
+            tracing::warn!(%job_id, "the end of a run came too late: the run was cancelled, or another runner holds it");
         }
         (Some(Ending { status: JobRunStatus::Completed, .. }), _) => {
             count("completed");

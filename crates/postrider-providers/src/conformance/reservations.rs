@@ -189,9 +189,16 @@ impl Reservations {
             Channel::Social | Channel::Chat => json!({ "text": "Hello." }),
         };
         let mut transaction = pool::begin_as(&self.pool, self.tenant).await?;
-        let (asset, _) =
-            assets::create(&mut transaction, self.workspace, channel.as_str(), channel, &content, ACTOR)
-                .await?;
+        let (asset, _) = assets::create(
+            &mut transaction,
+            self.tenant,
+            self.workspace,
+            channel.as_str(),
+            channel,
+            &content,
+            ACTOR,
+        )
+        .await?;
         let phase = NewPhase {
             phase: "only".to_owned(),
             kind: PhaseKind::Delivery,
@@ -205,9 +212,10 @@ impl Reservations {
             quiet_time_seconds: None,
         };
         let campaign = NewCampaign { name: list.to_owned(), auto_advance: false, phases: vec![phase] };
-        let campaign = campaigns::create(&mut transaction, self.workspace, &campaign, ACTOR).await?;
+        let campaign =
+            campaigns::create(&mut transaction, self.tenant, self.workspace, &campaign, ACTOR).await?;
         let size = i32::try_from(count).unwrap_or(campaigns::JOB_SIZE_MAX);
-        campaigns::deploy(&mut transaction, campaign, None, size, ACTOR).await?;
+        campaigns::deploy(&mut transaction, self.tenant, campaign, None, size, ACTOR).await?;
         Ok(pool::commit(transaction).await?)
     }
 

@@ -8,7 +8,7 @@
 //! | 429: too many requests | not sent |
 //!
 //! Twilio takes no key, so a call is never repeated. It sends status callbacks to an address that contains the key:
-//! `{callback_url}/api/v2/providers/twilio/{account}/callback/{key}`. A callback with a valid signature proves that there is a call.
+//! `{callback_url}/api/v2/tenants/{tenant}/providers/twilio/{account}/callback/{key}`. A callback with a valid signature proves that there is a call.
 //!
 //! The list of calls proves nothing. It has numbers and times and no keys: the only call to a number may belong to another
 //! item, and a queued call has no time yet. So a look-up lists the calls that may be the item's, for the person who decides.
@@ -20,7 +20,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::{Timestamp, fmt::rfc2822, tz::TimeZone};
 use postrider_model::{
-    Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate, ids::ProviderAccountId,
+    Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate,
+    ids::{ProviderAccountId, TenantId},
 };
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::{
@@ -81,8 +82,7 @@ struct Twilio {
     from: String,
     /// Public URL of this installation, without a slash at the end.
     installation: Url,
-    /// URL of status callbacks, without the key.
-    callbacks: Url,
+    account: ProviderAccountId,
 }
 
 impl Twilio {
@@ -113,18 +113,18 @@ impl Twilio {
             login: http::authorization(&format!("Basic {}", STANDARD.encode(format!("{sid}:{token}"))))?,
             signature,
             from: settings.from,
-            callbacks: callbacks(&installation, account.id),
+            account: account.id,
             installation,
         })
     }
 
-    fn request(&self, key: &IdempotencyKey, message: &Message) -> Result<Request, Outcome> {
+    fn request(&self, tenant: TenantId, key: &IdempotencyKey, message: &Message) -> Result<Request, Outcome> {
         let Message::Voice { to, script } = message else {
             return Err(http::wrong_channel("twilio", "calls", message));
         };
         let twiml = twiml(script);
         http::check_length("script", &twiml, TWIML_CHARS_MAX, "Twilio")?;
-        let callback = http::below(&self.callbacks, &[key.as_str()]);
+        let callback = self.callback(tenant, key);
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("To", to)
             .append_pair("From", &self.from)
@@ -140,6 +140,14 @@ impl Twilio {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         *request.body_mut() = Some(form.finish().into());
         Ok(request)
+    }
+
+    /// The address at which Twilio reports on the call with this key.
+    fn callback(&self, tenant: TenantId, key: &IdempotencyKey) -> Url {
+        let (tenant, account) = (tenant.0.to_string(), self.account.0.to_string());
+        let below =
+            ["api", "v2", "tenants", &tenant, "providers", "twilio", &account, "callback", key.as_str()];
+        http::below(&self.installation, &below)
     }
 
     /// Lists the calls that may be the item's.
@@ -210,7 +218,10 @@ impl Twilio {
 #[async_trait]
 impl Provider for Twilio {
     async fn call(&self, reservation: &Reservation, message: &Message) -> Outcome {
-        http::outcome(http::send(&self.client, self.request(reservation.key(), message)).await, judge)
+        http::outcome(
+            http::send(&self.client, self.request(reservation.tenant_id(), reservation.key(), message)).await,
+            judge,
+        )
     }
 
     async fn look_up(&self, doubt: &HeldDoubt, _message: Option<&Message>) -> Finding {
@@ -223,11 +234,6 @@ impl Provider for Twilio {
 
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     http::judge(answer, now, |answer| http::named(answer, "sid"))
-}
-
-/// The address of this account's callbacks.
-fn callbacks(installation: &Url, account: ProviderAccountId) -> Url {
-    http::below(installation, &["api", "v2", "providers", "twilio", &account.0.to_string(), "callback"])
 }
 
 /// The script as TwiML. Characters that XML cannot hold are removed; they have no sound.

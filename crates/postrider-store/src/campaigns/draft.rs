@@ -1,4 +1,4 @@
-//! What somebody wants to create, and what is wrong with it.
+//! A new campaign, and the mistakes in it.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use crate::StoreError;
 /// Most phases of a campaign.
 const PHASES_MAX: usize = 100;
 
-/// What a new campaign consists of.
+/// A new campaign.
 #[derive(Debug, Clone)]
 pub struct NewCampaign {
-    /// What the tenant calls it.
+    /// Its name in the tenant.
     pub name: String,
     /// Whether a phase that completes starts the next one.
     pub auto_advance: bool,
@@ -22,22 +22,22 @@ pub struct NewCampaign {
     pub phases: Vec<NewPhase>,
 }
 
-/// What a new phase consists of. Lists and accounts are named; they must exist.
+/// A new phase. Lists and accounts are named; they must exist.
 #[derive(Debug, Clone, Serialize)]
 pub struct NewPhase {
     /// Its name inside the campaign.
     pub phase: String,
-    /// Who does it.
+    /// Its kind: Postrider delivers it, or another service carries it out.
     pub kind: PhaseKind,
     /// How people are reached.
     pub channel: Option<Channel>,
-    /// What is sent.
+    /// The asset that it sends.
     pub asset_id: Option<AssetId>,
-    /// To whom. A social phase without a list is one post.
+    /// The list that it addresses. A social phase without a list is one post.
     pub list: Option<String>,
-    /// Through whom.
+    /// The account that it uses.
     pub provider_account: Option<String>,
-    /// Through whom instead, where that one provably did not send an item.
+    /// The account that takes over an item that the first one provably did not send.
     pub failover_account: Option<String>,
     /// The share of failed items with which it still counts as completed.
     pub failure_tolerance: Option<f64>,
@@ -47,21 +47,21 @@ pub struct NewPhase {
     pub quiet_time_seconds: Option<u32>,
 }
 
-/// What is wrong with a campaign that somebody wants to create: one sentence, and the field that it is about.
+/// A mistake in a new campaign: one sentence, and the field that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// Which of the phases, counted from 0; none when it is about the campaign.
+    /// Index of the phase, counted from 0; none when it is about the campaign.
     pub at: Option<usize>,
     /// The name of that phase, where the sentence does not say it.
     pub phase: Option<String>,
     /// The field.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
 impl Mistake {
-    /// One in a phase, at this place among the others.
+    /// A mistake in the phase at this index.
     #[must_use]
     pub fn in_phase(at: usize, phase: &str, field: &'static str, problem: impl Into<String>) -> Self {
         Self { at: Some(at), phase: Some(phase.to_owned()), field, problem: problem.into() }
@@ -75,7 +75,7 @@ impl Mistake {
         Self { at: None, phase: None, field, problem: problem.into() }
     }
 
-    /// Where it is, such as `phases[0].channel`.
+    /// Path of the field, such as `phases[0].channel`.
     #[must_use]
     pub fn path(&self) -> String {
         match self.at {
@@ -103,7 +103,7 @@ impl From<Mistake> for StoreError {
 }
 
 impl NewCampaign {
-    /// What can be said about it without asking the database.
+    /// Checks the campaign without asking the database.
     pub fn check(&self) -> Result<(), Mistake> {
         if self.name.trim().is_empty() || self.name.len() > 255 {
             return Err(Mistake::in_campaign("name", "a campaign needs a name of 1 to 255 bytes"));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_the_name_of_the_phase() {
+    fn a_mistake_names_its_phase() {
         let cases = [
             (vec![], "a campaign has between 1 and 100 phases, not 0"),
             (vec![phase("mail"), phase("mail")], "two phases are called `mail`"),

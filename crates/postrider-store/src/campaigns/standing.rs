@@ -1,4 +1,4 @@
-//! How campaigns stand: their phases, and the runs of those.
+//! The state of campaigns: their phases, and the runs of those.
 
 use std::collections::HashMap;
 
@@ -17,23 +17,23 @@ use crate::{
     limits::{self, Waiting},
     pool,
     runs::{self, Progress, Run},
-    unnamed::unnamed,
+    unprepared::unprepared,
 };
 
-/// How a phase stands.
+/// The state of a phase.
 #[derive(Debug, Clone, Serialize)]
 pub struct PhaseState {
     /// Its id.
     pub id: PhaseId,
     /// Its name inside the campaign.
     pub phase: String,
-    /// Who does it.
+    /// Its kind: Postrider delivers it, or another service carries it out.
     pub kind: PhaseKind,
     /// How people are reached.
     pub channel: Option<Channel>,
-    /// Where it stands.
+    /// Its state.
     pub status: PhaseStatus,
-    /// How far it is, in percent.
+    /// Its progress in percent.
     pub progress: f64,
     /// The asset that it sends.
     pub asset_id: Option<AssetId>,
@@ -55,26 +55,26 @@ pub struct PhaseState {
     pub run: Option<RunState>,
 }
 
-/// How a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunState {
-    /// Which one.
+    /// The run itself.
     #[serde(flatten)]
     pub run: Run,
-    /// How far it is.
+    /// Its progress.
     pub progress: Progress,
-    /// What it waits for, if its account's limits hold it up.
+    /// The reason why it waits, if its account's limits hold it up.
     pub waiting: Option<Waiting>,
 }
 
-/// How the phases of a campaign stand, in their order.
+/// The state of a campaign's phases, in their order.
 pub async fn status(
     connection: &mut PgConnection,
     tenant: TenantId,
     campaign: CampaignId,
 ) -> Result<Vec<PhaseState>, StoreError> {
     let rows = sqlx::query_file!("sql/campaign_phases.sql", tenant.0, campaign.0)
-        .fetch_all(unnamed(&mut *connection))
+        .fetch_all(unprepared(&mut *connection))
         .await
         .map_err(StoreError::on("reading the campaign's phases"))?;
     let run_ids: Vec<RunId> = rows.iter().filter_map(|row| row.run_id).map(RunId).collect();
@@ -102,10 +102,10 @@ pub async fn status(
         .collect()
 }
 
-/// A campaign as it stands at one moment of its history.
+/// The state of a campaign at one moment of its history.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// Which one.
+    /// The campaign itself.
     pub campaign: Campaign,
     /// The number of the last event that it includes.
     pub sequence: i64,
@@ -144,7 +144,7 @@ pub async fn snapshot(
         tenant.0,
         found.id.0,
     )
-    .fetch_one(unnamed(&mut transaction))
+    .fetch_one(unprepared(&mut transaction))
     .await
     .map_err(StoreError::on("reading the campaign"))?;
     let phases = status(&mut transaction, tenant, found.id).await?;
@@ -159,7 +159,7 @@ pub async fn snapshot(
     }))
 }
 
-/// How runs stand, by their ids.
+/// The state of runs, by their ids.
 pub async fn run_states(
     connection: &mut PgConnection,
     tenant: TenantId,

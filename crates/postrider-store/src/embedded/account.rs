@@ -1,4 +1,4 @@
-//! Whom the server runs as. Postgres refuses root, so root hands the server to another user.
+//! The user that runs the server. Postgres refuses root, so root hands the server to another user.
 
 use std::env;
 use std::ffi::OsStr;
@@ -26,7 +26,7 @@ struct Account {
 }
 
 impl ServerUser {
-    /// The owner of the existing data; without data, ourselves, or `postgres` or `nobody` if we are root.
+    /// The owner of the existing data. Without data, our own user, or `postgres` or `nobody` if we are root.
     pub fn for_data(pgdata: &Path) -> Result<Self, EmbeddedError> {
         let me = rustix::process::geteuid().as_raw();
         let my_group = rustix::process::getegid().as_raw();
@@ -91,7 +91,7 @@ impl ServerUser {
         if self.we_are_root { chown(path, Some(self.account.uid), Some(self.account.gid)) } else { Ok(()) }
     }
 
-    /// Whether the server's user differs from ours, so that it needs a way in.
+    /// Whether the server's user differs from ours, so that it needs access to the directories.
     pub fn is_another(&self) -> bool {
         self.we_are_root
     }
@@ -112,7 +112,7 @@ impl ServerUser {
         }
     }
 
-    /// Whether the mode of `dir` lets this user in.
+    /// Whether the mode of `dir` allows this user to enter.
     pub fn may_enter(&self, dir: &Path) -> bool {
         let Ok(meta) = fs::metadata(dir) else {
             return false;

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use super::errors::EmbeddedError;
 use super::install;
 
-/// The oldest supported major version.
+/// Oldest supported major version.
 pub(super) const OLDEST_MAJOR: u32 = 15;
 
 const NEEDED: [&str; 3] = ["initdb", "pg_ctl", "postgres"];
@@ -78,7 +78,7 @@ impl Binaries {
         let output = Command::new(&postgres).arg("--version").stdin(Stdio::null()).output().ok()?;
         let version = Version::parse(&String::from_utf8_lossy(&output.stdout));
         if version.is_none() {
-            tracing::warn!(program = %postgres.display(), "{} does not tell its version", postgres.display());
+            tracing::warn!(program = %postgres.display(), "{} prints no version", postgres.display());
         }
         Some(Self { dir: dir.to_owned(), version: version? })
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with the private cluster, each as one sentence that ends with what to try.
+//! Errors of the private cluster, each as one sentence that ends with what to try.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub enum EmbeddedError {
         "no PostgreSQL server programs (initdb, pg_ctl, postgres) were found in {place}; install them with `{install}`"
     )]
     MissingBinaries {
-        /// Where they were looked for.
+        /// The places that were searched.
         place: String,
         /// The command that installs them.
         install: String,
@@ -48,7 +48,7 @@ pub enum EmbeddedError {
     DataDir {
         /// The directory, or the part of it that failed.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
     /// The server's user cannot reach the data directory.
@@ -61,7 +61,7 @@ pub enum EmbeddedError {
         /// The first directory on the way that it may not enter.
         parent: PathBuf,
     },
-    /// The cluster belongs to somebody else.
+    /// The cluster belongs to another user.
     #[error("{pgdata} belongs to user {owner}; run Postrider as that user or choose another data directory")]
     OtherOwner {
         /// The data directory of the server.
@@ -69,7 +69,7 @@ pub enum EmbeddedError {
         /// Name or number of the user it belongs to.
         owner: String,
     },
-    /// Postrider is root, and there is nobody to run the server as.
+    /// Postrider is root, and no other user can run the server.
     #[error(
         "PostgreSQL refuses to run as root, and there is neither a user `postgres` nor `nobody`; make one with `useradd --system postgres`"
     )]
@@ -79,13 +79,13 @@ pub enum EmbeddedError {
     DiskFull {
         /// A directory on the full disk.
         path: PathBuf,
-        /// How much is missing, or what the server said.
+        /// How much is missing, or the server's message.
         detail: String,
     },
     /// There is no directory short enough for the server's socket.
     #[error("no directory can hold the server's socket ({tried}); make /tmp writable")]
     NoSocketDir {
-        /// What was tried, and why it did not do.
+        /// The directories that were tried, each with its problem.
         tried: String,
     },
     /// A server program could not be run at all.
@@ -103,13 +103,13 @@ pub enum EmbeddedError {
     Initdb {
         /// The data directory.
         path: PathBuf,
-        /// What `initdb` said.
+        /// The message of `initdb`.
         detail: String,
     },
     /// The server refused to start.
     #[error("PostgreSQL did not start: {detail}; see {log}")]
     Start {
-        /// What the server said last.
+        /// The last message of the server.
         detail: String,
         /// Its log.
         log: PathBuf,
@@ -119,7 +119,7 @@ pub enum EmbeddedError {
         "PostgreSQL was not ready within {seconds} s and was stopped again; see {log}, or set PGCTLTIMEOUT to wait longer"
     )]
     TooSlow {
-        /// How long it had.
+        /// The time limit.
         seconds: u64,
         /// Its log.
         log: PathBuf,
@@ -149,17 +149,17 @@ pub enum EmbeddedError {
     Stop {
         /// Its process.
         pid: u32,
-        /// What `pg_ctl` said.
+        /// The message of `pg_ctl`.
         detail: String,
         /// Its log.
         log: PathBuf,
     },
-    /// Something that hardly ever fails did.
+    /// An operation that rarely fails has failed.
     #[error("could not {action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
         /// The answer of the operating system.
         source: io::Error,
@@ -189,7 +189,7 @@ pub(super) fn unusable(path: &Path) -> impl FnOnce(io::Error) -> EmbeddedError {
     }
 }
 
-/// The line of a server's or `initdb`'s output that tells most: the last fatal one, else the last error, else the last.
+/// The most telling line of a server's or `initdb`'s output: the last fatal one, else the last error, else the last.
 pub(super) fn complaint(output: &str) -> String {
     let last = |marker: &str| {
         output.lines().rev().find_map(|line| line.split_once(marker).map(|(_, rest)| rest.trim().to_owned()))
@@ -199,11 +199,11 @@ pub(super) fn complaint(output: &str) -> String {
         .or_else(|| last("ERROR:"))
         .or_else(|| last("error:"))
         .or_else(|| output.lines().map(str::trim).rfind(|line| !line.is_empty()).map(ToOwned::to_owned))
-        .unwrap_or_else(|| "it said nothing".to_owned())
+        .unwrap_or_else(|| "there was no output".to_owned())
 }
 
 /// Whether the output says that the disk is full.
-pub(super) fn tells_full_disk(output: &str) -> bool {
+pub(super) fn reports_full_disk(output: &str) -> bool {
     output.contains("No space left on device") || output.contains("Disk quota exceeded")
 }
 
@@ -217,6 +217,6 @@ mod tests {
         assert_eq!(complaint(log), "two");
         assert_eq!(complaint("initdb: error: a\ninitdb: removing\n"), "a");
         assert_eq!(complaint("plain\n\n"), "plain");
-        assert_eq!(complaint(""), "it said nothing");
+        assert_eq!(complaint(""), "there was no output");
     }
 }

@@ -1,10 +1,10 @@
-//! The data directory: its layout, who may enter it, and the two locks in it.
+//! The data directory: its layout, its access rights, and the two locks in it.
 //!
 //! ```text
-//! lock          held alone while somebody decides to start or to stop
-//! users         held shared by every live `Cluster`; who can hold it alone is the last one out
+//! lock          held exclusively by a process that decides to start or to stop the server
+//! users         held shared by every live `Cluster`; a process that can hold it exclusively is the last one
 //! pg/           the server's data
-//! pg.new-…      what `initdb` is making; renamed to `pg` when it is whole
+//! pg.new-…      what `initdb` is making; renamed to `pg` when it is complete
 //! postgres.log
 //! socket        link to the directory of the server's socket
 //! ```
@@ -33,7 +33,7 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// Looks at the directory and changes nothing.
+    /// Reads the directory and changes nothing.
     pub fn locate(path: &Path) -> Result<Self, EmbeddedError> {
         let dir = std::path::absolute(path).map_err(unusable(path))?;
         let reject =
@@ -87,7 +87,7 @@ impl Home {
         }
     }
 
-    /// Makes the directory if it is missing. Says whether it did.
+    /// Makes the directory if it is missing. Returns whether it was missing.
     pub fn create(&mut self, user: &ServerUser) -> Result<bool, EmbeddedError> {
         let missing = !self.dir.exists();
         if missing {
@@ -160,13 +160,13 @@ impl Home {
         must_have_space(&self.dir, SPACE_TO_START)
     }
 
-    /// Waits until nobody else decides about this cluster.
+    /// Waits until no other process decides about this cluster.
     pub fn lock(&self) -> Result<Lock, EmbeddedError> {
         let path = self.dir.join("lock");
         loop {
             let file = open_lock(&path)?;
             file.lock().map_err(io_error("lock", &path))?;
-            // Who failed to make the cluster may have removed the directory, and the file that we locked with it.
+            // A process that failed to make the cluster may have removed the directory, and the file that we locked with it.
             let ours = file.metadata().map_err(io_error("read", &path))?.ino();
             match fs::metadata(&path) {
                 Ok(meta) if meta.ino() == ours => return Ok(Lock { file }),
@@ -175,7 +175,7 @@ impl Home {
         }
     }
 
-    /// Opens the lock of the users, not yet taken.
+    /// Opens the lock of the users, and does not take it yet.
     pub fn users(&self) -> Result<Users, EmbeddedError> {
         let path = self.dir.join("users");
         Ok(Users { file: open_lock(&path)?, path })
@@ -195,7 +195,7 @@ impl Drop for Lock {
     }
 }
 
-/// A place among the users of the cluster, until dropped.
+/// A use of the cluster, until dropped.
 #[derive(Debug)]
 pub(super) struct Users {
     file: File,
@@ -203,12 +203,12 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// Becomes a user. Only who holds `Lock` may call this, so there is nothing to wait for.
+    /// Becomes a user. Only the holder of `Lock` may call this, so there is nothing to wait for.
     pub fn join(&self) -> Result<(), EmbeddedError> {
         self.file.lock_shared().map_err(io_error("lock", &self.path))
     }
 
-    /// Whether there is no other user. Gives up our own place. Only who holds `Lock` may call this.
+    /// Whether there is no other user. Gives up our own use. Only the holder of `Lock` may call this.
     pub fn is_alone(&self) -> Result<bool, EmbeddedError> {
         match self.file.try_lock() {
             Ok(()) => Ok(true),

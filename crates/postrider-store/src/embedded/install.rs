@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_system_is_told_its_own_command() {
+    fn each_system_has_its_own_command() {
         for (os_release, major, expected) in [
             ("ID=debian\n", None, "apt-get install postgresql"),
             ("ID=ubuntu\nID_LIKE=debian\n", Some(16), "apt-get install postgresql-16"),

@@ -4,13 +4,13 @@
 //! start_or_adopt ──▶ a live server on the data? ──yes──▶ adopt it
 //!                        │ no
 //!                        └─▶ initdb (if there is no data) ──▶ start it
-//! stop ──▶ somebody else uses it? ──yes──▶ leave it running
+//! stop ──▶ another process uses it? ──yes──▶ leave it running
 //!              │ no
 //!              └─▶ stop it
 //! ```
 //!
-//! Several processes may share one cluster: the first one starts it, and the last one out stops it. A `Cluster`
-//! that is dropped, or whose process is killed, leaves the server running, and the next one adopts it.
+//! Several processes may share one cluster: the first one starts it, and the last one stops it. A `Cluster` that is dropped, or whose
+//! process is killed, leaves the server running, and the next one adopts it.
 //!
 //! Everything here blocks; call it from `spawn_blocking`.
 
@@ -38,7 +38,7 @@ use postmaster::{Answer, Postmaster};
 /// The superuser of every cluster made here.
 pub const SUPERUSER: &str = "postgres";
 
-/// Where the cluster is, and how it is run.
+/// Location and settings of the cluster.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The directory that holds the cluster, its log and its locks. Made if it is missing.
@@ -60,22 +60,22 @@ pub struct Cluster {
     users: Users,
 }
 
-/// Keeps others from beginning to use the cluster, until dropped.
+/// Keeps other processes from using the cluster, until dropped.
 #[derive(Debug)]
 pub struct Alone {
     _deciding: home::Lock,
 }
 
-/// What became of the server.
+/// Result of ending a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// Nobody else used it, and it is down.
+    /// No other process used the server, and it is down.
     ShutDown,
-    /// Somebody else still uses it.
+    /// Another process still uses the server.
     LeftRunning,
 }
 
-/// All that is needed to command the server.
+/// Everything that is needed to command the server.
 #[derive(Debug)]
 struct Server {
     home: Home,
@@ -87,7 +87,7 @@ impl Cluster {
     /// Uses the cluster in the data directory, starting it (and making it) if it does not run.
     pub fn start_or_adopt(options: &Options) -> Result<Self, EmbeddedError> {
         let home = Home::locate(&options.data_dir)?;
-        // What is missing is said before anything is made.
+        // Missing programs are reported before anything is made.
         let mut server = Server::for_home(home, options)?;
         let made_here = server.home.create(&server.user)?;
         let result = Self::decide(server.home.clone(), options);
@@ -127,7 +127,7 @@ impl Cluster {
         )
     }
 
-    /// Whether this handle started the server, or found it running.
+    /// Whether this handle started the server, rather than found it running.
     #[must_use]
     pub fn started_here(&self) -> bool {
         self.started_here
@@ -157,16 +157,16 @@ impl Cluster {
         self.running.pid
     }
 
-    /// Whether the server that this handle was given still runs. An error says that it is not known.
+    /// Whether the server of this handle still runs. An error means that the answer is not known.
     pub fn is_running(&self) -> Result<bool, EmbeddedError> {
         Ok(self.server.find()?.is_some_and(|found| found.pid == self.running.pid))
     }
 
-    /// The right to be the only user, as long as it is held: whoever wants to use the cluster waits. `None` when another process uses it.
+    /// Makes this process the only user while the result is held: other processes wait. `None` when another process uses the cluster.
     pub fn alone(&self) -> Result<Option<Alone>, EmbeddedError> {
         let deciding = self.server.home.lock()?;
         let is_alone = self.users.is_alone()?;
-        // Finding out has given our own place among the users away.
+        // The check has given up our own use.
         self.users.join()?;
         Ok(is_alone.then_some(Alone { _deciding: deciding }))
     }
@@ -177,7 +177,7 @@ impl Cluster {
         if !self.users.is_alone()? {
             return Ok(Stopped::LeftRunning);
         }
-        // Asked again, because it may have died, or another process may have started it anew since.
+        // Looked up again: the server may have died, or another process may have started it anew since.
         if let Some(running) = self.server.find()? {
             pg_ctl::stop(&self.server, &running)?;
         }
@@ -206,7 +206,7 @@ impl Server {
         let pgdata = self.home.pgdata();
         let begun = Instant::now();
         loop {
-            // One that is stopping is gone after a while.
+            // A server that is stopping is gone after a while.
             let Some(running) = self.find()? else {
                 return Ok(None);
             };
@@ -223,7 +223,7 @@ impl Server {
                 let Postmaster { pid, socket_dir, .. } = running;
                 return Err(EmbeddedError::NotAnswering { pgdata, pid, socket_dir });
             }
-            sleep(pg_ctl::GLANCE);
+            sleep(pg_ctl::POLL_EVERY);
         }
     }
 

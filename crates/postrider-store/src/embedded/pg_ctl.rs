@@ -13,27 +13,27 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::Server;
-use super::errors::{EmbeddedError, complaint, io_error, tells_full_disk};
+use super::errors::{EmbeddedError, complaint, io_error, reports_full_disk};
 use super::postmaster::{self, Postmaster};
 use super::socket_dir::{self, PORT};
 
-/// How often something that will end is looked at.
-pub(super) const GLANCE: Duration = Duration::from_millis(50);
+/// Poll interval for the end of a process.
+pub(super) const POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// Processes of a killed server leave by themselves unless they are busy.
+/// Processes of a killed server end by themselves unless they are busy.
 const ORPHANS_LEAVE_WITHIN: Duration = Duration::from_secs(2);
 const ORPHANS_GONE_WITHIN: Duration = Duration::from_secs(15);
 
 /// Between the removal of its pid file and its end, a server does nothing.
 const LAST_STEP_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long the server may take to start or stop: 60 s, or what `PGCTLTIMEOUT` says, as for `pg_ctl` itself.
+/// Maximum time for the server to start or stop: 60 s, or `PGCTLTIMEOUT`, as for `pg_ctl` itself.
 pub(super) fn time_limit() -> Duration {
     let seconds = env::var("PGCTLTIMEOUT").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(60))
 }
 
-/// Starts the server on data that no live server uses. Waits for the processes of a killed one to leave.
+/// Starts the server on data that no live server uses. Waits until the processes of a killed one have ended.
 pub(super) fn start(server: &Server, settings: &[(String, String)]) -> Result<Postmaster, EmbeddedError> {
     server.home.must_have_space_to_start()?;
     let begun = Instant::now();
@@ -48,13 +48,13 @@ pub(super) fn start(server: &Server, settings: &[(String, String)]) -> Result<Po
         }
         if begun.elapsed() > ORPHANS_LEAVE_WITHIN && !told_to_leave {
             told_to_leave = true;
-            // What the server itself tells its processes when one of them crashed.
+            // The signal that the server itself sends to its processes after one of them crashed.
             for pid in postmaster::processes_on(&server.home.pgdata()) {
                 tracing::warn!(pid, "ending process {pid} of a server that was killed");
                 postmaster::signal(pid, Signal::QUIT);
             }
         }
-        sleep(GLANCE);
+        sleep(POLL_EVERY);
     }
 }
 
@@ -83,18 +83,18 @@ fn start_once(server: &Server, settings: &[(String, String)]) -> Result<Postmast
                 let _ = socket_dir.keep();
                 return Ok(started);
             }
-            Ok(None) => Err(diagnose(server, log_begins, "it was gone at once", limit)),
+            Ok(None) => Err(diagnose(server, log_begins, "it ended at once", limit)),
             Err(error) => Err(error),
         },
         Ok(output) => Err(diagnose(server, log_begins, &text(&output), limit)),
         Err(error) => Err(error),
     };
-    put_down(server);
+    stop_after_failure(server);
     let _ = fs::remove_file(server.home.socket_link());
     outcome
 }
 
-/// Stops the server: clients are sent away, data is written, and it is gone when this returns.
+/// Stops the server: it disconnects clients and writes its data, and has ended when this returns.
 pub(super) fn stop(server: &Server, running: &Postmaster) -> Result<(), EmbeddedError> {
     let mut said = run_stop(server, "fast", time_limit())?;
     if server.find()?.is_some() {
@@ -108,7 +108,7 @@ pub(super) fn stop(server: &Server, running: &Postmaster) -> Result<(), Embedded
     Ok(())
 }
 
-/// `pg_ctl` waits for the pid file to go, which is the last thing but one that the server does.
+/// `pg_ctl` waits until the pid file is removed, which is the last step but one of the server.
 fn await_end(pid: u32) {
     let begun = Instant::now();
     while postmaster::is_running(pid) && begun.elapsed() < LAST_STEP_WITHIN {
@@ -116,8 +116,8 @@ fn await_end(pid: u32) {
     }
 }
 
-/// After a failed start: leaves no process.
-fn put_down(server: &Server) {
+/// After a failed start: ends every process of the server.
+fn stop_after_failure(server: &Server) {
     let pgdata = server.home.pgdata();
     let Ok(Some(running)) = server.find() else {
         return;
@@ -140,7 +140,7 @@ fn run_stop(server: &Server, mode: &str, limit: Duration) -> Result<String, Embe
     server.user.run(&mut command).map(|output| complaint(&text(&output)))
 }
 
-/// What the server is told. The last word on a setting counts, and it is ours where safety depends on it.
+/// The server's arguments. The last value of a setting counts, and it is ours where safety depends on it.
 fn server_arguments(pgdata: &Path, socket_dir: &Path, settings: &[(String, String)]) -> String {
     let port = PORT.to_string();
     let socket_dir = socket_dir.to_string_lossy();
@@ -165,12 +165,12 @@ fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Makes the log writable for the server's user, and says where this start begins in it.
+/// Makes the log writable for the server's user, and returns the position at which this start begins in it.
 fn prepare_log(server: &Server) -> Result<u64, EmbeddedError> {
     let path = server.home.log();
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
     let length = log.and_then(|log| log.metadata()).map_err(io_error("write", &path))?.len();
-    server.user.own(&path).map_err(io_error("give away", &path))?;
+    server.user.own(&path).map_err(io_error("change the owner of", &path))?;
     Ok(length)
 }
 
@@ -185,7 +185,7 @@ fn diagnose(server: &Server, log_begins: u64, pg_ctl_said: &str, limit: Duration
     let pgdata = server.home.pgdata();
     if pg_ctl_said.contains("did not start in time") {
         EmbeddedError::TooSlow { seconds: limit.as_secs(), log }
-    } else if tells_full_disk(&logged) || tells_full_disk(pg_ctl_said) {
+    } else if reports_full_disk(&logged) || reports_full_disk(pg_ctl_said) {
         EmbeddedError::DiskFull { path: server.home.dir().to_owned(), detail: complaint(&logged) }
     } else if logged.contains("pre-existing shared memory block") {
         let pids: Vec<String> = postmaster::processes_on(&pgdata).iter().map(u32::to_string).collect();

@@ -1,4 +1,4 @@
-//! The running server: who it is, whether it answers, and what a killed one left behind.
+//! The running server: its process, whether it answers, and what a killed one left behind.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use super::SUPERUSER;
 use super::socket_dir::socket_path;
 
-/// How long a server may think about one connection.
+/// Maximum time for the server's answer to one connection.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// What the server answers while it starts or stops (`cannot_connect_now`).
+/// The SQLSTATE of a server that starts or stops (`cannot_connect_now`).
 const CANNOT_CONNECT_NOW: &[u8] = b"57P03";
 
 /// A live server on our data, as its `postmaster.pid` describes it.
@@ -26,7 +26,7 @@ pub(super) struct Postmaster {
     pub socket_dir: PathBuf,
 }
 
-/// How a server takes to a connection.
+/// The server's answer to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     Ready,
@@ -35,8 +35,8 @@ pub(super) enum Answer {
 }
 
 impl Postmaster {
-    /// The server that runs on `pgdata`, if there is one. A stale file is no server. An error says that it is not known whether there is
-    /// one: a process without a free file descriptor sees nothing, and must not take its server for dead.
+    /// The server that runs on `pgdata`, if there is one. A stale file is no server. An error means that the answer is not known: a process
+    /// without a free file descriptor sees nothing, and must not take its server for dead.
     pub fn find(pgdata: &Path) -> io::Result<Option<Self>> {
         let Some(text) = known(fs::read(pid_file(pgdata)))? else { return Ok(None) };
         let Some(found) = Self::parse(&String::from_utf8_lossy(&text)) else { return Ok(None) };
@@ -61,7 +61,7 @@ impl Postmaster {
         }
     }
 
-    /// Whether a session could begin. A refusal for any reason but starting or stopping comes from a server that is up.
+    /// Whether a session could begin. A server that refuses for any reason but starting or stopping is up.
     fn connect(&self) -> io::Result<bool> {
         let mut server = UnixStream::connect(socket_path(&self.socket_dir, self.port))?;
         server.set_read_timeout(Some(ANSWER_WITHIN))?;
@@ -109,7 +109,7 @@ pub(super) fn remove_misleading_pid_file(pgdata: &Path) -> io::Result<()> {
     }
 }
 
-/// Server processes on this data whose parent may be gone. Empty where the system does not tell.
+/// Server processes on this data whose parent may be gone. Empty where the system does not show them.
 pub(super) fn processes_on(pgdata: &Path) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -129,7 +129,7 @@ pub(super) fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// What was read; nothing where there is no such file or process. Any other error tells nothing about either.
+/// The content; `None` where there is no such file or process. Any other error says nothing about either.
 fn known<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -148,7 +148,7 @@ fn serves(pid: u32, pgdata: &Path) -> io::Result<bool> {
     if !is_server(&program.to_string_lossy()) {
         return Ok(false);
     }
-    // The working directory is certain, but not everybody may see it (root in a container may not).
+    // The working directory is certain, but not every user may see it (root in a container may not).
     Ok(works_in(pid, pgdata).unwrap_or_else(|| {
         let data = words.iter().position(|word| word == "-D").and_then(|at| words.get(at + 1));
         data.is_none_or(|data| Path::new(data) == pgdata)
@@ -178,7 +178,7 @@ fn command_line(pid: u32) -> io::Result<Option<Vec<String>>> {
     Ok((!line.trim().is_empty()).then(|| line.split_whitespace().map(ToOwned::to_owned).collect()))
 }
 
-/// Whether the process still runs. One that has ended and was not yet waited for does not.
+/// Whether the process still runs. A process that has ended and was not waited for yet does not.
 pub(super) fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let has_ended = stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['Z', 'X']));

@@ -1,4 +1,4 @@
-//! Runs for people: how they stand, retrying and cancelling them, how jobs are doing.
+//! Runs of functions for people: list, show, retry, cancel, and the health of jobs.
 
 use std::time::Duration;
 
@@ -11,65 +11,65 @@ use postrider_model::{
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::PgConnection;
-use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, jobs::interval, unnamed::unnamed};
+use super::{RunRef, arrays};
+use crate::{StoreError, campaigns::word, jobs::interval, unprepared::unprepared};
 
-/// A run as it stands.
+/// A run and its state.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunState {
     /// Its id.
     pub id: JobRunId,
-    /// What it runs.
+    /// Name of its function.
     pub function_name: String,
-    /// What no other run has.
+    /// Lock key, which only one active run has.
     pub lock_key: String,
-    /// How it stands.
+    /// Its state.
     pub status: JobRunStatus,
-    /// What the function was given.
+    /// Input of the function.
     pub input_params: Option<Value>,
-    /// What it answered.
+    /// Result of the function.
     pub result: Option<Value>,
-    /// What went wrong last.
+    /// The last error.
     pub error_message: Option<String>,
-    /// How often it was tried again.
+    /// Number of retries.
     pub retry_count: i32,
-    /// When it is tried again.
+    /// Time of the next retry.
     pub retry_at: Option<Timestamp>,
     /// When its last attempt began.
     pub started_at: Timestamp,
-    /// When that ended.
+    /// When its last attempt ended.
     pub completed_at: Option<Timestamp>,
-    /// How long that took.
+    /// Duration of its last attempt.
     pub duration_ms: Option<i32>,
-    /// When its runner was heard of last.
+    /// Time of the worker's last heartbeat.
     pub heartbeat_at: Option<Timestamp>,
-    /// Who runs it.
+    /// The worker that runs it.
     pub locked_by: Option<String>,
-    /// What made it, if that was a schedule.
+    /// The schedule that made it, if any.
     pub schedule_id: Option<ScheduleId>,
-    /// For which time.
+    /// Time of the schedule's firing.
     pub scheduled_for: Option<Timestamp>,
-    /// Within what time it runs once.
+    /// Grain within which it runs once.
     pub grain: Grain,
-    /// When that began.
+    /// Start of that grain.
     pub grain_start: Timestamp,
-    /// Whether it ran although its grain was done.
+    /// Whether it was forced although a run of its grain was completed.
     pub is_forced: bool,
     /// When it was invoked.
     pub created_at: Timestamp,
 }
 
-/// Which runs are asked for.
+/// Filters for the list of runs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RunFilter<'a> {
-    /// One of them.
+    /// Only the run with this id.
     pub id: Option<JobRunId>,
-    /// Of this function.
+    /// Only of this function.
     pub function: Option<&'a str>,
-    /// In this state.
+    /// Only in this state.
     pub status: Option<JobRunStatus>,
-    /// Made by this schedule.
+    /// Only made by this schedule.
     pub schedule: Option<ScheduleId>,
 }
 
@@ -91,7 +91,7 @@ pub async fn page(
         below.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the runs"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -133,29 +133,31 @@ pub async fn find(
     Ok(page(connection, tenant, filter, None, 1).await?.pop())
 }
 
-/// What became of the wish to run something again.
+/// Result of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retried {
-    /// It runs again.
+    /// The run is running again.
     Retried,
-    /// Only what failed is run again, and it stands otherwise.
+    /// The run is in this state; only a failed run can be retried.
     NotFailed(JobRunStatus),
     /// Another run has its lock key.
     KeyTaken(JobRunId),
 }
 
-/// Runs a failed run of the transaction's tenant again, at once. `None` when there is no such run. Wake the runners after the commit.
+/// Retries a failed run of a tenant at once. `None` when there is no such run. Wake the runners after the commit.
 pub async fn retry(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: JobRunId,
     actor: &str,
 ) -> Result<Option<Retried>, StoreError> {
     let row = sqlx::query!(
-        r#"select outcome as "outcome!", run_id as "run_id!" from jobs.retry_run($1, $2)"#,
+        r#"select outcome as "outcome!", run_id as "run_id!" from jobs.retry_run($1, $2, $3)"#,
+        tenant.0,
         id.0,
         actor,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("retrying the run"))?;
     row.map(|row| {
@@ -168,60 +170,63 @@ pub async fn retry(
     .transpose()
 }
 
-/// What became of the wish to give something up.
+/// Result of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It is cancelled, or was before.
+    /// The run is cancelled, or was before.
     Cancelled,
-    /// It is completed: there is nothing left to cancel.
+    /// The run is completed: there is nothing left to cancel.
     Completed,
 }
 
-/// Gives a run of the transaction's tenant up. `None` when there is no such run. Wake the runners after the commit.
+/// Cancels a run of a tenant. `None` when there is no such run. Wake the runners after the commit.
 pub async fn cancel(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: JobRunId,
     note: Option<&str>,
     actor: &str,
 ) -> Result<Option<Cancelled>, StoreError> {
-    let status = sqlx::query_scalar!("select jobs.cancel_run($1, $2, $3)", id.0, note, actor)
-        .fetch_one(unnamed(connection))
+    let status = sqlx::query_scalar!("select jobs.cancel_run($1, $2, $3, $4)", tenant.0, id.0, note, actor)
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("cancelling the run"))?;
     Ok(status.map(|status| if status == "completed" { Cancelled::Completed } else { Cancelled::Cancelled }))
 }
 
-/// Which of these runs are over, whoever they belong to.
-pub async fn which_ended(
-    connection: &mut PgConnection,
-    ids: &[JobRunId],
-) -> Result<Vec<JobRunId>, StoreError> {
-    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-    let rows = sqlx::query_scalar!(r#"select id as "id!" from jobs.which_ended($1) as ended (id)"#, &ids)
-        .fetch_all(unnamed(connection))
-        .await
-        .map_err(StoreError::on("asking which runs are over"))?;
-    Ok(rows.into_iter().map(JobRunId).collect())
+/// The ended runs among these, of any tenants.
+pub async fn which_ended(connection: &mut PgConnection, runs: &[RunRef]) -> Result<Vec<RunRef>, StoreError> {
+    let (tenants, ids) = arrays(runs.iter().copied());
+    let rows = sqlx::query!(
+        r#"select tenant_id as "tenant_id!", id as "id!" from jobs.which_ended($1, $2)"#,
+        &tenants,
+        &ids,
+    )
+    .fetch_all(unprepared(connection))
+    .await
+    .map_err(StoreError::on("looking for ended runs"))?;
+    let ended = rows.into_iter();
+    Ok(ended.map(|row| RunRef { tenant: TenantId(row.tenant_id), id: JobRunId(row.id) }).collect())
 }
 
 /// A row of the health table: runs of one function in one state, of the last day.
 #[derive(Debug, Clone, Serialize)]
 pub struct Health {
-    /// Which function.
+    /// The function.
     pub function_name: String,
-    /// In which state.
+    /// The state.
     pub status: JobRunStatus,
-    /// How many.
+    /// Number of runs.
     pub count: i64,
-    /// How long they took on average.
+    /// Average duration.
     pub avg_duration_ms: Option<f64>,
-    /// How long the longest took.
+    /// Longest duration.
     pub max_duration_ms: Option<i32>,
-    /// How many were tried again.
+    /// Number of runs that were retried.
     pub retried_count: i64,
 }
 
-/// How the jobs of the transaction's tenant are doing.
+/// The health of the jobs of the transaction's tenant.
 pub async fn health(connection: &mut PgConnection, tenant: TenantId) -> Result<Vec<Health>, StoreError> {
     let rows = sqlx::query!(
         r#"
@@ -232,13 +237,13 @@ pub async fn health(connection: &mut PgConnection, tenant: TenantId) -> Result<V
                max_duration_ms,
                retried_count as "retried_count!"
           from jobs.job_health
-         where tenancy.current_tenant_id() = $1
+         where tenant_id = $1
         "#,
         tenant.0,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
-    .map_err(StoreError::on("reading how jobs are doing"))?;
+    .map_err(StoreError::on("reading the health of jobs"))?;
     rows.into_iter()
         .map(|row| {
             Ok(Health {
@@ -253,21 +258,21 @@ pub async fn health(connection: &mut PgConnection, tenant: TenantId) -> Result<V
         .collect()
 }
 
-/// What the thresholds of alerts are held against: runs of the last day, and runs that take long.
+/// The numbers that alerts compare with their thresholds: runs of the last day, and runs that take long.
 #[derive(Debug, Clone, Copy)]
 pub struct Day {
-    /// How many are failed.
+    /// Number of failed runs.
     pub failed: i64,
-    /// How many were tried again.
+    /// Number of runs that were retried.
     pub retried: i64,
-    /// How many there are.
+    /// Number of runs.
     pub total: i64,
-    /// How many have been running for longer, whenever they were invoked.
+    /// Number of runs that have been running for longer, whenever they were invoked.
     pub long_running: i64,
 }
 
 impl Day {
-    /// The share that was tried again.
+    /// The share of runs that were retried.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "numbers of runs are far smaller")]
     pub fn retry_rate(&self) -> f64 {
@@ -275,7 +280,7 @@ impl Day {
     }
 }
 
-/// The last day of the transaction's tenant. A run takes long when it takes longer than this.
+/// The last day of the transaction's tenant. A run takes long from `running_max` on.
 pub async fn day(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -299,23 +304,23 @@ pub async fn day(
         tenant.0,
         interval(running_max),
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
-    .map_err(StoreError::on("reading how the last day was"))
+    .map_err(StoreError::on("reading the runs of the last day"))
 }
 
-/// How jobs stand, over all tenants.
+/// Numbers of jobs by state, over all tenants.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct Summary {
     /// Runs that wait for a runner.
     pub waiting: i64,
-    /// Runs that somebody is at.
+    /// Runs that a worker is running.
     pub running: i64,
-    /// Runs that wait for their next try.
+    /// Runs that wait for their retry.
     pub retry_pending: i64,
     /// Runs of the last day that are failed.
     pub failed_day: i64,
-    /// Runs of the last day that were tried again.
+    /// Runs of the last day that were retried.
     pub retried_day: i64,
     /// Runs of the last day.
     pub total_day: i64,
@@ -323,22 +328,22 @@ pub struct Standing {
     pub long_running: i64,
     /// The age of the oldest heartbeat.
     pub oldest_heartbeat_seconds: f64,
-    /// How late the latest schedule is.
+    /// Delay of the schedule that is overdue longest.
     pub overdue_seconds: f64,
-    /// Firings that wait for what they depend on.
+    /// Firings that wait for their dependencies.
     pub waiting_firings: i64,
-    /// Dead letters that nobody has resolved.
+    /// Unresolved dead letters.
     pub open_errors: i64,
-    /// Alerts that hold.
+    /// Open alerts.
     pub open_alerts: i64,
-    /// Notifications of which nobody knows whether they arrived.
+    /// Notifications in doubt.
     pub doubtful_notifications: i64,
 }
 
-/// Measures how jobs stand.
-pub async fn measure(connection: &mut PgConnection) -> Result<Standing, StoreError> {
+/// Measures the jobs.
+pub async fn measure(connection: &mut PgConnection) -> Result<Summary, StoreError> {
     sqlx::query_as!(
-        Standing,
+        Summary,
         r#"
         select waiting as "waiting!", running as "running!", retry_pending as "retry_pending!", failed_day as "failed_day!",
                retried_day as "retried_day!", total_day as "total_day!", long_running as "long_running!",
@@ -348,21 +353,38 @@ pub async fn measure(connection: &mut PgConnection) -> Result<Standing, StoreErr
           from jobs.measure_jobs()
         "#,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("measuring the jobs"))
 }
 
-/// Removes up to so many runs that are over and older than this, and what belongs to them. Returns at most `limit`; less means that
-/// nothing is left.
+/// The tenants with runs, or what belongs to runs, that [`prune`] may remove.
+pub async fn tenants_with_old(
+    connection: &mut PgConnection,
+    older_than: Duration,
+) -> Result<Vec<TenantId>, StoreError> {
+    let tenants = sqlx::query_scalar!(
+        r#"select tenant_id as "tenant_id!" from jobs.tenants_with_old_runs($1) as old (tenant_id)"#,
+        interval(older_than),
+    )
+    .fetch_all(unprepared(connection))
+    .await
+    .map_err(StoreError::on("looking for tenants with old runs"))?;
+    Ok(tenants.into_iter().map(TenantId).collect())
+}
+
+/// Removes up to so many runs of a tenant that have ended and are older than this, and what belongs to them. Returns at most `limit`;
+/// less means that nothing is left.
 pub async fn prune(
     connection: &mut PgConnection,
+    tenant: TenantId,
     older_than: Duration,
     limit: i32,
 ) -> Result<i64, StoreError> {
-    let removed = sqlx::query_scalar!("select jobs.prune_runs($1, $2)", interval(older_than), limit)
-        .fetch_one(unnamed(connection))
-        .await
-        .map_err(StoreError::on("removing old runs"))?;
+    let removed =
+        sqlx::query_scalar!("select jobs.prune_runs($1, $2, $3)", tenant.0, interval(older_than), limit)
+            .fetch_one(unprepared(connection))
+            .await
+            .map_err(StoreError::on("removing old runs"))?;
     Ok(removed.unwrap_or_default())
 }

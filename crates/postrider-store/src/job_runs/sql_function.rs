@@ -1,7 +1,7 @@
-//! Functions in the database: what one does and that its run is completed commit together, or not at all.
+//! Functions in the database: the changes of a function and the completion of its run commit together, or not at all.
 //!
-//! Each is called on a connection of its own, which is closed afterwards: what a function sets or leaves there reaches nobody, and one that
-//! is given up in the middle keeps nobody waiting.
+//! Each is called on a connection of its own, which is closed afterwards: settings of a function reach no other session, and a function
+//! that is given up in the middle keeps no other session waiting.
 
 use std::time::Duration;
 
@@ -10,24 +10,32 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::{ClaimedRun, End, end_in};
-use crate::{Pool, StoreError, crash_point, pool, unnamed::unnamed};
+use crate::{Pool, StoreError, crash_point, pool, unprepared::unprepared};
 
-/// Schemas that are not for tenants: their functions are the kernel's, or the server's.
-const CLOSED: &[&str] =
-    &["jobs", "execution", "channels", "m10_recovery", "tenancy", "postrider", "information_schema"];
+/// Schemas that are not for tenants: their functions are those of the kernel or of the server.
+const CLOSED: &[&str] = &[
+    "jobs",
+    "execution",
+    "channels",
+    "events",
+    "m10_recovery",
+    "tenancy",
+    "postrider",
+    "information_schema",
+];
 
-/// How the attempt of a SQL function ended.
+/// The end of an attempt of a SQL function.
 #[derive(Debug)]
 pub enum SqlEnd {
-    /// It is completed, and committed with what the function did. Nothing is left to write down.
+    /// The run is completed, and committed with the changes of the function. Nothing is left to record.
     Committed,
-    /// The run is not this worker's any more: nothing of what the function did stays.
+    /// The run is held under another claim: the changes of the function were rolled back.
     Lost,
-    /// It failed, and nothing of what it did stays.
+    /// The function failed, and its changes were rolled back.
     Failed(End),
 }
 
-/// Runs a SQL function for a claimed run, as the worker, in the context of the run's tenant and within its time.
+/// Runs a SQL function for a claimed run, as the worker, in the context of the run's tenant and within its timeout.
 pub async fn perform_sql(
     pool: &Pool,
     worker: &str,
@@ -48,7 +56,7 @@ pub async fn perform_sql(
         Ok(result) => result,
         Err(end) => return Ok(SqlEnd::Failed(end)),
     };
-    // What the function has set must not stay on the server behind a pooler, nor decide for whom the run is ended.
+    // Settings of the function must not stay on the server behind a pooler, nor decide for which tenant the run is ended.
     reset(&mut transaction).await?;
     let ended = match end_in(&mut transaction, worker, &[run.end(End::Completed(result))]).await {
         Ok(ended) => ended,
@@ -58,7 +66,7 @@ pub async fn perform_sql(
         }
         Err(error) => return Err(error),
     };
-    if !ended.contains_key(&run.id) {
+    if !ended.contains_key(&run.run()) {
         return Ok(SqlEnd::Lost);
     }
     crash_point!("run.ended");
@@ -68,15 +76,15 @@ pub async fn perform_sql(
     Ok(SqlEnd::Committed)
 }
 
-/// How a function is called.
+/// The signature of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Signature {
     Nothing,
     Input,
 }
 
-/// What is wrong with a SQL function, if anything. `schemas` is `jobs.sql_schemas`. To be asked as the worker, who will call it, or as
-/// somebody who can say as much.
+/// Returns the problem with a SQL function, if there is one. `schemas` is `jobs.sql_schemas`. Call this as the worker, which will call
+/// the function, or as a login with the same rights.
 pub async fn check_sql_function(
     connection: &mut PgConnection,
     name: &SqlName,
@@ -88,8 +96,8 @@ pub async fn check_sql_function(
     Ok(signature(connection, name).await?.map(|_| ()))
 }
 
-/// Refuses a function whose schema is not among those that may be run: an installation says which of its functions are meant to be
-/// called by every tenant's administrators.
+/// Refuses a function whose schema is not among those that may be run: an installation names the schemas whose functions every tenant's
+/// administrators may call.
 pub fn check_sql_schema(name: &SqlName, schemas: &[String]) -> Result<(), String> {
     let (schema, _) = name.parts();
     if CLOSED.contains(&schema) || schema.starts_with("pg_") {
@@ -138,7 +146,7 @@ async fn signature(
         schema,
         function,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the function"))?;
     Ok(match row {
@@ -165,12 +173,12 @@ async fn call(
     input: &Value,
     timeout: Duration,
 ) -> Result<Value, End> {
-    // The server stops it when its time is up, and when nobody is there any more to hear of its end.
+    // The server stops the function when its time is up, and when the client has disconnected.
     let bounded = sqlx::query!(
         "select set_config('statement_timeout', $1, true) as timeout, set_config('client_connection_check_interval', '1s', true) as interval",
         timeout.as_millis().to_string(),
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await;
     bounded.map_err(|error| failed(name, timeout, &error))?;
     let (schema, function) = name.parts();
@@ -179,7 +187,7 @@ async fn call(
         Signature::Input => "$1",
     };
     // The parts were checked to be plain identifiers when the name was made, and are quoted all the same.
-    // A function that returns nothing has no result, in whatever language.
+    // A function without a result returns null, in whatever language.
     let statement = format!(
         r#"select case when pg_catalog.pg_typeof(called.result) <> 'pg_catalog.void'::pg_catalog.regtype
                        then pg_catalog.to_jsonb(called.result) end
@@ -217,7 +225,7 @@ async fn reset(connection: &mut PgConnection) -> Result<(), StoreError> {
             .persistent(false)
             .execute(&mut *connection)
             .await
-            .map_err(StoreError::on("putting the connection back in order"))?;
+            .map_err(StoreError::on("resetting the connection"))?;
     }
     Ok(())
 }

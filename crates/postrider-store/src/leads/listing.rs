@@ -6,43 +6,43 @@ use serde_json::value::RawValue;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::{StoreError, tenants, unnamed::unnamed};
+use crate::{StoreError, tenants, unprepared::unprepared};
 
-/// A person, or whoever else campaigns address.
+/// A person whom campaigns address.
 #[derive(Debug)]
 pub struct Lead {
     /// Its id.
     pub id: LeadId,
-    /// Where it belongs.
+    /// Its workspace.
     pub workspace_id: WorkspaceId,
     /// Its id in the system that it came from.
     pub external_id: Option<String>,
-    /// Where e-mail goes.
+    /// Its e-mail address.
     pub email: Option<String>,
-    /// Where calls go, as E.164.
+    /// Its phone number, as E.164.
     pub phone: Option<String>,
     /// An IANA name.
     pub timezone: Option<String>,
-    /// Everything else, as a JSON object; numbers keep all their digits.
+    /// Further attributes, as a JSON object; numbers keep all their digits.
     pub attributes: Box<RawValue>,
-    /// Since when nothing may be sent to it, where that is so.
+    /// Time of its suppression, if it is suppressed.
     pub suppressed_at: Option<Timestamp>,
-    /// Why.
+    /// The reason of its suppression.
     pub suppression_reason: Option<String>,
-    /// Since when it is known.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
-/// Which leads to list. Texts are compared letter for letter.
+/// Filters for the list of leads. Texts are compared letter for letter.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only of this workspace.
     pub workspace: Option<WorkspaceId>,
     /// Only those on the list of this name.
     pub list: Option<String>,
-    /// Only those to whom nothing may be sent, or only the others.
+    /// Only suppressed leads, or only the others.
     pub suppressed: Option<bool>,
     /// Only with this address.
     pub email: Option<String>,
@@ -104,7 +104,7 @@ pub async fn find(
         tenant.0,
         id.0,
     )
-    .fetch_optional(unnamed(connection))
+    .fetch_optional(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the lead"))?;
     Ok(row.map(Lead::from))
@@ -136,7 +136,7 @@ async fn page_of_all(
         workspaces,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing leads"))?;
     Ok(rows.into_iter().map(Lead::from).collect())
@@ -162,7 +162,7 @@ async fn page_of_lists(
         lists,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the leads of a list"))?;
     Ok(rows.into_iter().map(Lead::from).collect())
@@ -191,12 +191,12 @@ async fn lists(
         workspaces,
         name,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("looking for the list"))
 }
 
-/// What a lead with this external id is recognised by.
+/// The identity of a lead with this external id.
 fn identity(filter: &Filter) -> Option<String> {
     filter.external_id.as_ref().map(|id| format!("id:{id}"))
 }

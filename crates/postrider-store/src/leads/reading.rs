@@ -1,4 +1,4 @@
-//! What an import reads, and what became of it.
+//! The rows that an import reads, and their results.
 
 use std::{
     io::{self, Read},
@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 
 use super::Imported;
 
-/// Bad lines that are told one by one.
-const TOLD_MAX: usize = 100;
+/// Maximum number of bad lines that are reported one by one.
+const REPORTED_MAX: usize = 100;
 
 /// Reads on a thread of its own, and waits when it is ahead: however much there is, three chunks of it are in memory. A thread
 /// that waits for its source cannot be stopped, and must not hold up the end.
@@ -24,7 +24,7 @@ pub fn read_ahead<R: Read + Send + 'static>(
 ) -> io::Result<mpsc::Receiver<io::Result<Chunk>>> {
     let (sender, receiver) = mpsc::channel(1);
     thread::Builder::new().name("reading leads".to_owned()).spawn(move || {
-        // Whoever does not listen any more has said why.
+        // A receiver that is gone has reported the reason.
         let _ = send_chunks(leads, &sender);
     })?;
     Ok(receiver)
@@ -52,29 +52,29 @@ fn send_chunks<R: Read>(
     if chunk.is_empty() { Ok(()) } else { sender.blocking_send(Ok(chunk)) }
 }
 
-/// What came out of an import.
+/// The result of an import.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// The list, if anybody was put on it.
+    /// The list, if a lead was put on it.
     pub list_id: Option<ListId>,
     /// Lines that were read, good and bad.
     pub lines: u64,
-    /// Leads that were not known.
+    /// New leads.
     pub added: u64,
-    /// Leads that were.
+    /// Leads that existed before.
     pub updated: u64,
-    /// Lines about somebody of whom another line was there already.
+    /// Lines about the person of an earlier line.
     pub repeated: u64,
     /// Lines whose lead was recognised by its address, or by an external id that it got later.
     pub matched_by_address: u64,
     /// Lines that were left out.
     pub bad: u64,
-    /// The first of those, with what is wrong.
+    /// The first of those, with their problems.
     pub bad_lines: Vec<BadLine>,
 }
 
 impl Summary {
-    /// A chunk was read, and this became of it. Returns its bad lines, in their order.
+    /// Adds the result of a chunk. Returns its bad lines, in their order.
     pub fn add(&mut self, chunk: Chunk, imported: Imported) -> Vec<BadLine> {
         self.list_id = self.list_id.or(imported.list);
         self.lines += chunk.lines;
@@ -86,7 +86,7 @@ impl Summary {
         bad.extend(imported.refused);
         bad.sort_by_key(|bad| bad.line);
         self.bad += bad.len() as u64;
-        let room = TOLD_MAX.saturating_sub(self.bad_lines.len());
+        let room = REPORTED_MAX.saturating_sub(self.bad_lines.len());
         self.bad_lines.extend(bad.iter().take(room).cloned());
         bad
     }

@@ -20,7 +20,7 @@ pub use self::{
     script::script,
     sources::{CONCURRENTLY, Kind, Release, Source, Tree},
 };
-use crate::{StoreError, contract, pool, unnamed::unnamed};
+use crate::{StoreError, contract, pool, unprepared::unprepared};
 
 /// A migration that waited for the lock must see the commit of the one before it, whatever the login's default isolation is.
 /// It waits two seconds for a lock at most, because other sessions queue behind it. Notices are not shown.
@@ -29,8 +29,8 @@ const PREAMBLE: &str = "set transaction isolation level read committed;
                         set local client_min_messages = warning;
                         set local check_function_bodies = off";
 
-/// Lets one migration work at a time. Only the owner may take this lock: a login of another role could hold an
-/// advisory lock and block every migration.
+/// Serializes migrations. Only the owner may take this lock: a login of another role could hold an advisory lock and block every
+/// migration.
 const LOCK: &str = "lock table postrider.sources in share row exclusive mode";
 
 /// The same before `roles.sql`, where its table exists and the login may lock it: two migrations at once would otherwise
@@ -50,7 +50,7 @@ const LOCKING_TIME: &str = "800ms";
 /// The schema that `roles.sql` creates.
 const RECORDS_SCHEMA: &str = "postrider";
 
-/// How often a migration is tried when another session holds a lock that it needs.
+/// Number of tries when another session holds a lock that the migration needs.
 const TRIES: u32 = 30;
 
 /// Applies the files that are missing or changed, and returns their paths. Needs CREATEROLE and the ownership of the
@@ -100,11 +100,11 @@ pub async fn apply(url: &str, tree: &Tree) -> Result<Vec<String>, StoreError> {
     Ok(applied)
 }
 
-/// Refuses a schema that this binary was not made for. Needs no rights but to read.
+/// Refuses a schema of another version. Needs only the right to read.
 pub async fn verify(connection: &mut PgConnection) -> Result<(), StoreError> {
     let records = records::read(connection).await.map_err(|error| match error.as_database_error() {
         Some(refused) if refused.code().as_deref() == Some("42501") => StoreError::Unfit(
-            "this login has none of Postrider's roles; `grant postrider_app, postrider_worker to …` lets it in".to_owned(),
+            "this login has none of Postrider's roles; `grant postrider_app, postrider_worker to …` gives it the roles".to_owned(),
         ),
         _ => StoreError::on("reading the applied files")(error),
     })?;
@@ -125,7 +125,7 @@ pub async fn verify(connection: &mut PgConnection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Why a migration stopped.
+/// The reason why a migration stopped.
 enum Stop {
     /// Another session holds a lock, or changes the same rights; a retry may succeed.
     Busy,
@@ -149,7 +149,7 @@ fn on(doing: &'static str) -> impl Fn(sqlx::Error) -> Stop {
 }
 
 async fn connect(url: &str) -> Result<PgConnection, StoreError> {
-    // The pool's errors explain themselves, and check the server's version.
+    // The pool's errors explain themselves, and connecting checks the server's version.
     let pool = pool::connect(url, pool::Settings { connections_max: 1, ..pool::Settings::default() }).await?;
     let connection = pool.acquire().await.map_err(StoreError::on("connecting"))?;
     Ok(connection.detach())
@@ -246,7 +246,7 @@ async fn lock_tables_of_triggers(connection: &mut PgConnection, files: &[&Source
         r#"select name as "name!" from unnest($1::text[]) as name where to_regclass(name) is not null order by name"#,
         &names
     )
-    .fetch_all(unnamed(&mut *connection))
+    .fetch_all(unprepared(&mut *connection))
     .await
     .map_err(on("reading the tables"))?;
     if existing.is_empty() {
@@ -323,7 +323,7 @@ struct Schema {
     owner: String,
 }
 
-/// The schemas of this database that have names of ours.
+/// The schemas of this database that have names of Postrider's schemas.
 async fn schemas_in(connection: &mut PgConnection, tree: &Tree) -> Result<Vec<Schema>, sqlx::Error> {
     let names: Vec<String> = tree.schemas().map(str::to_owned).collect();
     sqlx::query_as!(
@@ -336,13 +336,13 @@ async fn schemas_in(connection: &mut PgConnection, tree: &Tree) -> Result<Vec<Sc
         "#,
         &names,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
 }
 
-/// Roles of ours with rights that `roles.sql` does not give them.
+/// Roles of Postrider with rights that `roles.sql` does not give them.
 pub(crate) async fn powerful_roles(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
-    sqlx::query_file_scalar!("sql/powerful_roles.sql").fetch_all(unnamed(connection)).await
+    sqlx::query_file_scalar!("sql/powerful_roles.sql").fetch_all(unprepared(connection)).await
 }
 
 async fn execute(connection: &mut PgConnection, sql: impl Into<String>) -> Result<(), sqlx::Error> {
@@ -372,7 +372,7 @@ fn explain_source(source: &Source, error: sqlx::Error) -> StoreError {
     }
 }
 
-/// Whether another session is at the same thing: a lock that did not come in time, or rights that it changed meanwhile.
+/// Whether another session is migrating: a lock that did not come in time, or rights that it changed meanwhile.
 fn is_busy(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| match error.code().as_deref() {
         // No lock in time, no time to lock several tables, a deadlock of which the migration was the victim.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sqlx::PgConnection;
 
 use super::sources::{Kind, Release, Source, Tree};
-use crate::{StoreError, unnamed::unnamed};
+use crate::{StoreError, unprepared::unprepared};
 
 /// One row of `postrider.sources`.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ pub(super) async fn read(connection: &mut PgConnection) -> Result<Records, sqlx:
                to_regclass('postrider.migrations') is not null as "numbered!"
         "#
     )
-    .fetch_one(unnamed(&mut *connection))
+    .fetch_one(unprepared(&mut *connection))
     .await?;
     let mut records = Records { rows: Vec::new(), has_numbered_steps: exists.numbered };
     if exists.sources {
@@ -73,7 +73,7 @@ pub(super) async fn read(connection: &mut PgConnection) -> Result<Records, sqlx:
              order by kind, version, path collate "C"
             "#
         )
-        .fetch_all(unnamed(connection))
+        .fetch_all(unprepared(connection))
         .await?;
     }
     Ok(records)
@@ -100,7 +100,7 @@ pub(super) async fn write(
         source.checksum(),
         tree.release.to_string(),
     )
-    .execute(unnamed(connection))
+    .execute(unprepared(connection))
     .await?;
     Ok(())
 }
@@ -108,7 +108,7 @@ pub(super) async fn write(
 /// Removes the record of replaceable files that no longer exist.
 pub(super) async fn forget(connection: &mut PgConnection, paths: &[String]) -> Result<(), sqlx::Error> {
     sqlx::query!("delete from postrider.sources where path = any ($1)", paths)
-        .execute(unnamed(connection))
+        .execute(unprepared(connection))
         .await?;
     Ok(())
 }

@@ -204,7 +204,7 @@ impl Release {
 impl std::str::FromStr for Release {
     type Err = std::num::ParseIntError;
 
-    /// Reads `1.2.3`. What follows a `-` or `+` does not count.
+    /// Reads `1.2.3`. The part after a `-` or `+` does not count.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let numbers = text.split(['-', '+']).next().unwrap_or_default();
         let mut parts = numbers.split('.').map(str::parse::<u32>);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn upgrade_steps_are_numbered_from_one_and_say_why_they_are_safe() {
+    fn upgrade_steps_are_numbered_from_one_and_explain_why_they_are_safe() {
         let steps = SOURCES.iter().filter(|source| source.kind == Kind::Upgrade);
         for (number, step) in (1..).zip(steps) {
             assert_eq!(step.step(), Some(number), "{}", step.path);

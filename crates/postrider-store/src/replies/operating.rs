@@ -10,67 +10,67 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
-/// A reply as it stands.
+/// A reply and its state.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplyState {
     /// Its id.
     pub id: OutboxId,
     /// The message it answers.
     pub channel_message_id: ChannelMessageId,
-    /// Through whom.
+    /// The account.
     pub account_id: ProviderAccountId,
-    /// Which vendor.
+    /// The vendor.
     pub provider: String,
-    /// Where it goes.
+    /// The recipient.
     pub recipient_id: String,
-    /// What it says.
+    /// Its content.
     pub payload: serde_json::Value,
-    /// How it stands.
+    /// Its state.
     pub status: ReplyStatus,
-    /// How many attempts have failed.
+    /// Number of failed attempts.
     pub attempt_count: i32,
-    /// How many may.
+    /// Number of failed attempts after which it is dead.
     pub max_attempts: i32,
-    /// When it is tried next.
+    /// Time of the next attempt.
     pub next_attempt_at: Timestamp,
-    /// What went wrong last.
+    /// The last error.
     pub last_error: Option<String>,
-    /// Since when somebody holds it.
+    /// Time since which a dispatcher holds it.
     pub locked_at: Option<Timestamp>,
-    /// Who.
+    /// The dispatcher that holds it.
     pub locked_by: Option<String>,
-    /// Since when it may have arrived and nobody knows.
+    /// Time since which it is in doubt: it may have been delivered.
     pub in_doubt_since: Option<Timestamp>,
-    /// The vendor's name for it.
+    /// The vendor's id of it.
     pub provider_message_id: Option<String>,
-    /// What the vendor told about it.
+    /// State of the delivery, in the vendor's word.
     pub delivery_status: Option<String>,
-    /// When that was so.
+    /// Time of that state.
     pub delivery_status_at: Option<Timestamp>,
-    /// What went wrong on the vendor's side.
+    /// Error of the delivery, from the vendor.
     pub delivery_error: Option<String>,
-    /// What ties everything about its message together in logs.
+    /// Correlation id of its message in logs.
     pub correlation_id: Uuid,
-    /// When the vendor took it.
+    /// When the vendor accepted it.
     pub sent_at: Option<Timestamp>,
     /// When it was made.
     pub created_at: Timestamp,
-    /// When it changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
-/// Which replies are asked for.
+/// Filters for the list of replies.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReplyFilter<'a> {
-    /// One of them.
+    /// Only the reply with this id.
     pub id: Option<OutboxId>,
-    /// In this state.
+    /// Only in this state.
     pub status: Option<ReplyStatus>,
-    /// Through this account.
+    /// Only through this account.
     pub account: Option<ProviderAccountId>,
-    /// Through this vendor.
+    /// Only through this vendor.
     pub provider: Option<&'a str>,
 }
 
@@ -92,7 +92,7 @@ pub async fn page(
         below.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the replies"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -126,33 +126,35 @@ pub async fn page(
         .collect()
 }
 
-/// Which dead replies to queue again. Everything that is given must match.
+/// The dead replies to queue again. A reply must match every filter that is set.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Requeue<'a> {
-    /// This one.
+    /// Only the reply with this id.
     pub id: Option<OutboxId>,
-    /// Through this account.
+    /// Only through this account.
     pub account: Option<ProviderAccountId>,
-    /// Through this vendor.
+    /// Only through this vendor.
     pub provider: Option<&'a str>,
-    /// Whose last error says this, in any case.
+    /// Text that the last error contains, in any case.
     pub error_contains: Option<&'a str>,
-    /// That died before.
+    /// Replies that died before this time.
     pub dead_before: Option<Timestamp>,
-    /// That died then or later.
+    /// Replies that died at this time or later.
     pub dead_since: Option<Timestamp>,
 }
 
-/// Queues up to so many dead replies of the transaction's tenant again, and says which. Each is audited. Wake the dispatchers with
-/// [`hint`](super::hint) after the commit.
+/// Makes up to so many dead replies of a tenant pending again, and returns their ids. Each one is audited. Wake the dispatchers with
+/// [`crate::wakeups::notify`] after the commit.
 pub async fn requeue(
     connection: &mut PgConnection,
+    tenant: TenantId,
     which: Requeue<'_>,
     limit: i32,
     actor: &str,
 ) -> Result<Vec<OutboxId>, StoreError> {
     let ids = sqlx::query_scalar!(
-        r#"select id as "id!" from channels.requeue_replies($1, $2, $3, $4, $5, $6, $7, $8) as requeued (id)"#,
+        r#"select id as "id!" from channels.requeue_replies($1, $2, $3, $4, $5, $6, $7, $8, $9) as requeued (id)"#,
+        tenant.0,
         which.id.map(|id| id.0),
         which.account.map(|id| id.0),
         which.provider,
@@ -162,7 +164,7 @@ pub async fn requeue(
         limit,
         actor,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("queueing replies again"))?;
     Ok(ids.into_iter().map(OutboxId).collect())

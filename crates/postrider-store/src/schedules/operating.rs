@@ -1,4 +1,4 @@
-//! Schedules for people: setting them, switching them, and what became of their firings.
+//! Schedules for people: setting them, switching them, and the results of their firings.
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
@@ -12,28 +12,28 @@ use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use sqlx::PgConnection;
 
-use crate::{StoreError, campaigns::word, unnamed::unnamed};
+use crate::{StoreError, campaigns::word, unprepared::unprepared};
 
-/// A schedule as it stands.
+/// A schedule and its state.
 #[derive(Debug, Serialize)]
 pub struct ScheduleState {
     /// Its id.
     pub id: ScheduleId,
-    /// What it runs.
+    /// Name of its function.
     pub function_name: String,
-    /// When.
+    /// Its cron expression.
     pub cron: String,
-    /// On the clocks of which zone.
+    /// Its time zone.
     pub timezone: String,
-    /// Within what time it runs once; the function's own grain if it is absent.
+    /// Grain within which it runs once; the function's own grain if it is absent.
     pub grain: Option<Grain>,
-    /// What the function is given.
+    /// Input of the function.
     pub input: Option<Value>,
-    /// What it is about, as a part of the lock key.
+    /// Entities that it is about, as a part of the lock key.
     pub entities: Option<Value>,
-    /// What must have completed before, in the same grain.
+    /// Functions that must have completed before, in the same grain.
     pub depends_on: Vec<String>,
-    /// What becomes of firings that nobody was there for.
+    /// Policy for missed firings.
     pub misfire: Misfire,
     /// Whether it fires.
     pub enabled: bool,
@@ -41,55 +41,57 @@ pub struct ScheduleState {
     pub next_fire_at: Option<Timestamp>,
     /// When it fired last.
     pub last_fire_at: Option<Timestamp>,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it was changed last.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
-/// What a schedule is set to.
+/// The definition of a schedule.
 #[derive(Debug)]
 pub struct NewSchedule<'a> {
-    /// What it runs.
+    /// Name of its function.
     pub function: &'a str,
-    /// When.
+    /// Its times.
     pub timing: &'a Timing,
-    /// Within what time it runs once; the function's own grain if it is absent.
+    /// Grain within which it runs once; the function's own grain if it is absent.
     pub grain: Option<Grain>,
-    /// What the function is given.
+    /// Input of the function.
     pub input: Option<&'a Value>,
-    /// What it is about, as it was written, and its hash.
+    /// Entities that it is about, as they were written, and their hash.
     pub entities: Option<(&'a RawValue, &'a EntityHash)>,
-    /// What must have completed before, in the same grain.
+    /// Functions that must have completed before, in the same grain.
     pub depends_on: &'a [String],
-    /// What becomes of firings that nobody was there for.
+    /// Policy for missed firings.
     pub misfire: Misfire,
     /// Whether it fires.
     pub enabled: bool,
 }
 
-/// What is said of an input that the database has no room for.
+/// The error about an input that is too large for the database.
 pub const INPUT_TOO_LARGE: &str = "the input is too large";
 
 /// The database's time.
 pub async fn now(connection: &mut PgConnection) -> Result<Timestamp, StoreError> {
     let now = sqlx::query_scalar!(r#"select now() as "now!: jiff_sqlx::Timestamp""#)
-        .fetch_one(unnamed(connection))
+        .fetch_one(unprepared(connection))
         .await
-        .map_err(StoreError::on("asking for the time"))?;
+        .map_err(StoreError::on("reading the time"))?;
     Ok(now.to_jiff())
 }
 
-/// Sets a schedule of the transaction's tenant. It fires next after this moment, unless its times stay as they were.
+/// Sets a schedule of a tenant. Its next firing is after this moment, unless its times stay as they were.
 pub async fn put(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: ScheduleId,
     schedule: &NewSchedule<'_>,
     actor: &str,
 ) -> Result<(), StoreError> {
     let next = schedule.timing.next_after(now(connection).await?);
     sqlx::query!(
-        "select jobs.put_schedule($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10, $11, $12, $13)",
+        "select jobs.put_schedule($1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, $11, $12, $13, $14)",
+        tenant.0,
         id.0,
         schedule.function,
         schedule.timing.cron.as_str(),
@@ -104,7 +106,7 @@ pub async fn put(
         next.map(ToSqlx::to_sqlx) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(|error| match StoreError::constraint(&error) {
         Some("schedules_input_is_bounded") => {
@@ -115,10 +117,11 @@ pub async fn put(
     Ok(())
 }
 
-/// Switches a schedule of the transaction's tenant on or off. What it would have fired meanwhile is not made up for. False when there is
-/// none.
+/// Switches a schedule of a tenant on or off. Missed firings are not made up for. False when there is no such
+/// schedule.
 pub async fn switch(
     connection: &mut PgConnection,
+    tenant: TenantId,
     schedule: ScheduleId,
     timing: &Timing,
     enabled: bool,
@@ -126,21 +129,27 @@ pub async fn switch(
 ) -> Result<bool, StoreError> {
     let next = timing.next_after(now(connection).await?);
     sqlx::query_scalar!(
-        r#"select jobs.switch_schedule($1, $2, $3, $4) as "known!""#,
+        r#"select jobs.switch_schedule($1, $2, $3, $4, $5) as "known!""#,
+        tenant.0,
         schedule.0,
         enabled,
         next.map(ToSqlx::to_sqlx) as _,
         actor,
     )
-    .fetch_one(unnamed(connection))
+    .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("switching the schedule"))
 }
 
-/// Takes a schedule away. False when the tenant of the transaction has none such.
-pub async fn remove(connection: &mut PgConnection, id: ScheduleId, actor: &str) -> Result<bool, StoreError> {
-    sqlx::query_scalar!(r#"select jobs.remove_schedule($1, $2) as "known!""#, id.0, actor)
-        .fetch_one(unnamed(connection))
+/// Removes a schedule. False when the tenant has no such schedule.
+pub async fn remove(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: ScheduleId,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(r#"select jobs.remove_schedule($1, $2, $3) as "known!""#, tenant.0, id.0, actor)
+        .fetch_one(unprepared(connection))
         .await
         .map_err(StoreError::on("removing the schedule"))
 }
@@ -194,7 +203,7 @@ async fn select(
         after.map(|id| id.0),
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the schedules"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;
@@ -210,7 +219,7 @@ async fn select(
                 entities: row.entities,
                 depends_on: row.depends_on,
                 misfire: word(&row.misfire)?,
-                // What is switched off fires at no time.
+                // A schedule that is switched off has no next firing.
                 next_fire_at: row.next_fire_at.map(time).filter(|_| row.enabled),
                 enabled: row.enabled,
                 last_fire_at: row.last_fire_at.map(time),
@@ -221,18 +230,18 @@ async fn select(
         .collect()
 }
 
-/// What became of a firing.
+/// A firing and its result.
 #[derive(Debug, Clone, Serialize)]
 pub struct FiringState {
     /// The time it is for.
     pub fire_at: Timestamp,
-    /// What became of it.
+    /// Its result.
     pub outcome: FiringOutcome,
-    /// The run that was made, or that was in the way.
+    /// The run that was made, or that had the lock key.
     pub job_run_id: Option<JobRunId>,
-    /// Why it waits, or why there is no run.
+    /// The reason why it waits, or why there is no run.
     pub reason: Option<String>,
-    /// When that was decided.
+    /// Time of that result.
     pub decided_at: Option<Timestamp>,
 }
 
@@ -249,7 +258,7 @@ pub async fn firings(
         select firing.fire_at as "fire_at: jiff_sqlx::Timestamp",
                firing.outcome,
                firing.job_run_id,
-               case when firing.outcome = 'waiting' then jobs.why_waiting(firing.schedule_id, firing.fire_at)
+               case when firing.outcome = 'waiting' then jobs.why_waiting(firing.tenant_id, firing.schedule_id, firing.fire_at)
                     else firing.reason end as reason,
                firing.decided_at as "decided_at: jiff_sqlx::Timestamp"
           from jobs.schedule_firings as firing
@@ -264,7 +273,7 @@ pub async fn firings(
         before.map(ToSqlx::to_sqlx) as _,
         limit,
     )
-    .fetch_all(unnamed(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("listing the firings"))?;
     let time = jiff_sqlx::Timestamp::to_jiff;

@@ -211,7 +211,7 @@ async fn act(
             };
             let id = accounts::create(&mut transaction, &key, &account, &actor()).await?;
             if input.limits != Limits::default() {
-                accounts::limit(&mut transaction, id, &input.limits, &actor()).await?;
+                accounts::limit(&mut transaction, tenant.id, id, &input.limits, &actor()).await?;
             }
             let added = accounts::find(&mut transaction, tenant.id, id).await?;
             pool::commit(transaction).await?;
@@ -250,7 +250,7 @@ async fn act(
             let tenant = of.find(&mut transaction, installation).await?;
             pool::act_as(&mut transaction, tenant.id).await?;
             let id = find(&mut transaction, tenant.id, &name).await?.id;
-            accounts::limit(&mut transaction, id, &input.limits, &actor()).await?;
+            accounts::limit(&mut transaction, tenant.id, id, &input.limits, &actor()).await?;
             let limited = accounts::find(&mut transaction, tenant.id, id).await?;
             pool::commit(transaction).await?;
             // What waited for the old limits may go on.
@@ -283,7 +283,7 @@ async fn act(
             pool::act_as(&mut transaction, tenant.id).await?;
             let id = find(&mut transaction, tenant.id, &name).await?.id;
             let removed = accounts::find(&mut transaction, tenant.id, id).await?;
-            accounts::remove(&mut transaction, id, &actor()).await?;
+            accounts::remove(&mut transaction, tenant.id, id, &actor()).await?;
             pool::commit(transaction).await?;
             if json {
                 return output::json(&removed);

@@ -3,9 +3,9 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
-use postrider_engine::witness;
+use postrider_engine::tenancy::witness;
 use postrider_model::{
-    ids::ScheduleId,
+    ids::{ScheduleId, TenantId},
     schedule::{Cron, Timing, Zone},
 };
 use postrider_store::{
@@ -189,7 +189,7 @@ async fn begin(pool: &Pool, observed: &Observed, cause: Cause, reason: &str) -> 
 
 /// Moves schedules past the times at which the original may have fired them.
 async fn skip_due(connection: &mut PgConnection) -> anyhow::Result<i64> {
-    let mut done: Vec<ScheduleId> = Vec::new();
+    let mut done: Vec<(TenantId, ScheduleId)> = Vec::new();
     let mut skipped = 0;
     loop {
         let due = schedules::due_on(connection, BATCH, BATCH, &done).await?;
@@ -197,7 +197,7 @@ async fn skip_due(connection: &mut PgConnection) -> anyhow::Result<i64> {
             return Ok(skipped);
         }
         for schedule in due {
-            done.push(schedule.id);
+            done.push((schedule.tenant, schedule.id));
             let (Ok(cron), Ok(zone)) = (schedule.cron.parse::<Cron>(), schedule.timezone.parse::<Zone>())
             else {
                 tell!("schedule {} cannot be read and stays due: switch it off", schedule.id.0);

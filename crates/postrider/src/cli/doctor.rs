@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use postrider_engine::{sinks_of, witness};
+use postrider_engine::{sinks_of, tenancy::witness};
 use postrider_store::{
     Pool,
     doctor::{self, Finding, Verdict},

@@ -4,7 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
-use postrider_model::{NewEvent, event::EventState, ids::EventId};
+use postrider_model::{
+    NewEvent,
+    event::EventState,
+    ids::{EventId, TenantId},
+};
 use postrider_store::{
     PgConnection,
     events::{self, Filter, Handled, Listed},
@@ -175,7 +179,8 @@ async fn act(
         }
         (EventsCommand::Retry { ids, json }, _) => {
             for id in ids.iter().copied().map(EventId) {
-                expect_done(id, events::retry(&mut transaction, id, &actor()).await?)?;
+                let tenant = tenant_of(&mut transaction, id).await?;
+                expect_done(id, events::retry(&mut transaction, tenant, id, &actor()).await?)?;
             }
             let retried = read(&mut transaction, &ids).await?;
             pool::commit(transaction).await?;
@@ -189,7 +194,8 @@ async fn act(
         }
         (EventsCommand::Close { ids, note, json }, _) => {
             for id in ids.iter().copied().map(EventId) {
-                expect_done(id, events::close(&mut transaction, id, &actor(), &note).await?)?;
+                let tenant = tenant_of(&mut transaction, id).await?;
+                expect_done(id, events::close(&mut transaction, tenant, id, &actor(), &note).await?)?;
             }
             let closed = read(&mut transaction, &ids).await?;
             pool::commit(transaction).await?;
@@ -200,6 +206,13 @@ async fn act(
         }
     }
     Ok(())
+}
+
+/// The tenant of an event. Operators name events by their ids alone.
+async fn tenant_of(connection: &mut PgConnection, id: EventId) -> anyhow::Result<TenantId> {
+    let found = read(connection, &[id.0]).await?;
+    let event = found.first().with_context(|| format!("there is no event {id}; nothing was changed"))?;
+    Ok(event.tenant_id)
 }
 
 /// Events by their ids.

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::{Subcommand, ValueEnum};
-use postrider_engine::resolver::{SettledBy, settled_by};
+use postrider_engine::campaigns::resolver::{SettledBy, settled_by};
 use postrider_model::{Span, ids::OutboxId};
 use postrider_providers::Adapters;
 use postrider_store::{
@@ -87,12 +87,13 @@ async fn act(
             if json { show_json(&doubts, adapters) } else { show(&doubts, adapters) }
         }
         InDoubtCommand::Resolve { of, item, resolved_as, note, message_id, json } => {
-            let (mut transaction, _) = of.begin(&pool, installation).await?;
+            let (mut transaction, tenant) = of.begin(&pool, installation).await?;
             let resolution = match resolved_as {
                 ResolvedAs::Sent => Resolution::Sent { message_id: message_id.as_deref() },
                 ResolvedAs::Failed => Resolution::Failed,
             };
-            let status = doubts::resolve(&mut transaction, item, resolution, &note, &actor()).await?;
+            let status =
+                doubts::resolve(&mut transaction, tenant.id, item, resolution, &note, &actor()).await?;
             pool::commit(transaction).await?;
             // Its job may have waited for nothing else.
             let mut hinting = pool::begin(&pool).await?;

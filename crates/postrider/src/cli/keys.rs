@@ -62,7 +62,8 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
             pool::act_as(&mut transaction, tenant.id).await?;
             let expires_at = expires_in_days
                 .map(|days| Timestamp::now() + SignedDuration::from_hours(i64::from(days) * 24));
-            let (id, secret) = keys::create(&mut transaction, &name, role, expires_at, &actor()).await?;
+            let (id, secret) =
+                keys::create(&mut transaction, tenant.id, &name, role, expires_at, &actor()).await?;
             pool::commit(transaction).await?;
             if json {
                 return output::json(&serde_json::json!({ "id": id.0, "key": secret.expose() }));
@@ -99,7 +100,7 @@ async fn act(command: KeysCommand, installation: &Installation) -> anyhow::Resul
         KeysCommand::Revoke { of, id, json } => {
             let tenant = of.find(&mut transaction, installation).await?;
             pool::act_as(&mut transaction, tenant.id).await?;
-            let known = keys::revoke(&mut transaction, id, &actor()).await?;
+            let known = keys::revoke(&mut transaction, tenant.id, id, &actor()).await?;
             anyhow::ensure!(
                 known,
                 "tenant `{}` has no key {}; `postrider keys list` shows them",

@@ -6,8 +6,9 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use postrider_api::{App, CallbackKeys, Ends, Hub, Ingress, Jobs};
 use postrider_engine::{
-    Bell, CampaignWorker, Dispatcher, Health, Hints, Relay, Resolver, Runner, Scheduler, Standing, Witness,
-    vital::{self, vital},
+    CampaignWorker, Dispatcher, Health, Hints, Relay, Resolver, Runner, Scheduler, Standing, WakeupChannel,
+    Witness,
+    common::supervised::{self, supervised},
 };
 use postrider_model::seal::MasterKey;
 use postrider_store::{
@@ -127,11 +128,11 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             } else {
                 let (hints, listening) =
                     wakeups::listen(installation.listen_url(), events::HINT_CHANNEL, draining.clone())?;
-                loops.spawn(vital("the listener", listening));
+                loops.spawn(supervised("listener", listening));
                 let settings = wire::relay_settings(config);
                 let relay = Relay::new(worker_pool.clone(), hints, routes, settings).await?;
                 health.push(relay.health());
-                loops.spawn(vital("the relay", relay.run(draining.clone())));
+                loops.spawn(supervised("relay", relay.run(draining.clone())));
             }
         }
         if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Campaigns)) {
@@ -139,23 +140,23 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             let writes = installation.commit_pool(config.campaigns.commit_connections).await?;
             let (hints, listening) =
                 wakeups::listen(installation.listen_url(), jobs::HINT_CHANNEL, draining.clone())?;
-            loops.spawn(vital("the listener", listening));
+            loops.spawn(supervised("listener", listening));
             let settings = wire::campaign_settings(config);
             let worker = CampaignWorker::new(pool, writes, hints, adapters.clone(), master_key, settings)
                 .fenced(fence.clone());
             health.extend(worker.health());
-            loops.spawn(vital("the campaign worker", worker.run(draining.clone())));
+            loops.spawn(supervised("campaign worker", worker.run(draining.clone())));
         }
         if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Resolver)) {
             let pool = checked(installation.worker_pool(connections).await?, RESOLVER).await?;
             let settings = wire::resolver_settings(config);
             let resolver = Resolver::new(pool, adapters.clone(), master_key, settings);
             health.push(resolver.health());
-            loops.spawn(vital("the resolver", resolver.run(draining.clone())));
+            loops.spawn(supervised("resolver", resolver.run(draining.clone())));
         }
         let reply_hints = Hints::new(replies::HINT_CHANNEL);
-        loops.spawn(vital(
-            "the hints of replies",
+        loops.spawn(supervised(
+            "hints of replies",
             reply_hints.clone().run(app_pool.clone(), draining.clone()),
         ));
         if let Some(master_key) = master_key.clone().filter(|_| roles.contains(&ServeRole::Dispatcher)) {
@@ -163,49 +164,50 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
             let executing = wire::executing(config, &pool, &master_key, &reply_hints)?;
             let sweep = wire::sweep(config, &pool, executing, &reply_hints);
             health.push(sweep.health.clone());
-            loops.spawn(vital("the sweep", sweep.run(draining.clone())));
+            loops.spawn(supervised("sweep", sweep.run(draining.clone())));
             if config.channels.outbox.enabled {
                 let (hints, listening) =
                     wakeups::listen(installation.listen_url(), replies::HINT_CHANNEL, draining.clone())?;
-                loops.spawn(vital("the listener", listening));
+                loops.spawn(supervised("listener", listening));
                 let settings = wire::dispatcher_settings(config);
                 let adapters = wire::reply_adapters(config)?;
                 let dispatcher = Dispatcher::new(pool, hints, adapters, master_key, settings);
                 health.push(dispatcher.health());
-                loops.spawn(vital("the dispatcher", dispatcher.run(draining.clone())));
+                loops.spawn(supervised("dispatcher", dispatcher.run(draining.clone())));
             } else {
                 tracing::warn!("channels.outbox.enabled is false, so replies wait");
             }
         }
         let serves_api = roles.contains(&ServeRole::Api);
         let [runs, cancels, ends] =
-            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL].map(Bell::new);
+            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL]
+                .map(WakeupChannel::new);
         for bell in [&runs, &cancels, &ends] {
-            loops.spawn(vital(
-                "the hints of runs",
+            loops.spawn(supervised(
+                "hints of runs",
                 bell.hints.clone().run(app_pool.clone(), draining.clone()),
             ));
         }
         if serves_api || roles.contains(&ServeRole::Scheduler) {
-            loops.spawn(vital("the listener", ends.listen(installation.listen_url(), &draining)?));
+            loops.spawn(supervised("listener", ends.listen(installation.listen_url(), &draining)?));
         }
         if roles.contains(&ServeRole::Scheduler) {
             let pool = checked(installation.worker_pool(connections).await?, SCHEDULER).await?;
             let sql_pool = installation.worker_pool(u32::try_from(config.jobs.sql_concurrency)?).await?;
             for bell in [&runs, &cancels] {
-                loops.spawn(vital("the listener", bell.listen(installation.listen_url(), &draining)?));
+                loops.spawn(supervised("listener", bell.listen(installation.listen_url(), &draining)?));
             }
             let parts =
                 wire::runner_parts(config, &pool, sql_pool, &adapters, master_key.clone(), &ends.hints)?;
             let settings = wire::runner_settings(config);
             let runner = Runner::new(parts, runs.wakeups(), cancels.wakeups(), settings);
             health.push(runner.health());
-            loops.spawn(vital("the runner", runner.run(draining.clone())));
+            loops.spawn(supervised("runner", runner.run(draining.clone())));
             let settings = wire::scheduler_settings(config);
             let (ends, runs) = (ends.wakeups(), runs.hints.clone());
             let scheduler = Scheduler { pool, ends, runs, settings, health: Health::new("scheduler") };
             health.push(scheduler.health.clone());
-            loops.spawn(vital("the scheduler", scheduler.run(draining.clone())));
+            loops.spawn(supervised("scheduler", scheduler.run(draining.clone())));
         }
         let (app_pool, import_pool) = if serves_api {
             let import_pool = installation.import_pool().await?;
@@ -217,12 +219,13 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
         let stream = Hub::new(app_pool.clone(), installation.listen_url(), settings, draining.clone())?;
         let waiting = Ends::new(draining.clone());
         if serves_api {
-            loops.spawn(vital("the stream", stream.clone().run()));
-            loops.spawn(vital("what waits for runs", waiting.clone().run(app_pool.clone(), ends.wakeups())));
+            loops.spawn(supervised("stream", stream.clone().run()));
+            loops
+                .spawn(supervised("waiters for runs", waiting.clone().run(app_pool.clone(), ends.wakeups())));
         }
         if roles.iter().any(|role| *role != ServeRole::Api) {
             let pool = installation.worker_pool(connections::RETENTION).await?;
-            loops.spawn(vital("retention", wire::retention(config).run(pool, draining.clone())));
+            loops.spawn(supervised("retention", wire::retention(config).run(pool, draining.clone())));
         }
         loops.close();
 
@@ -272,9 +275,10 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
                 tracing::info!("metrics are served at http://{address}/metrics");
             }
             let serving = postrider_api::serve_metrics(listener, app.clone(), drained.clone());
-            tokio::spawn(vital("the listener of the metrics", serving))
+            tokio::spawn(supervised("metrics server", serving))
         });
-        let http = tokio::spawn(vital("HTTP", postrider_api::serve(listener, app, drained.clone())));
+        let http =
+            tokio::spawn(supervised("HTTP server", postrider_api::serve(listener, app, drained.clone())));
         // How to reach the API; a process that only works has nothing to say there.
         if serves_api {
             installation.write_run_file(http_url.clone()).await?;
@@ -286,7 +290,7 @@ pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
 
         let broken = tokio::select! {
             () = async { draining.cancelled().await; loops.wait().await } => None,
-            what = vital::broken() => {
+            what = supervised::panicked() => {
                 draining.cancel();
                 // Somebody may wait for the one that is gone.
                 let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
@@ -344,7 +348,7 @@ async fn while_allowed(
 ) -> anyhow::Result<()> {
     let (fence, mut standing) = (witness.fence(), witness.standing());
     let ended = CancellationToken::new();
-    let looking = tokio::spawn(vital("the witness", witness.run(ended.clone())));
+    let looking = tokio::spawn(supervised("witness", witness.run(ended.clone())));
     let pools_before = installation.pools_opened();
     let served = loop {
         let now = standing.borrow_and_update().clone();

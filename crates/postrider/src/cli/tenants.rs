@@ -57,7 +57,8 @@ async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Re
         TenantsCommand::Create { name, json } => {
             let (tenant, workspace) = tenants::create(&mut transaction, &name, &actor()).await?;
             pool::act_as(&mut transaction, tenant).await?;
-            let (_, secret) = keys::create(&mut transaction, "first", Role::Admin, None, &actor()).await?;
+            let (_, secret) =
+                keys::create(&mut transaction, tenant, "first", Role::Admin, None, &actor()).await?;
             pool::commit(transaction).await?;
             if json {
                 output::json(&serde_json::json!({

@@ -153,7 +153,7 @@ async fn a_sink_that_took_an_event_does_not_get_it_again_because_another_failed(
     // Backoff is real; a person who does not want to wait asks for a retry now.
     eventually("every event is processed", async || {
         sqlx::query(
-            "select m10_recovery.retry_outbox_event(id, 'test') from m10_recovery.outbox
+            "select events.retry_outbox_event(tenant_id, id, 'test') from m10_recovery.outbox
               where processed_at is null and claimed_at is null and retry_count > 0",
         )
         .execute(&admin)
@@ -329,7 +329,7 @@ async fn a_handler_that_never_returns_is_a_failed_delivery() -> anyhow::Result<(
     eventually("the failure is recorded", async || {
         let error: Option<String> =
             sqlx::query_scalar("select last_error from m10_recovery.outbox").fetch_one(&admin).await?;
-        Ok(error.is_some_and(|error| error.contains("no answer: nothing within 50ms")))
+        Ok(error.is_some_and(|error| error.contains("no answer: timeout after 50ms")))
     })
     .await?;
     shutdown.cancel();

@@ -219,7 +219,7 @@ async fn facts_audit_and_unprocessed_events_stay_even_against_a_superuser() -> a
         "event_type = 'f'",
         "payload = '[]'",
         "created_at = now()",
-        "tenant_id = (select id from tenancy.tenants)",
+        "tenant_id = (select id from tenancy.tenants where name = 'own')",
     ]
     .map(|change| format!("update m10_recovery.outbox set {change} where processed_at is null"))
     .into();
@@ -229,6 +229,8 @@ async fn facts_audit_and_unprocessed_events_stay_even_against_a_superuser() -> a
             "truncate m10_recovery.outbox cascade",
             "update m10_recovery.outbox set retry_count = -1 where processed_at is null",
             "update m10_recovery.outbox set claimed_at = now() where processed_at is null",
+            "update tenancy.tenants set name = 'x' where name = 'system'",
+            "delete from tenancy.tenants where name = 'system'",
             "update tenancy.audit_log set note = 'x'",
             "delete from tenancy.audit_log",
             "truncate tenancy.audit_log",

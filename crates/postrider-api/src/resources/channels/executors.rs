@@ -1,4 +1,4 @@
-//! What executes the messages of an account. Secrets go in and never come out.
+//! Executors, which execute the messages of accounts. Secrets are sealed and never shown.
 
 use axum::{Json, extract::State, http::StatusCode};
 use jiff::Timestamp;
@@ -27,17 +27,17 @@ use crate::{
     paging::{self, Page, PageQuery},
 };
 
-/// How long an executor may take when nobody says, in seconds.
+/// Default timeout of an executor, in seconds.
 const TIMEOUT_SECONDS: u32 = 30;
-/// The longest that can be said.
+/// Maximum timeout of an executor, in seconds.
 const TIMEOUT_SECONDS_MAX: u32 = 60;
 
-/// What executes.
+/// The kind of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ChannelExecutorKind)]
 pub(crate) enum ExecutorKind {
-    /// Says back what was said, for trying things out.
+    /// Replies with the message itself, for trials.
     Echo,
     /// An agent behind a URL.
     Http,
@@ -48,10 +48,10 @@ pub(crate) enum ExecutorKind {
 #[schema(as = ChannelExecutor)]
 pub(crate) struct ExecutorBody {
     id: Uuid,
-    /// Whose messages; those of every account that has none of its own, if it is null.
+    /// The account whose messages it executes; null for all accounts that have no executor of their own.
     account_id: Option<Uuid>,
     kind: ExecutorKind,
-    /// Where the agent is.
+    /// URL of the agent.
     url: Option<String>,
     timeout_seconds: u32,
     #[schema(value_type = docs::Role)]
@@ -80,7 +80,7 @@ impl From<ExecutorSettings> for ExecutorBody {
     }
 }
 
-/// What must not be executed, although its sender may write.
+/// Messages that must not be executed, although their senders may write.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Sentinel)]
@@ -91,34 +91,34 @@ pub(crate) struct SentinelBody {
     /// Most messages of one sender in a minute.
     #[schema(minimum = 1)]
     messages_per_minute: Option<u32>,
-    /// Who is asked last, by HTTP.
+    /// URL of the service that is asked last.
     #[schema(max_length = 2048)]
     url: Option<String>,
 }
 
-/// What is to execute.
+/// A new executor.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewChannelExecutor)]
 pub(crate) struct NewExecutorBody {
-    /// Whose messages: an account, by name or id. Left out, those of every account that has none of its own.
+    /// The account whose messages it executes, by name or id. Left out, all accounts that have no executor of their own.
     #[serde(default)]
     #[schema(min_length = 1)]
     account: Option<String>,
     kind: ExecutorKind,
-    /// Where the agent is; for `http`.
+    /// URL of the agent; for `http`.
     #[serde(default)]
     #[schema(max_length = 2048, example = "https://agent.example.com/messages")]
     url: Option<String>,
-    /// `whsec_…`: what signs requests to the agent and to the sentinel. It is sealed and never shown.
+    /// `whsec_…`: the secret that signs requests to the agent and to the sentinel. It is sealed and never shown.
     #[serde(default)]
     #[schema(value_type = Option<String>, write_only)]
     secret: Option<SecretString>,
-    /// How long it may take; 30 when left out.
+    /// Timeout of an execution; 30 when left out.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 60)]
     timeout_seconds: Option<u32>,
-    /// What a sender must be at least; `operator` when left out.
+    /// Minimum role of a sender; `operator` when left out.
     #[serde(default)]
     #[schema(value_type = Option<docs::Role>)]
     required_role: Option<Role>,
@@ -150,14 +150,14 @@ pub(crate) async fn list(
     Ok(Json(Page::of(rows, size, |executor| executor.account_id, ExecutorBody::from)))
 }
 
-/// Says what executes, in place of what did.
+/// Sets the executor of an account, or that of all other accounts, and replaces the one before.
 #[utoipa::path(
     put,
     path = "/channels/executors",
     operation_id = "put_channel_executor",
     tag = "channels",
     request_body = NewExecutorBody,
-    responses((status = 200, description = "It executes messages from now on", body = ExecutorBody)),
+    responses((status = 200, description = "The executor, which executes messages from now on", body = ExecutorBody)),
 )]
 pub(crate) async fn put(
     State(app): State<App>,
@@ -189,14 +189,14 @@ pub(crate) async fn put(
     Ok(Json(made))
 }
 
-/// Takes an executor away. Messages that nothing else executes are refused from then on, and providers try them again.
+/// Removes an executor. Messages that no other executor takes are refused from then on, and providers deliver them again.
 #[utoipa::path(
     delete,
     path = "/channels/executors/{id}",
     operation_id = "remove_channel_executor",
     tag = "channels",
     params(("id" = Uuid, Path, description = "The executor's id")),
-    responses((status = 204, description = "It is gone")),
+    responses((status = 204, description = "The executor was removed")),
 )]
 pub(crate) async fn remove(
     State(app): State<App>,
@@ -204,7 +204,7 @@ pub(crate) async fn remove(
     Path(id): Path<ExecutorId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !executors::remove(&mut transaction, id, &caller.actor()).await? {
+    if !executors::remove(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;
@@ -214,7 +214,7 @@ pub(crate) async fn remove(
 const UNKNOWN: ApiError = ApiError::NotFound("executor");
 
 impl NewExecutorBody {
-    /// What is wrong with it, as far as it can be told without looking anything up.
+    /// Checks the values, without a query.
     fn check(&self, policy: &Policy) -> ApiResult<Kind> {
         let kind = match (self.kind, &self.url) {
             (ExecutorKind::Echo, None) => Kind::Echo,

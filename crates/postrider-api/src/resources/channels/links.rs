@@ -1,4 +1,4 @@
-//! Who the senders of messages are. Nobody else is answered.
+//! Links of senders to users. Messages of other senders are denied.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
@@ -55,26 +55,26 @@ impl From<Link> for LinkBody {
     }
 }
 
-/// What a link says.
+/// A new link.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewChannelLink)]
 pub(crate) struct NewLinkBody {
-    /// The account, by name or id. The same sender at another account may be somebody else.
+    /// The account, by name or id. The same sender at another account may be another user.
     #[schema(min_length = 1)]
     account: String,
     /// The provider's name for the sender, such as `U012AB3CD` at Slack or a number at WhatsApp.
     #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     sender_id: String,
-    /// The product's name for the user; what executes is told it.
+    /// The product's name for the user, which the executor gets with each message.
     #[schema(min_length = 1, max_length = 255, pattern = r"\S")]
     user_id: String,
-    /// What the user may do; an executor says which role it takes.
+    /// Role of the user; an executor has a minimum role.
     #[schema(value_type = docs::Role)]
     role: Role,
 }
 
-/// Which links to list.
+/// Filters for the list of links.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -83,7 +83,7 @@ pub(crate) struct LinkQuery {
     account: Option<String>,
     /// Only of this sender.
     sender_id: Option<String>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -116,7 +116,7 @@ pub(crate) async fn list(
     Ok(Json(Page::of(rows, size, |link| link.id, LinkBody::from)))
 }
 
-/// Says who a sender is, in place of what was said before.
+/// Links a sender to a user, and replaces the link before.
 #[utoipa::path(
     post,
     path = "/channels/links",
@@ -124,7 +124,7 @@ pub(crate) async fn list(
     tag = "channels",
     params(Repeatable),
     request_body = NewLinkBody,
-    responses((status = 201, description = "Messages of this sender are the user's from now on", body = LinkBody)),
+    responses((status = 201, description = "The link; messages of this sender are the user's from now on", body = LinkBody)),
 )]
 pub(crate) async fn create(
     State(app): State<App>,
@@ -144,20 +144,20 @@ pub(crate) async fn create(
     let tenant = caller.tenant_id;
     let account = account(connection, tenant, &new.account).await?;
     let link = NewLink { account, sender_id: &new.sender_id, user_id: &new.user_id, role: new.role };
-    links::put(connection, &link, &caller.actor()).await?;
+    links::put(connection, tenant, &link, &caller.actor()).await?;
     let made = links::page(connection, tenant, Some(account), Some(&new.sender_id), None, 1).await?.pop();
     let made = made.map(LinkBody::from).ok_or(UNKNOWN)?;
     writing.answer(StatusCode::CREATED, &made).await
 }
 
-/// Forgets who a sender is: further messages are denied.
+/// Removes the link of a sender. Further messages of the sender are denied.
 #[utoipa::path(
     delete,
     path = "/channels/links/{id}",
     operation_id = "unlink_channel_sender",
     tag = "channels",
     params(("id" = Uuid, Path, description = "The link's id")),
-    responses((status = 204, description = "It is gone")),
+    responses((status = 204, description = "The link was removed")),
 )]
 pub(crate) async fn remove(
     State(app): State<App>,
@@ -165,7 +165,7 @@ pub(crate) async fn remove(
     Path(id): Path<LinkId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !links::remove(&mut transaction, id, &caller.actor()).await? {
+    if !links::remove(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;

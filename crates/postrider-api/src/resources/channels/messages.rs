@@ -1,4 +1,4 @@
-//! What people wrote, and what became of it.
+//! Received messages and their results.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
@@ -28,28 +28,28 @@ use crate::{
     requests::{Begun, Repeatable, Writing},
 };
 
-/// What somebody wrote.
+/// A received message.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChannelMessage)]
 pub(crate) struct MessageBody {
     id: Uuid,
     account_id: Uuid,
-    /// Which vendor, such as `slack`.
+    /// The vendor, such as `slack`.
     provider: String,
-    /// The vendor's name for it, by which it is known when it is delivered again.
+    /// The vendor's id of the message, which identifies repeated deliveries.
     provider_message_id: String,
-    /// Who wrote it, in the vendor's words.
+    /// The vendor's id of the sender.
     sender_id: String,
-    /// Where a reply goes.
+    /// The recipient of a reply.
     recipient_id: String,
-    /// The part of the conversation.
+    /// The part of the conversation that it belongs to.
     thread: Option<String>,
     text: String,
     #[schema(value_type = words::MessageStatus)]
     status: MessageStatus,
-    /// Who wrote it, in the product's words.
+    /// The product's id of the sender.
     user_id: Option<String>,
-    /// What that user may do.
+    /// Role of that user.
     #[schema(value_type = Option<docs::Role>)]
     role: Option<String>,
     /// Why it was denied, or what failed.
@@ -59,11 +59,11 @@ pub(crate) struct MessageBody {
     kept_reply: Option<Value>,
     /// Its reply in the outbox.
     reply_id: Option<Uuid>,
-    /// How often it was delivered.
+    /// Number of deliveries.
     deliveries: i32,
-    /// How often it was executed.
+    /// Number of executions.
     executions: i32,
-    /// What ties everything about it together in logs.
+    /// Correlation id in logs.
     correlation_id: Uuid,
     created_at: Timestamp,
     updated_at: Timestamp,
@@ -95,7 +95,7 @@ impl From<ChannelMessage> for MessageBody {
     }
 }
 
-/// What somebody wrote, and the reply.
+/// A received message and its reply.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChannelMessageWithReply)]
 pub(crate) struct WholeMessage {
@@ -105,19 +105,19 @@ pub(crate) struct WholeMessage {
     reply: Option<ReplyBody>,
 }
 
-/// Which messages to list.
+/// Filters for the list of messages.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct MessageQuery {
-    /// Only those that stand so.
+    /// Only those in this state.
     #[param(value_type = Option<words::MessageStatus>)]
     status: Option<MessageStatus>,
     /// Only at this account, by name or id.
     account: Option<String>,
     /// Only of this sender.
     sender_id: Option<String>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -181,8 +181,8 @@ pub(crate) async fn get(
     Ok(Json(WholeMessage { message: message.into(), reply: reply.map(ReplyBody::from) }))
 }
 
-/// Has a message that could not be executed taken up again, by a process with the role `dispatcher`. A reply that was kept is put into the
-/// outbox without executing again.
+/// Retries a message that could not be executed, in a process with the role `dispatcher`. A stored reply is put into the outbox
+/// without another execution.
 #[utoipa::path(
     post,
     path = "/channels/messages/{id}/retry",
@@ -190,8 +190,8 @@ pub(crate) async fn get(
     tag = "channels",
     params(("id" = Uuid, Path, description = "The message's id"), Repeatable),
     responses(
-        (status = 202, description = "It is taken up in a moment", body = MessageBody),
-        (status = 409, description = "It has not failed, or is being executed; `current_state` says how it stands"),
+        (status = 202, description = "The message will be retried in a moment", body = MessageBody),
+        (status = 409, description = "The message has not failed, or is being executed; `current_state` names its state"),
     ),
 )]
 pub(crate) async fn retry(
@@ -205,7 +205,7 @@ pub(crate) async fn retry(
         Begun::Fresh(writing) => writing,
     };
     let connection = writing.connection();
-    let is_due = messages::retry(connection, id, &caller.actor()).await?;
+    let is_due = messages::retry(connection, caller.tenant_id, id, &caller.actor()).await?;
     let only = MessageFilter { id: Some(id), ..MessageFilter::default() };
     let message = messages::page(connection, caller.tenant_id, only, None, 1).await?.pop();
     let message = message.ok_or(ApiError::NotFound("message"))?;

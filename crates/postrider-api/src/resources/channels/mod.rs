@@ -1,4 +1,4 @@
-//! Chat, as operators see it: who writes, what executes, what came in, and the replies on their way.
+//! Chat, for operators: links of senders, executors, received messages, and replies.
 
 pub(crate) mod executors;
 pub(crate) mod links;
@@ -35,7 +35,7 @@ async fn listed_account(
     let Some(wanted) = wanted else { return Ok(None) };
     match accounts::named(connection, tenant, wanted).await?[..] {
         [account] => Ok(Some(account)),
-        // Nobody has this id, so nothing is found.
+        // No account has this id, so nothing is found.
         [] => Ok(Some(ProviderAccountId(Uuid::nil()))),
         _ => Err(ApiError::invalid("account", SEVERAL)),
     }

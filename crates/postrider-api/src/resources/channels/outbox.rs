@@ -1,4 +1,4 @@
-//! Replies on their way, and those that were given up.
+//! Replies in the outbox: pending, sent and dead.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
@@ -23,14 +23,14 @@ use crate::{
     requests::{Begun, Repeatable, Writing},
 };
 
-/// How many replies are queued again at a time when nobody says.
+/// Default number of replies that one request queues again.
 const REQUEUE: u32 = 1_000;
-/// The most that can be said.
+/// Maximum number of replies that one request queues again.
 const REQUEUE_MAX: u32 = 10_000;
-/// Longest part of an error to look for, in bytes: errors are no longer.
+/// Maximum length of the text to look for in errors, in bytes: errors are no longer.
 const ERROR_BYTES_MAX: usize = 1_000;
 
-/// What a path of this resource names.
+/// The id in a path of this resource.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct ReplyId(OutboxId);
@@ -41,7 +41,7 @@ impl Named for ReplyId {
 
 const UNKNOWN: ApiError = ApiError::NotFound(ReplyId::NAME);
 
-/// A reply and how it stands.
+/// A reply and its state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChannelReply)]
 pub(crate) struct ReplyBody {
@@ -49,37 +49,37 @@ pub(crate) struct ReplyBody {
     /// The message that it answers.
     channel_message_id: Uuid,
     account_id: Uuid,
-    /// Which vendor, such as `slack`.
+    /// The vendor, such as `slack`.
     provider: String,
-    /// Where it goes.
+    /// The recipient.
     recipient_id: String,
     #[schema(value_type = ReplyPayload)]
     payload: Value,
     #[schema(value_type = words::ReplyStatus)]
     status: ReplyStatus,
-    /// How many attempts have failed.
+    /// Number of failed attempts.
     attempt_count: i32,
-    /// How many may.
+    /// Number of failed attempts after which the reply is dead.
     max_attempts: i32,
-    /// From when on it may be tried, while it is `pending`.
+    /// Earliest time of the next attempt, while it is `pending`.
     next_attempt_at: Timestamp,
-    /// What went wrong last.
+    /// The last error.
     last_error: Option<String>,
     /// Since when a dispatcher holds it.
     locked_at: Option<Timestamp>,
     locked_by: Option<String>,
-    /// Since when it may have arrived and nobody knows.
+    /// Time since which it is in doubt: it may have been delivered.
     in_doubt_since: Option<Timestamp>,
-    /// The vendor's name for it.
+    /// The vendor's id of the reply.
     provider_message_id: Option<String>,
-    /// What the vendor told about it, in the vendor's word.
+    /// State of the delivery, in the vendor's word.
     delivery_status: Option<String>,
     delivery_status_at: Option<Timestamp>,
-    /// What went wrong on the vendor's side.
+    /// Error of the delivery, from the vendor.
     delivery_error: Option<String>,
-    /// What ties everything about its message together in logs.
+    /// Correlation id of its message in logs.
     correlation_id: Uuid,
-    /// When the vendor took it.
+    /// When the vendor accepted it.
     sent_at: Option<Timestamp>,
     created_at: Timestamp,
     updated_at: Timestamp,
@@ -114,7 +114,7 @@ impl From<ReplyState> for ReplyBody {
     }
 }
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ChannelReplyPayload)]
 pub(crate) struct ReplyPayload {
@@ -123,12 +123,12 @@ pub(crate) struct ReplyPayload {
     thread: Option<String>,
 }
 
-/// Which replies to list.
+/// Filters for the list of replies.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct OutboxQuery {
-    /// Only those that stand so.
+    /// Only those in this state.
     #[param(value_type = Option<words::ReplyStatus>)]
     status: Option<ReplyStatus>,
     /// Only through this account, by name or id.
@@ -136,7 +136,7 @@ pub(crate) struct OutboxQuery {
     /// Only through this vendor.
     #[param(example = "slack")]
     provider: Option<String>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -144,7 +144,7 @@ pub(crate) struct OutboxQuery {
     cursor: Option<String>,
 }
 
-/// Which dead replies to queue again. Everything that is given must hold.
+/// The dead replies to queue again. A reply must match every filter that is set.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RequeueChannelReplies)]
@@ -157,26 +157,26 @@ pub(crate) struct RequeueBody {
     #[serde(default)]
     #[schema(example = "slack")]
     provider: Option<String>,
-    /// Whose last error says this, in any case.
+    /// Text that the last error contains, in any case.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 1000)]
     error_contains: Option<String>,
-    /// That died before.
+    /// Replies that died before this time.
     #[serde(default)]
     dead_before: Option<Timestamp>,
-    /// That died then or later.
+    /// Replies that died at this time or later.
     #[serde(default)]
     dead_since: Option<Timestamp>,
-    /// Every one that is dead. It must be said where nothing else is.
+    /// All dead replies. Required when no other filter is set.
     #[serde(default)]
     all: bool,
-    /// At most so many, the longest dead first; 1000 when left out.
+    /// Maximum number of replies, the longest dead first; 1000 when left out.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
 }
 
-/// How many replies are on their way again.
+/// Number of replies that were queued again.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RequeuedChannelReplies)]
 pub(crate) struct Requeued {
@@ -237,8 +237,8 @@ pub(crate) async fn get(
     tag = "channels",
     params(("id" = Uuid, Path, description = "The reply's id"), Repeatable),
     responses(
-        (status = 200, description = "It is on its way again", body = ReplyBody),
-        (status = 409, description = "It is not dead; `current_state` says how it stands"),
+        (status = 200, description = "The reply was queued again", body = ReplyBody),
+        (status = 409, description = "The reply is not dead; `current_state` names its state"),
     ),
 )]
 pub(crate) async fn requeue(
@@ -253,7 +253,7 @@ pub(crate) async fn requeue(
     };
     let connection = writing.connection();
     let this = Requeue { id: Some(id), ..Requeue::default() };
-    let requeued = replies::requeue(connection, this, 1, &caller.actor()).await?;
+    let requeued = replies::requeue(connection, caller.tenant_id, this, 1, &caller.actor()).await?;
     let only = ReplyFilter { id: Some(id), ..ReplyFilter::default() };
     let reply = replies::page(connection, caller.tenant_id, only, None, 1).await?.pop().ok_or(UNKNOWN)?;
     if requeued.is_empty() {
@@ -277,7 +277,7 @@ pub(crate) async fn requeue(
     tag = "channels",
     params(Repeatable),
     request_body = RequeueBody,
-    responses((status = 200, description = "So many are on their way again", body = Requeued)),
+    responses((status = 200, description = "The number of replies that were queued again", body = Requeued)),
 )]
 pub(crate) async fn requeue_all(
     State(app): State<App>,
@@ -303,7 +303,7 @@ pub(crate) async fn requeue_all(
         dead_since: wanted.dead_since,
     };
     let limit = i32::try_from(wanted.limit.unwrap_or(REQUEUE)).unwrap_or(i32::MAX);
-    let requeued = replies::requeue(connection, which, limit, &caller.actor()).await?.len();
+    let requeued = replies::requeue(connection, caller.tenant_id, which, limit, &caller.actor()).await?.len();
     let response = writing.answer(StatusCode::OK, &Requeued { requeued }).await?;
     if requeued > 0 {
         hint(&app).await;
@@ -333,7 +333,7 @@ impl RequeueBody {
             let problem = format!("needs 1 to {ERROR_BYTES_MAX} bytes");
             return Err(ApiError::unprocessable("error_contains", problem));
         }
-        // Times that the database may not know.
+        // The database may not be able to store such times.
         for (field, at) in [("dead_before", self.dead_before), ("dead_since", self.dead_since)] {
             if at.is_some_and(|at| at < Timestamp::UNIX_EPOCH) {
                 return Err(ApiError::unprocessable(field, "is before 1970; nothing died then"));
@@ -346,7 +346,7 @@ impl RequeueBody {
     }
 }
 
-/// Wakes the dispatchers. What was written is written, so a hint that fails is no failure.
+/// Wakes the dispatchers. The change is committed, so a hint that fails is not an error.
 async fn hint(app: &App) {
     if let Err(error) = wakeups::notify(&app.pool, replies::HINT_CHANNEL).await {
         tracing::warn!(?error, "no hint was sent; the next poll finds the replies: {error}");

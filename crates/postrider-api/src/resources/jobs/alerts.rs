@@ -27,29 +27,29 @@ use crate::{
 
 const UNKNOWN: ApiError = ApiError::NotFound(DecisionCardId::NAME);
 
-/// Something that somebody should know.
+/// An alert.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Alert)]
 pub(crate) struct AlertBody {
     id: Uuid,
-    /// By which rule.
+    /// The rule that raised it.
     #[schema(example = "failed-jobs")]
     alert_config_id: String,
-    /// About what; the tenant as a whole if it is null.
+    /// The subject; null for the tenant as a whole.
     external_object_id: Option<String>,
     title: String,
     /// `info`, `warning` or `critical`.
     severity: String,
     #[schema(value_type = words::AlertStatus)]
     status: AlertStatus,
-    /// What it rests on.
+    /// The evidence.
     #[schema(value_type = Object)]
     evidence: Value,
-    /// Who was told, and what became of it.
+    /// Recipients of its notifications, with their results.
     notifications: Value,
     created_at: Timestamp,
     updated_at: Timestamp,
-    /// Since when it does not hold any more.
+    /// When it was resolved.
     resolved_at: Option<Timestamp>,
 }
 
@@ -71,7 +71,7 @@ impl From<Alert> for AlertBody {
     }
 }
 
-/// A card on which somebody decides about an alert.
+/// A card on which a person decides about an alert.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DecisionCard)]
 pub(crate) struct CardBody {
@@ -85,9 +85,9 @@ pub(crate) struct CardBody {
     #[schema(value_type = words::CardStatus)]
     status: CardStatus,
     title: String,
-    /// What could be done.
+    /// The recommended action.
     recommendation: String,
-    /// What it rests on.
+    /// The evidence.
     #[schema(value_type = Object)]
     evidence: Value,
     note: Option<String>,
@@ -115,14 +115,14 @@ impl From<Card> for CardBody {
     }
 }
 
-/// Which alerts to list.
+/// Filters for the list of alerts.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AlertsQuery {
-    /// Only those that hold, or only the others.
+    /// Only open alerts, or only the others.
     open: Option<bool>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -130,15 +130,15 @@ pub(crate) struct AlertsQuery {
     cursor: Option<String>,
 }
 
-/// Which cards to list.
+/// Filters for the list of cards.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CardsQuery {
-    /// Only those that stand so.
+    /// Only those in this state.
     #[param(value_type = Option<words::CardStatus>)]
     status: Option<CardStatus>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -146,15 +146,15 @@ pub(crate) struct CardsQuery {
     cursor: Option<String>,
 }
 
-/// What was decided.
+/// A decision about a card.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Decision)]
 pub(crate) struct DecisionBody {
-    /// `RESOLVED` and `DISMISSED` are for ever.
+    /// `RESOLVED` and `DISMISSED` are final.
     #[schema(value_type = words::CardStatus)]
     status: CardStatus,
-    /// Why.
+    /// Reason of the decision.
     #[serde(default)]
     #[schema(max_length = 2000)]
     note: Option<String>,
@@ -233,8 +233,8 @@ pub(crate) async fn show_card(
     params(("id" = Uuid, Path, description = "The card's id"), Repeatable),
     request_body = DecisionBody,
     responses(
-        (status = 200, description = "It stands so", body = CardBody),
-        (status = 409, description = "It was decided before, as `current_state` says"),
+        (status = 200, description = "The card with the decision", body = CardBody),
+        (status = 409, description = "The card was decided before, as `current_state` says"),
     ),
 )]
 pub(crate) async fn decide(
@@ -249,7 +249,9 @@ pub(crate) async fn decide(
         Begun::Fresh(writing) => writing,
     };
     let connection = writing.connection();
-    let decided = alerts::decide_card(connection, id, status, note.as_deref(), &caller.actor()).await?;
+    let decided =
+        alerts::decide_card(connection, caller.tenant_id, id, status, note.as_deref(), &caller.actor())
+            .await?;
     if let Err(stands) = decided.ok_or(UNKNOWN)? {
         return Err(ApiError::conflict(format!("the card is {stands} already, and stays so"))
             .with("current_state", stands));

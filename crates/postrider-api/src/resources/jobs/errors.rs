@@ -1,4 +1,4 @@
-//! Dead letters: what a person must look at.
+//! Dead letters: failures that need a person.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
@@ -32,7 +32,7 @@ const UNKNOWN: ApiError = ApiError::NotFound(SyncErrorId::NAME);
 #[schema(as = SyncError)]
 pub(crate) struct SyncErrorBody {
     id: Uuid,
-    /// What kind of thing went wrong.
+    /// Type of the failure.
     #[schema(example = "job_failure")]
     error_type: String,
     /// `MAX_RETRIES_EXCEEDED`, or `EXECUTION_ERROR` where another try would not do.
@@ -44,7 +44,7 @@ pub(crate) struct SyncErrorBody {
     error_details: Value,
     #[schema(example = "job_run")]
     source_entity_type: String,
-    /// The run.
+    /// Id of the run.
     source_entity_id: Uuid,
     is_resolved: bool,
     resolved_at: Option<Timestamp>,
@@ -74,14 +74,14 @@ impl From<SyncError> for SyncErrorBody {
     }
 }
 
-/// Which letters to list.
+/// Filters for the list of dead letters.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct SyncErrorsQuery {
-    /// Only those that are done with, or only the others.
+    /// Only resolved dead letters, or only open ones.
     resolved: Option<bool>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -89,12 +89,12 @@ pub(crate) struct SyncErrorsQuery {
     cursor: Option<String>,
 }
 
-/// How a letter is done with.
+/// The resolution of a dead letter.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResolveSyncError)]
 pub(crate) struct ResolveBody {
-    /// What was found and done.
+    /// Note about the cause and the fix.
     #[schema(min_length = 1, max_length = 2000, pattern = r"\S")]
     note: String,
 }
@@ -106,7 +106,7 @@ pub(crate) struct ResolveBody {
     operation_id = "list_sync_errors",
     tag = "jobs",
     params(SyncErrorsQuery),
-    responses((status = 200, description = "A page of letters", body = Page<SyncErrorBody>)),
+    responses((status = 200, description = "A page of dead letters", body = Page<SyncErrorBody>)),
 )]
 pub(crate) async fn list(
     State(app): State<App>,
@@ -127,8 +127,8 @@ pub(crate) async fn list(
     path = "/sync-errors/{id}",
     operation_id = "get_sync_error",
     tag = "jobs",
-    params(("id" = Uuid, Path, description = "The letter's id")),
-    responses((status = 200, description = "The letter", body = SyncErrorBody)),
+    params(("id" = Uuid, Path, description = "The dead letter's id")),
+    responses((status = 200, description = "The dead letter", body = SyncErrorBody)),
 )]
 pub(crate) async fn show(
     State(app): State<App>,
@@ -141,15 +141,15 @@ pub(crate) async fn show(
     error.map(SyncErrorBody::from).map(Json).ok_or(UNKNOWN)
 }
 
-/// Says how a letter was done with. Once more changes nothing: the first note stays.
+/// Resolves a dead letter with a note. Resolving it again changes nothing: the first note stays.
 #[utoipa::path(
     post,
     path = "/sync-errors/{id}/resolve",
     operation_id = "resolve_sync_error",
     tag = "jobs",
-    params(("id" = Uuid, Path, description = "The letter's id"), Repeatable),
+    params(("id" = Uuid, Path, description = "The dead letter's id"), Repeatable),
     request_body = ResolveBody,
-    responses((status = 200, description = "It is done with", body = SyncErrorBody)),
+    responses((status = 200, description = "The dead letter was resolved", body = SyncErrorBody)),
 )]
 pub(crate) async fn resolve(
     State(app): State<App>,
@@ -166,23 +166,23 @@ pub(crate) async fn resolve(
         Begun::Fresh(writing) => writing,
     };
     let connection = writing.connection();
-    if !sync_errors::resolve(connection, id, &note, &caller.actor()).await? {
+    if !sync_errors::resolve(connection, caller.tenant_id, id, &note, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     let error = sync_errors::find(connection, caller.tenant_id, id).await?.ok_or(UNKNOWN)?;
     writing.answer(StatusCode::OK, &SyncErrorBody::from(error)).await
 }
 
-/// Runs the failed run of a letter again, at once. The letter closes by itself when the run completes.
+/// Retries the failed run of a dead letter at once. The dead letter is resolved by itself when the run completes.
 #[utoipa::path(
     post,
     path = "/sync-errors/{id}/retry",
     operation_id = "retry_sync_error",
     tag = "jobs",
-    params(("id" = Uuid, Path, description = "The letter's id"), Repeatable),
+    params(("id" = Uuid, Path, description = "The dead letter's id"), Repeatable),
     responses(
-        (status = 200, description = "The run is running again", body = JobRunBody),
-        (status = 409, description = "The run is not failed: `current_state` says how it stands; or another run has its lock key: `existing_job_id`"),
+        (status = 200, description = "The run was retried", body = JobRunBody),
+        (status = 409, description = "The run is not failed: `current_state` names its state; or another run has its lock key: `existing_job_id`"),
     ),
 )]
 pub(crate) async fn retry(

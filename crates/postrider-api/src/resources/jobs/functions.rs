@@ -1,4 +1,4 @@
-//! What can be run. The secret of a function behind a URL is in the answer that makes it and nowhere else.
+//! Functions of a tenant. The secret of a function behind a URL is in the response that creates it and nowhere else.
 
 use axum::{Json, extract::State, http::StatusCode};
 use jiff::Timestamp;
@@ -45,9 +45,9 @@ pub(crate) struct FunctionBody {
     #[schema(value_type = ShownRetry)]
     retry: RetryPolicy,
     created_at: Timestamp,
-    /// When it was set last.
+    /// Time of its last definition.
     updated_at: Timestamp,
-    /// What signs requests to it, where one was made: this once.
+    /// The new secret that signs requests to it, shown only in this response.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "whsec_…")]
     secret: Option<String>,
@@ -68,16 +68,16 @@ impl From<FunctionState> for FunctionBody {
     }
 }
 
-/// What a function is: one of these.
+/// The target of a function: one of these.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[schema(as = FunctionTarget)]
 pub(crate) enum TargetBody {
-    /// An endpoint, which is sent signed requests.
+    /// An endpoint, which gets signed requests.
     Http(String),
     /// A function in the database, with its schema, such as `public.rebuild`.
     Sql(String),
-    /// Code that comes with the program.
+    /// A function that comes with the program.
     Builtin(String),
 }
 
@@ -91,18 +91,18 @@ impl From<Target> for TargetBody {
     }
 }
 
-/// When a run that failed is tried again: 1 s, 5 s and 25 s later unless this says otherwise.
+/// Retries of a failed run: 1 s, 5 s and 25 s later by default.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = FunctionRetry)]
 pub(crate) struct ShownRetry {
-    /// How often.
+    /// Maximum number of retries.
     #[schema(minimum = 0, maximum = 100, default = 3, required = false)]
     max_retries: u32,
     /// The pause before the first retry.
     #[schema(minimum = 0, maximum = 86_400_000, default = 1000, required = false)]
     initial_delay_ms: u32,
-    /// How much longer each pause is than the one before.
+    /// Factor between a pause and the one before it.
     #[schema(minimum = 1, maximum = 100, default = 5, required = false)]
     backoff_multiplier: f64,
     /// The longest pause.
@@ -110,25 +110,25 @@ pub(crate) struct ShownRetry {
     max_delay_ms: u32,
 }
 
-/// What a function is set to.
+/// The definition of a function.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewFunction)]
 pub(crate) struct NewFunctionBody {
     target: TargetBody,
-    /// Within what time it runs once, for the same entities; `day` when left out.
+    /// Grain within which the function runs once for the same entities; `day` when left out.
     #[serde(default)]
     #[schema(value_type = Option<words::Grain>)]
     grain: Option<Grain>,
-    /// How long it may take; 60 when left out.
+    /// Timeout of an attempt; 60 when left out.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 900)]
     timeout_seconds: Option<u32>,
     #[serde(default)]
     #[schema(value_type = Option<ShownRetry>)]
     retry: Option<Object<RetryPolicy>>,
-    /// `whsec_…`: what signs requests to an `http` function. Left out, it keeps the one it has; a new function gets one, which is in
-    /// the answer.
+    /// `whsec_…`: the secret that signs requests to an `http` function. Left out, the function keeps its secret; a new function gets
+    /// one, which is in the response.
     #[serde(default)]
     #[schema(value_type = Option<String>, write_only)]
     secret: Option<SecretString>,
@@ -176,18 +176,18 @@ pub(crate) async fn show(
     function.map(FunctionBody::from).map(Json).ok_or(UNKNOWN)
 }
 
-/// Says what a function is, in place of what it was.
+/// Creates or replaces a function.
 #[utoipa::path(
     put,
     path = "/functions/{name}",
     operation_id = "put_function",
     tag = "jobs",
-    params(("name" = String, Path, description = "What it is called: letters, digits, `-`, `_` and `.`, up to 100 of them")),
+    params(("name" = String, Path, description = "The function's name: letters, digits, `-`, `_` and `.`, up to 100 of them")),
     request_body = NewFunctionBody,
     responses(
-        (status = 200, description = "It is so from now on", body = FunctionBody),
-        (status = 201, description = "It is new", body = FunctionBody),
-        (status = 409, description = "It is being set by somebody else"),
+        (status = 200, description = "The function was replaced", body = FunctionBody),
+        (status = 201, description = "The function was created", body = FunctionBody),
+        (status = 409, description = "Another request is setting the function"),
     ),
 )]
 pub(crate) async fn put(
@@ -227,7 +227,7 @@ pub(crate) async fn put(
     Ok((status, Json(FunctionBody { secret, ..FunctionBody::from(state) })))
 }
 
-/// Takes a function away. Runs of it that are under way finish; those that wait fail.
+/// Removes a function. Its runs in progress finish; its waiting runs fail.
 #[utoipa::path(
     delete,
     path = "/functions/{name}",
@@ -235,8 +235,8 @@ pub(crate) async fn put(
     tag = "jobs",
     params(("name" = String, Path, description = "The function's name")),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 409, description = "A schedule needs it"),
+        (status = 204, description = "The function was removed"),
+        (status = 409, description = "A schedule needs the function"),
     ),
 )]
 pub(crate) async fn remove(
@@ -245,7 +245,7 @@ pub(crate) async fn remove(
     Path(FunctionName(name)): Path<FunctionName>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !functions::remove(&mut transaction, &name, &caller.actor()).await? {
+    if !functions::remove(&mut transaction, caller.tenant_id, &name, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;
@@ -253,7 +253,7 @@ pub(crate) async fn remove(
 }
 
 impl NewFunctionBody {
-    /// What is wrong with it, as far as it can be told without looking anything up.
+    /// Checks the values, without a query.
     fn check(&self, policy: &Policy) -> ApiResult<Target> {
         let target = match &self.target {
             TargetBody::Http(url) => {

@@ -1,4 +1,4 @@
-//! How the jobs of a tenant are doing.
+//! Health of a tenant's jobs.
 
 use axum::{Json, extract::State};
 use postrider_model::job::{AlertRules, JobRunStatus};
@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::super::words;
 use crate::{App, auth::Viewer, error::ApiResult};
 
-/// How jobs are doing.
+/// Health of a tenant's jobs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct JobHealth {
     /// Runs of the last day, by function and state.
@@ -30,7 +30,7 @@ pub(crate) struct FunctionHealth {
     count: i64,
     avg_duration_ms: Option<f64>,
     max_duration_ms: Option<i32>,
-    /// How many were tried again.
+    /// Number of runs that were retried.
     retried_count: i64,
 }
 
@@ -54,11 +54,11 @@ pub(crate) struct JobThresholds {
     failed_24h: Threshold,
     /// Runs that have been running for longer than they may, which is 30 minutes unless the schedule says otherwise.
     long_running: Threshold,
-    /// The share of the last day's runs that were tried again.
+    /// The share of the last day's runs that were retried.
     retry_rate: Threshold,
 }
 
-/// A number, and the largest that is fine.
+/// A number, and the largest value that is not an alert.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = JobThreshold)]
 pub(crate) struct Threshold {
@@ -85,13 +85,13 @@ impl JobThresholds {
     }
 }
 
-/// How the tenant's jobs are doing.
+/// Shows the health of the tenant's jobs.
 #[utoipa::path(
     get,
     path = "/jobs/health",
     operation_id = "job_health",
     tag = "jobs",
-    responses((status = 200, description = "The last day, and what is wrong at this moment", body = JobHealth)),
+    responses((status = 200, description = "The runs of the last day, and the numbers behind alerts at this moment", body = JobHealth)),
 )]
 pub(crate) async fn show(State(app): State<App>, Viewer(caller): Viewer) -> ApiResult<Json<JobHealth>> {
     let mut transaction = pool::begin_snapshot(&app.pool, caller.tenant_id).await?;

@@ -1,11 +1,11 @@
-//! Invoking a function: once per grain, and waiting for what it answers.
+//! Invoking a function: once per grain, and waiting for its result.
 //!
 //! ```text
 //! acquire ──commit──▶ hint ──▶ wait for the end, without a connection ──▶ 200, or 500 or 409 by how it ended
-//!   ├─ somebody has the lock key: 409                    └─ the wait is over: 202
+//!   ├─ another run has the lock key: 409                 └─ the wait is over: 202
 //! ```
 //!
-//! A client that goes away stops nothing.
+//! A client that disconnects does not stop the run.
 
 mod answer;
 mod browsers;
@@ -36,46 +36,46 @@ use crate::{
     requests::{Repeatable, Taken, Writing, replayed},
 };
 
-/// How long to wait for the end when nobody says, in seconds.
+/// Default time to wait for the end, in seconds.
 const WAIT_SECONDS: u32 = 60;
-/// The longest that can be said.
+/// Maximum time to wait, in seconds.
 pub(crate) const WAIT_SECONDS_MAX: u32 = 600;
 
-/// How to invoke.
+/// Query parameters of an invocation.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct InvokeQuery {
-    /// How many seconds to wait for the end, with all retries; 0 answers at once.
+    /// Seconds to wait for the end, with all retries; with 0 the response does not wait.
     #[param(minimum = 0, maximum = 600, default = 60)]
     wait: Option<u32>,
-    /// Whether to run it although it was completed in this grain. One that is active is never run beside itself.
+    /// Whether to run it although it was completed in this grain. An active run is never duplicated.
     #[param(default = false)]
     force: Option<bool>,
 }
 
-/// What to invoke a function with.
+/// Body of an invocation.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Invocation)]
 pub(crate) struct InvokeBody {
-    /// What the function is given: any JSON, up to 64 KiB.
+    /// Input of the function: any JSON, up to 64 KiB.
     #[serde(default)]
     input: Option<Value>,
-    /// What it is about: it runs once per grain and entities.
+    /// Entities that it is about: it runs once per grain and entities.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     entities: Option<Box<RawValue>>,
     /// As in the query.
     #[serde(default)]
     force: bool,
-    /// The key's own tenant, for callers that say it.
+    /// The key's own tenant. It may be left out.
     #[serde(default)]
     #[schema(value_type = Option<uuid::Uuid>)]
     tenant_id: Option<TenantId>,
 }
 
-/// Runs a function, and answers with its result. It runs once per grain and entities, whoever invokes it.
+/// Runs a function and returns its result. The function runs once per grain and entities, for all callers together.
 #[utoipa::path(
     post,
     path = "/functions/{name}/invoke",
@@ -84,10 +84,10 @@ pub(crate) struct InvokeBody {
     params(("name" = String, Path, description = "The function's name"), InvokeQuery, Repeatable),
     request_body(content = Option<InvokeBody>),
     responses(
-        (status = 200, description = "It is completed", body = Done),
-        (status = 202, description = "It is not over yet; look at the run later", body = Waiting),
-        (status = 409, description = "It is active, or was completed in this grain: `reason` says which, `existing_job_id` which run; or the run was cancelled"),
-        (status = 500, description = "It failed for good: `error` says why, `job_id` which run. Without a `job_id` it is a bug"),
+        (status = 200, description = "The run is completed", body = Done),
+        (status = 202, description = "The run has not ended yet; look at it later", body = Waiting),
+        (status = 409, description = "The run is active, or was completed in this grain: `reason` says which, `existing_job_id` which run; or the run was cancelled"),
+        (status = 500, description = "The run failed for good: `error` has the reason, `job_id` the run. Without a `job_id` it is a bug"),
     ),
 )]
 pub(crate) async fn invoke(
@@ -138,9 +138,13 @@ pub(crate) async fn invoke(
 /// A run under the lock key, or why there is none.
 async fn acquire(writing: &mut Writing, caller: Caller, invocation: Invocation<'_>) -> ApiResult<JobRunId> {
     let (connection, actor) = (writing.connection(), caller.actor());
-    let mut acquired = job_runs::acquire(connection, invocation, &actor).await.map_err(too_large)?;
-    if acquired == Acquired::UnknownFunction && make_builtin(connection, invocation.function).await? {
-        acquired = job_runs::acquire(connection, invocation, &actor).await.map_err(too_large)?;
+    let mut acquired =
+        job_runs::acquire(connection, caller.tenant_id, invocation, &actor).await.map_err(too_large)?;
+    if acquired == Acquired::UnknownFunction
+        && make_builtin(connection, caller.tenant_id, invocation.function).await?
+    {
+        acquired =
+            job_runs::acquire(connection, caller.tenant_id, invocation, &actor).await.map_err(too_large)?;
     }
     let existing = match acquired {
         Acquired::Run(run) => return Ok(run),
@@ -151,7 +155,7 @@ async fn acquire(writing: &mut Writing, caller: Caller, invocation: Invocation<'
     Err(answer::in_the_way(acquired, &run))
 }
 
-/// What the database keeps needs more room than what is sent.
+/// The database stores the input in a longer form than the request, and may refuse it as too large.
 fn too_large(error: StoreError) -> ApiError {
     match error {
         StoreError::Refused { .. } => ApiError::Invalid(vec![input_too_large()]),
@@ -159,7 +163,7 @@ fn too_large(error: StoreError) -> ApiError {
     }
 }
 
-/// Waits for a run, if there is room to wait, and says how it stands then.
+/// Waits for a run, unless there are too many waiters, and returns the response with its state.
 async fn outcome(
     app: &App,
     caller: Caller,

@@ -1,4 +1,4 @@
-//! Scheduled jobs, as operators and callers see them: functions, their runs, schedules, dead letters, alerts.
+//! Scheduled jobs, for operators and callers: functions, their runs, schedules, dead letters, alerts.
 
 pub(crate) mod alerts;
 pub(crate) mod errors;
@@ -25,7 +25,7 @@ use crate::{
 /// Longest note, in bytes.
 const NOTE_BYTES_MAX: usize = 2_000;
 
-/// What a path calls a function.
+/// The name of a function in a path.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct FunctionName(String);
@@ -34,10 +34,10 @@ impl Named for FunctionName {
     const NAME: &'static str = "function";
 }
 
-/// Makes a function that comes with the program, where the tenant has none of this name. False when there is none such.
-async fn make_builtin(connection: &mut PgConnection, name: &str) -> ApiResult<bool> {
+/// Creates a function that comes with the program, where the tenant has none of this name. False when there is no such function.
+async fn make_builtin(connection: &mut PgConnection, tenant: TenantId, name: &str) -> ApiResult<bool> {
     let Some((name, grain)) = BUILTINS.iter().find(|(known, _)| *known == name) else { return Ok(false) };
-    store::put_builtin(connection, name, *grain).await?;
+    store::put_builtin(connection, tenant, name, *grain).await?;
     Ok(true)
 }
 
@@ -48,13 +48,13 @@ async fn function(
     name: &str,
 ) -> ApiResult<Option<FunctionState>> {
     let found = store::find(connection, tenant, name).await?;
-    if found.is_none() && make_builtin(connection, name).await? {
+    if found.is_none() && make_builtin(connection, tenant, name).await? {
         return Ok(store::find(connection, tenant, name).await?);
     }
     Ok(found)
 }
 
-/// What is wrong with an input.
+/// Checks an input.
 fn check_input(input: Option<&Value>) -> Result<(), FieldError> {
     match input {
         Some(input) if input.to_string().len() > VALUE_BYTES_MAX => Err(input_too_large()),
@@ -82,7 +82,7 @@ fn hash(entities: Option<&RawValue>) -> Result<Option<EntityHash>, FieldError> {
         .map_err(|problem| FieldError::new("entities", problem.to_string()))
 }
 
-/// What is wrong with a note.
+/// Checks a note.
 fn check_note(note: Option<&str>) -> Result<(), FieldError> {
     match note {
         Some(note) if note.len() > NOTE_BYTES_MAX => {

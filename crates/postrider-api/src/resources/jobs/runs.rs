@@ -1,4 +1,4 @@
-//! Runs of functions: how they stand, retrying and cancelling them.
+//! Runs of functions: list, show, retry, cancel.
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
@@ -30,42 +30,42 @@ use crate::{
 
 pub(super) const UNKNOWN: ApiError = ApiError::NotFound(JobRunId::NAME);
 
-/// A run and how it stands.
+/// A run and its state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = JobRun)]
 pub(crate) struct JobRunBody {
     id: Uuid,
     function_name: String,
-    /// What no other run has at the same time.
+    /// Lock key, which only one active run has.
     lock_key: String,
     #[schema(value_type = words::JobRunStatus)]
     status: JobRunStatus,
-    /// What the function was given.
+    /// Input of the function.
     input_params: Option<Value>,
-    /// What it answered.
+    /// Result of the function.
     result: Option<Value>,
-    /// What went wrong last.
+    /// The last error.
     error_message: Option<String>,
-    /// How often it was tried again.
+    /// Number of retries.
     retry_count: i32,
-    /// When it is tried again.
+    /// Time of the next retry.
     retry_at: Option<Timestamp>,
     /// When its last attempt began.
     started_at: Timestamp,
     completed_at: Option<Timestamp>,
     duration_ms: Option<i32>,
-    /// When its runner was heard of last.
+    /// Time of the runner's last heartbeat.
     heartbeat_at: Option<Timestamp>,
-    /// Who runs it.
+    /// Worker that runs it.
     locked_by: Option<String>,
-    /// What made it, if that was a schedule.
+    /// The schedule that created it, if any.
     schedule_id: Option<Uuid>,
-    /// For which time.
+    /// Time of the schedule's firing.
     scheduled_for: Option<Timestamp>,
     #[schema(value_type = words::Grain)]
     grain: Grain,
     grain_start: Timestamp,
-    /// Whether it ran although its grain was done.
+    /// Whether it was forced although a run of its grain was completed.
     is_forced: bool,
     created_at: Timestamp,
 }
@@ -97,7 +97,7 @@ impl From<RunState> for JobRunBody {
     }
 }
 
-/// Which runs to list.
+/// Filters for the list of runs.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -105,13 +105,13 @@ pub(crate) struct JobRunsQuery {
     /// Only of this function.
     #[param(example = "detect-alerts")]
     function: Option<String>,
-    /// Only those that stand so.
+    /// Only those in this state.
     #[param(value_type = Option<words::JobRunStatus>)]
     status: Option<JobRunStatus>,
     /// Only those that this schedule made.
     #[param(value_type = Option<Uuid>)]
     schedule_id: Option<ScheduleId>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -119,12 +119,12 @@ pub(crate) struct JobRunsQuery {
     cursor: Option<String>,
 }
 
-/// Why a run is given up.
+/// A cancellation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CancelJobRun)]
 pub(crate) struct CancelBody {
-    /// For who asks later.
+    /// Reason, kept with the run.
     #[serde(default)]
     #[schema(max_length = 2000)]
     note: Option<String>,
@@ -178,7 +178,7 @@ pub(crate) async fn show(
     run.map(JobRunBody::from).map(Json).ok_or(UNKNOWN)
 }
 
-/// Runs a failed run again, at once, whether it waits for its retry or has none left.
+/// Retries a failed run at once, whether it waits for its retry or has none left.
 #[utoipa::path(
     post,
     path = "/job-runs/{id}/retry",
@@ -186,8 +186,8 @@ pub(crate) async fn show(
     tag = "jobs",
     params(("id" = Uuid, Path, description = "The run's id"), Repeatable),
     responses(
-        (status = 200, description = "It is running again", body = JobRunBody),
-        (status = 409, description = "It is not failed: `current_state` says how it stands; or another run has its lock key: `existing_job_id`"),
+        (status = 200, description = "The run was retried", body = JobRunBody),
+        (status = 409, description = "The run is not failed: `current_state` names its state; or another run has its lock key: `existing_job_id`"),
     ),
 )]
 pub(crate) async fn retry(
@@ -212,7 +212,7 @@ pub(super) async fn retried(
     caller: Caller,
     id: JobRunId,
 ) -> ApiResult<Option<JobRunBody>> {
-    match job_runs::retry(connection, id, &caller.actor()).await? {
+    match job_runs::retry(connection, caller.tenant_id, id, &caller.actor()).await? {
         None => return Ok(None),
         Some(Retried::Retried) => {}
         Some(Retried::NotFailed(status)) => {
@@ -237,7 +237,7 @@ pub(super) async fn retried(
     Ok(job_runs::find(connection, caller.tenant_id, id).await?.map(JobRunBody::from))
 }
 
-/// Gives a run up, for ever. Whoever runs it cannot end it any more. Once more is the same.
+/// Cancels a run for ever. The worker that runs it cannot end it any more. Cancelling it again changes nothing.
 #[utoipa::path(
     post,
     path = "/job-runs/{id}/cancel",
@@ -246,8 +246,8 @@ pub(super) async fn retried(
     params(("id" = Uuid, Path, description = "The run's id"), Repeatable),
     request_body(content = Option<CancelBody>),
     responses(
-        (status = 200, description = "It is cancelled", body = JobRunBody),
-        (status = 409, description = "It is completed, as `current_state` says"),
+        (status = 200, description = "The run is cancelled", body = JobRunBody),
+        (status = 409, description = "The run is completed, as `current_state` says"),
     ),
 )]
 pub(crate) async fn cancel(
@@ -263,7 +263,10 @@ pub(crate) async fn cancel(
         Begun::Fresh(writing) => writing,
     };
     let connection = writing.connection();
-    match job_runs::cancel(connection, id, note.as_deref(), &caller.actor()).await?.ok_or(UNKNOWN)? {
+    match job_runs::cancel(connection, caller.tenant_id, id, note.as_deref(), &caller.actor())
+        .await?
+        .ok_or(UNKNOWN)?
+    {
         Cancelled::Cancelled => {}
         Cancelled::Completed => {
             return Err(ApiError::conflict("the run is completed; there is nothing left to cancel")
@@ -273,7 +276,7 @@ pub(crate) async fn cancel(
     let run = job_runs::find(connection, caller.tenant_id, id).await?.map(JobRunBody::from).ok_or(UNKNOWN)?;
     let response = writing.answer(StatusCode::OK, &run).await?;
     app.jobs.cancels.send();
-    // Whoever waits for it need not.
+    // Wakes the callers that wait for the run.
     if let Err(error) = wakeups::notify(&app.pool, job_runs::ENDS_CHANNEL).await {
         tracing::debug!(?error, "a hint was lost; the poll finds that the run is over: {error}");
     }

@@ -1,4 +1,4 @@
-//! When functions run by themselves.
+//! Schedules, by which functions run by themselves.
 
 mod bodies;
 mod preview;
@@ -78,7 +78,7 @@ pub(crate) async fn show(
     Ok(Json(shown))
 }
 
-/// Makes a schedule.
+/// Creates a schedule.
 #[utoipa::path(
     post,
     path = "/schedules",
@@ -86,7 +86,7 @@ pub(crate) async fn show(
     tag = "jobs",
     params(Repeatable),
     request_body = NewScheduleBody,
-    responses((status = 201, description = "It fires from now on; `Location` says where it is", body = ScheduleDetails)),
+    responses((status = 201, description = "The new schedule; `Location` has its address", body = ScheduleDetails)),
 )]
 pub(crate) async fn create(
     State(app): State<App>,
@@ -104,7 +104,7 @@ pub(crate) async fn create(
     writing.answer_made(format!("/api/v2/schedules/{}", id.0), &made).await
 }
 
-/// Says what a schedule is, in place of what it was. While its times stay the same, so does its next firing.
+/// Replaces a schedule. While its times stay the same, so does its next firing.
 #[utoipa::path(
     put,
     path = "/schedules/{id}",
@@ -112,7 +112,7 @@ pub(crate) async fn create(
     tag = "jobs",
     params(("id" = Uuid, Path, description = "The schedule's id")),
     request_body = NewScheduleBody,
-    responses((status = 200, description = "It fires so from now on", body = ScheduleDetails)),
+    responses((status = 200, description = "The new state of the schedule", body = ScheduleDetails)),
 )]
 pub(crate) async fn put(
     State(app): State<App>,
@@ -129,14 +129,14 @@ pub(crate) async fn put(
     Ok(Json(shown))
 }
 
-/// Takes a schedule away, with what is known of its firings. Its runs stay.
+/// Removes a schedule and the record of its firings. Its runs stay.
 #[utoipa::path(
     delete,
     path = "/schedules/{id}",
     operation_id = "remove_schedule",
     tag = "jobs",
     params(("id" = Uuid, Path, description = "The schedule's id")),
-    responses((status = 204, description = "It is gone")),
+    responses((status = 204, description = "The schedule was removed")),
 )]
 pub(crate) async fn remove(
     State(app): State<App>,
@@ -144,21 +144,21 @@ pub(crate) async fn remove(
     Path(id): Path<ScheduleId>,
 ) -> ApiResult<StatusCode> {
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !schedules::remove(&mut transaction, id, &caller.actor()).await? {
+    if !schedules::remove(&mut transaction, caller.tenant_id, id, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     pool::commit(transaction).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Has a schedule fire, from its next time on: what it would have fired meanwhile is not made up for. Once more is the same.
+/// Enables a schedule from its next time on: missed firings are not made up for. Enabling it again changes nothing.
 #[utoipa::path(
     post,
     path = "/schedules/{id}/enable",
     operation_id = "enable_schedule",
     tag = "jobs",
     params(("id" = Uuid, Path, description = "The schedule's id"), Repeatable),
-    responses((status = 200, description = "It fires", body = ScheduleDetails)),
+    responses((status = 200, description = "The enabled schedule", body = ScheduleDetails)),
 )]
 pub(crate) async fn enable(
     State(app): State<App>,
@@ -169,14 +169,14 @@ pub(crate) async fn enable(
     switch(&app, caller, id, &fingerprint, true).await
 }
 
-/// Has a schedule not fire any more. Firings that wait for what they depend on are given up. Once more is the same.
+/// Disables a schedule. Firings that wait for their dependencies are given up. Disabling it again changes nothing.
 #[utoipa::path(
     post,
     path = "/schedules/{id}/disable",
     operation_id = "disable_schedule",
     tag = "jobs",
     params(("id" = Uuid, Path, description = "The schedule's id"), Repeatable),
-    responses((status = 200, description = "It does not fire", body = ScheduleDetails)),
+    responses((status = 200, description = "The disabled schedule", body = ScheduleDetails)),
 )]
 pub(crate) async fn disable(
     State(app): State<App>,
@@ -187,7 +187,7 @@ pub(crate) async fn disable(
     switch(&app, caller, id, &fingerprint, false).await
 }
 
-/// What became of the firings of a schedule, newest first.
+/// Lists the firings of a schedule with their results, newest first.
 #[utoipa::path(
     get,
     path = "/schedules/{id}/firings",
@@ -212,7 +212,7 @@ pub(crate) async fn firings(
     Ok(Json(Page::of(rows, size, |firing| (firing.fire_at, ()), FiringBody::from)))
 }
 
-/// Sets a schedule, with what it needs of what comes with the program.
+/// Sets a schedule, and creates the functions that it needs of those that come with the program.
 async fn set(
     connection: &mut PgConnection,
     caller: Caller,
@@ -238,13 +238,15 @@ async fn set(
         misfire: new.misfire.unwrap_or(Misfire::Once),
         enabled: new.enabled.unwrap_or(true),
     };
-    schedules::put(connection, id, &schedule, &caller.actor()).await.map_err(|error| match error {
-        StoreError::Refused { message, .. } if message == schedules::INPUT_TOO_LARGE => {
-            ApiError::Unprocessable(vec![super::input_too_large()])
+    schedules::put(connection, caller.tenant_id, id, &schedule, &caller.actor()).await.map_err(|error| {
+        match error {
+            StoreError::Refused { message, .. } if message == schedules::INPUT_TOO_LARGE => {
+                ApiError::Unprocessable(vec![super::input_too_large()])
+            }
+            // All other mistakes were checked before; only a cycle is left.
+            StoreError::Refused { message, .. } => ApiError::unprocessable("depends_on", message),
+            error => error.into(),
         }
-        // Of what was not looked at before, only a circle is left.
-        StoreError::Refused { message, .. } => ApiError::unprocessable("depends_on", message),
-        error => error.into(),
     })
 }
 
@@ -264,14 +266,14 @@ async fn switch(
     let timing = read(&schedule.cron, Some(&schedule.timezone)).map_err(|error| {
         ApiError::conflict(format!("its {} cannot be read any more: {}", error.field, error.detail))
     })?;
-    if !schedules::switch(connection, id, &timing, enabled, &caller.actor()).await? {
+    if !schedules::switch(connection, caller.tenant_id, id, &timing, enabled, &caller.actor()).await? {
         return Err(UNKNOWN);
     }
     let shown = details(connection, caller, id).await?;
     writing.answer(StatusCode::OK, &shown).await
 }
 
-/// A schedule with what follows from it.
+/// A schedule with its next firings and warnings.
 async fn details(
     connection: &mut PgConnection,
     caller: Caller,

@@ -1,13 +1,13 @@
 //! `POST /leads/import`: a file of leads, however long.
 //!
 //! ```text
-//! body ──spool──▶ a file that nobody else sees ──▶ COPY, merge, commit, chunk by chunk ──▶ the last chunk and the answer
+//! body ──spool──▶ a private file ──▶ COPY, merge, commit, chunk by chunk ──▶ the last chunk and the answer
 //! ```
 //!
 //! The whole body is there before the first lead is stored. So an upload that breaks leaves nothing, a slow client holds no
 //! lock and no connection to the database, and the fingerprint of a repeated request is known before anything is done.
 //!
-//! Each chunk is a transaction, so that whoever unsubscribes waits for one chunk at most, and not for the file. An import that
+//! Each chunk is a transaction, so that an unsubscription waits for one chunk at most, and not for the file. An import that
 //! ends early leaves the chunks before; the same file again merges with them.
 
 use std::fs::File;
@@ -38,7 +38,7 @@ use crate::{
     resources::workspace,
 };
 
-/// Where the leads go, and how the file is to be read.
+/// Destination of the leads, and format of the file.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -46,34 +46,34 @@ pub(crate) struct ImportQuery {
     /// The list to put them on; it is made when there is none of this name.
     #[param(min_length = 1, max_length = 255, pattern = r"\S")]
     list: String,
-    /// What separates the cells of CSV: one character, or `tab`; the header shows it, too.
+    /// The separator of the cells of CSV: one character, or `tab`; the header shows it, too.
     #[param(min_length = 1, max_length = 3, example = ";")]
     delimiter: Option<String>,
-    /// Where phone numbers without a country code are dialled, such as `DE`.
+    /// Country of phone numbers without a country code, such as `DE`.
     #[param(min_length = 2, max_length = 2, example = "DE")]
     country: Option<String>,
-    /// Where they belong; the tenant's first workspace when left out.
+    /// The workspace; the tenant's first one when left out.
     workspace_id: Option<Uuid>,
 }
 
-/// What came out of an import.
+/// The result of an import.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ImportSummary {
-    /// The list, if anybody was put on it.
+    /// The list, if a lead was put on it.
     list_id: Option<Uuid>,
     /// Lines that were read, good and bad.
     lines: u64,
-    /// Leads that were not known.
+    /// New leads.
     added: u64,
-    /// Leads that were.
+    /// Leads that existed before.
     updated: u64,
-    /// Lines about somebody of whom another line was there already.
+    /// Lines about the person of an earlier line.
     repeated: u64,
     /// Lines whose lead was recognised by its address, because the line or the lead had no external id.
     matched_by_address: u64,
     /// Lines that were left out.
     bad: u64,
-    /// The first hundred of those, with what is wrong.
+    /// The first hundred of those, with their problems.
     bad_lines: Vec<BadLineBody>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct ImportSummary {
 pub(crate) struct BadLineBody {
     /// Where it begins in the file, counted from 1.
     line: u64,
-    /// What is wrong with it.
+    /// The problem of the line.
     reason: String,
 }
 
@@ -117,7 +117,7 @@ impl From<Summary> for ImportSummary {
         content((String = "text/csv"), (String = "application/x-ndjson")),
     ),
     responses(
-        (status = 200, description = "What came of it, also when lines were bad", body = ImportSummary),
+        (status = 200, description = "The result of the import, also when lines were bad", body = ImportSummary),
         (status = 415, description = "The body is neither CSV nor NDJSON in UTF-8"),
         (status = 429, description = "Too many imports of this tenant at a time, or too many requests with this key"),
     ),
@@ -144,7 +144,7 @@ pub(crate) async fn import(
     };
     let workspace =
         workspace(writing.connection(), caller.tenant_id, query.workspace_id.map(WorkspaceId)).await?;
-    // It was only to look: the key is taken together with the last chunk.
+    // This transaction only looks: the key is taken together with the last chunk.
     drop(writing);
     let to = Destination { tenant: caller.tenant_id, workspace, list: &list };
     let internal =
@@ -185,7 +185,7 @@ fn not_so<E: std::fmt::Display>(field: &str, problem: &E) -> ApiError {
     ApiError::unprocessable(field, problem.to_string())
 }
 
-/// What the body is said to be. It must be UTF-8 in either case.
+/// The format of the body, by its headers. It must be UTF-8 in either case.
 fn format_of(headers: &HeaderMap) -> ApiResult<Format> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (essence, parameters) = given.split_once(';').unwrap_or((given, ""));
@@ -205,7 +205,7 @@ fn format_of(headers: &HeaderMap) -> ApiResult<Format> {
     }
 }
 
-/// What makes this request the same request: also its body, which was not read when the rest of it was.
+/// Adds the hash of the body to the fingerprint, which was made before the body was read.
 fn with_body(request: Fingerprint, body: &[u8; 32]) -> Fingerprint {
     let hash = Sha256::new().chain_update(request.hash).chain_update(body).finalize().into();
     Fingerprint { hash, ..request }

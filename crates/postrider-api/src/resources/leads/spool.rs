@@ -21,7 +21,7 @@ use crate::error::{ApiError, ApiResult};
 
 /// Most bytes of one body.
 pub(super) const BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// How long a client may say nothing in the middle of a body.
+/// Maximum pause of a client in the middle of a body.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Most imports of one tenant at a time, in one process.
 const IMPORTS_PER_TENANT: usize = 2;
@@ -76,7 +76,7 @@ pub(super) async fn spool(headers: &HeaderMap, body: Body) -> ApiResult<Spooled>
     Ok(Spooled { file, hash: hash.finalize().into() })
 }
 
-/// Room for one import. Whoever sends slowly takes the room of its own tenant, and not that of others.
+/// Capacity for one import. A slow client takes the capacity of its own tenant, and not that of others.
 pub(super) struct Slot(TenantId);
 
 static TAKEN: LazyLock<Mutex<HashMap<TenantId, usize>>> = LazyLock::new(Mutex::default);
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_tenant_does_not_take_the_room_of_others() {
+    fn one_tenant_does_not_take_the_capacity_of_others() {
         let [greedy, other] = [TenantId::new(), TenantId::new()];
         let first = Slot::take(greedy).ok().unwrap();
         let _second = Slot::take(greedy).ok().unwrap();

@@ -24,7 +24,7 @@ use crate::resources::words;
 pub(crate) struct RunBody {
     id: Uuid,
     campaign_id: Uuid,
-    /// What the tenant calls the campaign.
+    /// Name of the campaign.
     campaign: String,
     phase_id: Uuid,
     /// The name of the phase.
@@ -35,17 +35,17 @@ pub(crate) struct RunBody {
     cause: RunCause,
     #[schema(value_type = words::Channel)]
     channel: Channel,
-    /// Which vendor.
+    /// The vendor.
     provider: String,
-    /// What is sent.
+    /// The asset that is sent.
     asset_id: Uuid,
     /// Nothing is sent before this time.
     scheduled_for: Option<Timestamp>,
-    /// How many items it must bring to an end.
+    /// Number of items to bring to an end.
     intended: i32,
     /// Leads that have the same address as another one, and were left out.
     same_address: i32,
-    /// What ties everything about it together in logs.
+    /// Correlation id in logs.
     correlation_id: Uuid,
     created_at: Timestamp,
     /// When its first job was taken.
@@ -78,13 +78,13 @@ impl From<Run> for RunBody {
     }
 }
 
-/// A run, and how far it is.
+/// A run and its progress.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RunWithProgress {
     #[serde(flatten)]
     run: RunBody,
     progress: ProgressBody,
-    /// What it waits for, if its account's limits hold it up.
+    /// The reason why it waits, if its account's limits hold it up.
     waiting: Option<WaitingBody>,
 }
 
@@ -95,7 +95,7 @@ impl RunWithProgress {
     }
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Progress)]
 pub(crate) struct ProgressBody {
@@ -107,9 +107,9 @@ pub(crate) struct ProgressBody {
     failed: i64,
     /// Items left out on purpose.
     skipped: i64,
-    /// Items of which nobody knows.
+    /// Items in doubt.
     in_doubt: i64,
-    /// Items that a worker is at work on.
+    /// Items that a worker is processing.
     in_flight: i64,
     jobs: JobCountsBody,
 }
@@ -145,13 +145,13 @@ impl From<Progress> for ProgressBody {
     }
 }
 
-/// That jobs wait, and what for.
+/// Waiting jobs, and the reason.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Waiting)]
 pub(crate) struct WaitingBody {
-    /// How many jobs.
+    /// Number of jobs.
     jobs: i64,
-    /// Why those wait that are due first.
+    /// Reason of the jobs that are due first.
     #[schema(value_type = words::Why)]
     why: Why,
     until: Timestamp,
@@ -167,25 +167,25 @@ pub(crate) struct ItemBody {
     recipient_id: Option<Uuid>,
     /// The address.
     recipient: Option<String>,
-    /// The key that the provider may know it by.
+    /// Idempotency key of the call.
     idempotency_key: String,
     #[schema(value_type = words::ItemStatus)]
     status: ItemStatus,
-    /// Which vendor.
+    /// The vendor.
     provider: String,
-    /// The provider's own name for it.
+    /// The provider's id of the message, call or post.
     provider_message_id: Option<String>,
-    /// Why it failed, was left out or is in doubt.
+    /// Reason why it failed, was left out or is in doubt.
     error: Option<String>,
-    /// Which worker reserved it.
+    /// Worker that reserved it.
     reserved_by: Option<String>,
-    /// Under which attempt of its job.
+    /// Attempt of its job that reserved it.
     attempt: Option<i32>,
     /// When it was reserved.
     created_at: Timestamp,
     /// When it ended.
     finalized_at: Option<Timestamp>,
-    /// Since when nobody knows, if so.
+    /// Time since which it is in doubt, if it is.
     doubted_since: Option<Timestamp>,
 }
 
@@ -210,7 +210,7 @@ impl From<Item> for ItemBody {
     }
 }
 
-/// Whether a run is launched, with what shows it.
+/// The launch certificate of a run.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LaunchCertificate)]
 pub(crate) struct CertificateBody {
@@ -236,15 +236,15 @@ pub(crate) struct CertificateBody {
     run_is_terminal: bool,
     /// The second.
     every_item_is_terminal: bool,
-    /// The third: the walls against a second call stand, and the database is not a restored copy that waits for adopt.
+    /// The third: the guards against a second call are in place, and the database is not a restored copy that waits for adopt.
     duplicates_are_impossible: bool,
     /// All three.
     launched: bool,
-    /// What the third is based on.
+    /// The evidence for the third condition.
     evidence: EvidenceBody,
 }
 
-/// Which database the certificate speaks of, and what was compared with it.
+/// The database that the certificate speaks of, and the comparison with it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LaunchEvidence)]
 pub(crate) struct EvidenceBody {
@@ -308,7 +308,7 @@ impl From<Certificate> for CertificateBody {
     }
 }
 
-/// The whole story of a run.
+/// The trace of a run.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Trace)]
 pub(crate) struct TraceBody {
@@ -335,40 +335,40 @@ impl TraceBody {
     }
 }
 
-/// A job in a story.
+/// A job in a trace.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TracedJob)]
 pub(crate) struct TracedJobBody {
     id: Uuid,
     /// Its place in the run, from 1.
     position: i32,
-    /// What it does.
+    /// Type of the job.
     job_type: String,
     #[schema(value_type = words::JobStatus)]
     status: JobStatus,
-    /// What it came to.
+    /// Result of the job.
     #[schema(value_type = Option<words::JobOutcome>)]
     outcome: Option<JobOutcome>,
     /// Attempts that began.
     attempts: i32,
     max_attempts: i32,
-    /// From when on it may be taken; nobody knows while its phase is paused.
+    /// Earliest time at which a worker may claim it; absent while its phase is paused.
     run_after: Option<Timestamp>,
-    /// Which worker holds it.
+    /// Worker that holds it.
     locked_by: Option<String>,
-    /// When its holder was last heard of.
+    /// Time of its worker's last heartbeat.
     locked_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
-    /// Why it was put off.
+    /// Reason why it was put off.
     last_error: Option<String>,
     /// Items that it must bring to an end.
     intended: i64,
     succeeded: i64,
     failed: i64,
     skipped: i64,
-    /// Items that a worker is at work on.
+    /// Items that a worker is processing.
     in_flight: i64,
-    /// Items of which nobody knows.
+    /// Items in doubt.
     in_doubt: i64,
     /// Its items that were reserved, oldest first.
     items: Vec<TracedItemBody>,
@@ -403,7 +403,7 @@ impl From<TracedJob> for TracedJobBody {
     }
 }
 
-/// An item in a story.
+/// An item in a trace.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TracedItem)]
 pub(crate) struct TracedItemBody {
@@ -412,23 +412,23 @@ pub(crate) struct TracedItemBody {
     recipient_id: Option<Uuid>,
     /// The address.
     recipient: Option<String>,
-    /// The key that the provider may know it by.
+    /// Idempotency key of the call.
     idempotency_key: String,
     #[schema(value_type = words::ItemStatus)]
     status: ItemStatus,
-    /// The provider's own name for it.
+    /// The provider's id of the message, call or post.
     provider_message_id: Option<String>,
-    /// Why it failed, was left out or is in doubt.
+    /// Reason why it failed, was left out or is in doubt.
     error: Option<String>,
-    /// Which worker reserved it.
+    /// Worker that reserved it.
     reserved_by: Option<String>,
-    /// Under which attempt of its job.
+    /// Attempt of its job that reserved it.
     attempt: Option<i32>,
     /// When it was reserved.
     created_at: Timestamp,
     /// When it ended.
     finalized_at: Option<Timestamp>,
-    /// Since when nobody knows, if so.
+    /// Time since which it is in doubt, if it is.
     doubted_since: Option<Timestamp>,
 }
 
@@ -458,15 +458,12 @@ pub(crate) struct AuditLineBody {
     /// Its number.
     id: i64,
     at: Timestamp,
-    /// Who.
     actor: String,
-    /// What.
     action: String,
-    /// More about it.
+    /// Details.
     note: Option<String>,
     run_id: Option<Uuid>,
     job_id: Option<Uuid>,
-    /// Which item.
     outbox_id: Option<Uuid>,
 }
 

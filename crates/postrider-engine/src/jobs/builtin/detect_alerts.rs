@@ -1,10 +1,10 @@
 //! `detect-alerts`: the three rules about jobs.
 //!
-//! | rule | alert | unless the input says otherwise |
+//! | rule | condition | limit in the input, and its default |
 //! |---|---|---|
-//! | `failed-jobs` | more runs of the last 24 hours are failed than | `failed_max`: 5 |
-//! | `long-running-jobs` | a run has been at it for longer than | `running_minutes_max`: 30 |
-//! | `retry-rate` | a larger share of the runs of the last 24 hours was retried than | `retry_rate_max`: 0.1 |
+//! | `failed-jobs` | more runs of the last 24 hours have failed | `failed_max`: 5 |
+//! | `long-running-jobs` | a run has been running for longer | `running_minutes_max`: 30 |
+//! | `retry-rate` | a larger share of the runs of the last 24 hours was retried | `retry_rate_max`: 0.1 |
 
 use async_trait::async_trait;
 use postrider_model::job::AlertRules;

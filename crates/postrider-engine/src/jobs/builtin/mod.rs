@@ -1,4 +1,4 @@
-//! Functions that come with Postrider: the chain that watches jobs, and one that does nothing.
+//! Functions that come with Postrider: the chain that monitors jobs, and one without an effect.
 //!
 //! ```text
 //! detect-alerts ──▶ generate-decision-cards ──▶ process-alert-notifications
@@ -21,15 +21,14 @@ pub use postrider_model::job::DETECT_ALERTS;
 use self::{detect_alerts::DetectAlerts, notifications::ProcessAlertNotifications};
 use super::{Function, FunctionError, Functions, Invoked};
 
-/// Raises and resolves the alerts about jobs.
-/// Makes a card for each open alert.
+/// Creates a card for each open alert.
 pub const GENERATE_DECISION_CARDS: &str = "generate-decision-cards";
-/// Tells people about alerts.
+/// Sends notifications of alerts.
 pub const PROCESS_ALERT_NOTIFICATIONS: &str = "process-alert-notifications";
-/// Does nothing.
+/// Returns its input.
 pub const NOOP: &str = "noop";
 
-/// What comes with Postrider. Without a master key nobody can be told about alerts, so that is left to other processes.
+/// The functions that come with Postrider. A process without a master key cannot send notifications and leaves them to other processes.
 #[must_use]
 pub fn standard(pool: &Pool, providers: Option<(Adapters, MasterKey)>) -> Functions {
     let functions = Functions::default()
@@ -45,7 +44,7 @@ pub fn standard(pool: &Pool, providers: Option<(Adapters, MasterKey)>) -> Functi
     }
 }
 
-/// Does nothing, and gives back what it was given: for trying schedules out, and for measuring.
+/// Returns its input. For trials of schedules, and for measurements.
 struct Noop;
 
 #[async_trait]
@@ -55,7 +54,7 @@ impl Function for Noop {
     }
 }
 
-/// Makes a card for each open alert, and closes those of alerts that are over.
+/// Creates a card for each open alert, and closes the cards of resolved alerts.
 struct GenerateDecisionCards {
     pool: Pool,
 }
@@ -63,9 +62,9 @@ struct GenerateDecisionCards {
 #[async_trait]
 impl Function for GenerateDecisionCards {
     async fn call(&self, invoked: &Invoked<'_>) -> Result<Value, FunctionError> {
-        let carded =
+        let cards =
             alerts::generate_cards(&self.pool, invoked.tenant).await.map_err(|error| passing(&error))?;
-        to_value(&carded)
+        to_value(&cards)
     }
 }
 
@@ -74,9 +73,8 @@ fn read<T: DeserializeOwned + Default>(input: &Value) -> Result<T, FunctionError
     if input.is_null() {
         return Ok(T::default());
     }
-    T::deserialize(input).map_err(|error| {
-        FunctionError::lasting(format!("the input is not what this function takes: {error}"))
-    })
+    T::deserialize(input)
+        .map_err(|error| FunctionError::lasting(format!("the input is not valid for this function: {error}")))
 }
 
 fn to_value(result: &impl serde::Serialize) -> Result<Value, FunctionError> {
@@ -84,7 +82,7 @@ fn to_value(result: &impl serde::Serialize) -> Result<Value, FunctionError> {
 }
 
 fn passing(error: &StoreError) -> FunctionError {
-    // With its reason, which the error keeps apart: whoever reads the dead letter needs it.
+    // With the error's source, because a person reads the message in a dead letter.
     let reason = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
     FunctionError {
         message: format!("{error}{reason}"),

@@ -1,12 +1,13 @@
-//! `process-alert-notifications`: tells people about alerts, through accounts of the tenant.
+//! `process-alert-notifications`: notifies recipients of alerts, through accounts of the tenant.
 //!
 //! ```json
 //! {"notify": [{"account": "ops-webhook"}, {"account": "ops-mail", "to": "ops@example.com"}]}
 //! ```
 //!
-//! Each alert is told to each of them once, and once more when it is over. A call needs a committed row with a key, as everywhere: what
-//! provably did not leave is called again by the retry of the run; what may have left is in doubt, and settled by a later run as the
-//! provider's class allows, after the quiet time.
+//! Each recipient receives one notification of each alert, and one when the alert is resolved. A call needs a committed row with an
+//! idempotency key. The retry of the run repeats a call that was provably not sent. A notification that may have been sent is in doubt; a
+//! later run settles it after the quiet time, as the provider's class allows
+//! (docs/decisions/0016-a-run-is-picked-up-and-grains-are-those-of-utc.md).
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -31,16 +32,17 @@ use tokio::time::Instant;
 
 use super::{Function, FunctionError, Invoked, passing, read, to_value};
 
-/// Longest that one call may take.
-const CALL_WITHIN: Duration = Duration::from_secs(15);
-/// How long after a call the provider's silence proves nothing.
+/// Timeout of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+/// Quiet time: for this long after a call, an absent message is no proof that it was not sent.
 const QUIET: Duration = Duration::from_secs(10 * 60 + 15);
-/// How long to go on: what is reserved must be called within the function's time, or it is in doubt for nothing.
-const GO_ON_FOR: Duration = Duration::from_secs(30);
-/// A call that begins later than so long after its reservation is not made: others may take the silence for an answer by then.
-const CALL_SOON: Duration = Duration::from_secs(60);
-/// Who is told where the account alone says it.
-const TO: &str = "alerts";
+/// Maximum time in which calls begin. A reservation whose call does not end within the function's timeout is needlessly in doubt.
+const TIME_BUDGET: Duration = Duration::from_secs(30);
+/// Maximum age of a reservation at the begin of its call. After the quiet time another process may conclude that no call was made
+/// (docs/decisions/0011-a-call-begins-soon-or-not-at-all.md).
+const RESERVATION_AGE_MAX: Duration = Duration::from_secs(60);
+/// Name of the recipient where the account itself is the address.
+const ACCOUNT_RECIPIENT: &str = "alerts";
 
 pub(super) struct ProcessAlertNotifications {
     pub(super) pool: Pool,
@@ -58,13 +60,13 @@ struct Input {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Target {
-    /// By name or id.
+    /// Name or id of the account.
     account: String,
     to: Option<String>,
 }
 
 #[derive(Default, Serialize)]
-struct Told {
+struct Summary {
     planned: i32,
     sent: u32,
     failed: u32,
@@ -78,42 +80,42 @@ struct Told {
 impl Function for ProcessAlertNotifications {
     async fn call(&self, invoked: &Invoked<'_>) -> Result<Value, FunctionError> {
         let input: Input = read(invoked.input)?;
-        let telling = self.telling(invoked.tenant).await.map_err(|error| passing(&error))?;
+        let notifier = self.notifier(invoked.tenant).await.map_err(|error| passing(&error))?;
         let recipients =
-            input.notify.iter().map(|target| telling.recipient(target)).collect::<Result<Vec<_>, _>>()?;
-        let (told, problem) = telling.tell(&recipients).await.map_err(|error| passing(&error))?;
+            input.notify.iter().map(|target| notifier.recipient(target)).collect::<Result<Vec<_>, _>>()?;
+        let (summary, problem) = notifier.notify(&recipients).await.map_err(|error| passing(&error))?;
         match problem {
-            // What was not sent is called again by the retry; what was refused is for a person.
+            // The retry repeats calls that were not sent. Rejected notifications are left to a person.
             Some(problem) => Err(FunctionError {
-                message: format!("not everybody could be told: {problem}"),
-                retryable: told.not_sent > 0,
+                message: format!("some notifications failed: {problem}"),
+                retryable: summary.not_sent > 0,
             }),
-            None if told.is_unfinished => {
-                Err(FunctionError::passing("there is more to tell than one run has time for"))
+            None if summary.is_unfinished => {
+                Err(FunctionError::passing("one run cannot send all notifications; its retry sends the rest"))
             }
-            None => to_value(&told),
+            None => to_value(&summary),
         }
     }
 }
 
 impl ProcessAlertNotifications {
-    async fn telling(&self, tenant: TenantId) -> Result<Telling<'_>, StoreError> {
+    async fn notifier(&self, tenant: TenantId) -> Result<Notifier<'_>, StoreError> {
         let mut transaction = pool::begin_as(&self.pool, tenant).await?;
         let accounts = accounts::list(&mut transaction, tenant).await?;
         pool::commit(transaction).await?;
         let accounts = accounts.into_iter().map(|account| (account.id, account)).collect();
-        Ok(Telling { function: self, tenant, accounts })
+        Ok(Notifier { function: self, tenant, accounts })
     }
 }
 
-/// One go at telling the people of a tenant.
-struct Telling<'a> {
+/// Sends the notifications of one tenant in one call of the function.
+struct Notifier<'a> {
     function: &'a ProcessAlertNotifications,
     tenant: TenantId,
     accounts: HashMap<ProviderAccountId, ProviderAccount>,
 }
 
-impl Telling<'_> {
+impl Notifier<'_> {
     fn recipient(&self, target: &Target) -> Result<Recipient, FunctionError> {
         let wanted = &target.account;
         let id = wanted.parse::<ProviderAccountId>().ok();
@@ -127,20 +129,20 @@ impl Telling<'_> {
         let channel = self.channel(account.id);
         match (&target.to, channel) {
             (_, None) => Err(FunctionError::lasting(format!(
-                "the account `{wanted}` can be told nothing: its provider sends neither e-mails nor messages"
+                "the account `{wanted}` cannot notify: its provider sends neither e-mails nor chat messages"
             ))),
             (Some(to), Some(_)) => Ok(Recipient { account: account.id, to: to.clone() }),
-            // A webhook is its own address.
+            // The address of a webhook is part of its account.
             (None, Some(_)) if account.provider == "webhook" => {
-                Ok(Recipient { account: account.id, to: TO.to_owned() })
+                Ok(Recipient { account: account.id, to: ACCOUNT_RECIPIENT.to_owned() })
             }
             (None, Some(_)) => {
-                Err(FunctionError::lasting(format!("say to whom the account `{wanted}` sends, with `to`")))
+                Err(FunctionError::lasting(format!("no recipient for the account `{wanted}`; set `to`")))
             }
         }
     }
 
-    /// A message where the provider sends such, otherwise an e-mail.
+    /// Chat where the provider supports it, otherwise e-mail.
     fn channel(&self, account: ProviderAccountId) -> Option<Channel> {
         let manifest = self.manifest(account)?;
         [Channel::Chat, Channel::Email].into_iter().find(|channel| manifest.channels.contains(channel))
@@ -151,72 +153,72 @@ impl Telling<'_> {
         self.function.adapters.get(provider).map(|adapter| adapter.manifest())
     }
 
-    async fn tell(&self, recipients: &[Recipient]) -> Result<(Told, Option<String>), StoreError> {
+    async fn notify(&self, recipients: &[Recipient]) -> Result<(Summary, Option<String>), StoreError> {
         let pool = &self.function.pool;
         let channel = |recipient: &Recipient| self.channel(recipient.account).unwrap_or(Channel::Email);
-        let mut told =
-            Told { planned: notifications::plan(pool, self.tenant, recipients).await?, ..Told::default() };
+        let planned = notifications::plan(pool, self.tenant, recipients).await?;
+        let mut summary = Summary { planned, ..Summary::default() };
         let (mut problem, began) = (None, Instant::now());
-        // One at a time. What was not sent waits for the retry of the run, not for the next round.
-        while told.not_sent == 0 && began.elapsed() < GO_ON_FOR {
+        // One at a time. A notification that was not sent ends the loop and waits for the retry of the run.
+        while summary.not_sent == 0 && began.elapsed() < TIME_BUDGET {
             let Some(call) = notifications::reserve(pool, self.tenant, 1, channel).await?.pop() else {
                 break;
             };
-            let verdict = self.say(&call).await;
-            problem = self.settle(&call.news, verdict, &mut told).await?.or(problem);
+            let verdict = self.call(&call).await;
+            problem = self.settle(&call.news, verdict, &mut summary).await?.or(problem);
         }
-        while began.elapsed() < GO_ON_FOR {
+        while began.elapsed() < TIME_BUDGET {
             let doubtful = notifications::claim_doubtful(pool, self.tenant, QUIET, 1, channel).await?.pop();
-            let Some(doubtful) = doubtful else { return Ok((told, problem)) };
-            let verdict = self.clear_up(&doubtful).await;
-            problem = self.settle(&doubtful.news, verdict, &mut told).await?.or(problem);
+            let Some(doubtful) = doubtful else { return Ok((summary, problem)) };
+            let verdict = self.resolve(&doubtful).await;
+            problem = self.settle(&doubtful.news, verdict, &mut summary).await?.or(problem);
         }
-        told.is_unfinished = true;
-        Ok((told, problem))
+        summary.is_unfinished = true;
+        Ok((summary, problem))
     }
 
-    /// Writes a verdict down and counts it; brings what went wrong.
+    /// Records a verdict and counts it. Returns the reason of a failure.
     async fn settle(
         &self,
         news: &News,
         verdict: Verdict,
-        told: &mut Told,
+        summary: &mut Summary,
     ) -> Result<Option<String>, StoreError> {
         notifications::settle(&self.function.pool, self.tenant, news, &verdict).await?;
         let (count, problem) = match verdict {
-            Verdict::Sent(_) => (&mut told.sent, None),
-            Verdict::Failed(reason) => (&mut told.failed, Some(reason)),
-            Verdict::NotSent(reason) => (&mut told.not_sent, Some(reason)),
-            Verdict::Unknown(_) => (&mut told.in_doubt, None),
+            Verdict::Sent(_) => (&mut summary.sent, None),
+            Verdict::Failed(reason) => (&mut summary.failed, Some(reason)),
+            Verdict::NotSent(reason) => (&mut summary.not_sent, Some(reason)),
+            Verdict::Unknown(_) => (&mut summary.in_doubt, None),
         };
         *count += 1;
         Ok(problem)
     }
 
-    /// Makes the one call.
-    async fn say(&self, call: &NotificationCall) -> Verdict {
+    /// Calls the provider once.
+    async fn call(&self, call: &NotificationCall) -> Verdict {
         let news = &call.news;
         let provider = match self.open(news.recipient.account).await {
             Ok(provider) => provider,
             Err(verdict) => return verdict,
         };
         let message = message(news, call.reservation().channel());
-        if call.reservation().age() > CALL_SOON {
-            return Verdict::Unknown("it was held up, and not called".to_owned());
+        if call.reservation().age() > RESERVATION_AGE_MAX {
+            return Verdict::Unknown("the call was not made because the process was delayed".to_owned());
         }
         let calling = AssertUnwindSafe(provider.call(call.reservation(), &message)).catch_unwind();
-        match tokio::time::timeout(CALL_WITHIN, calling).await {
+        match tokio::time::timeout(CALL_TIMEOUT, calling).await {
             Ok(Ok(Outcome::Delivered { message_id })) => Verdict::Sent(message_id),
             Ok(Ok(Outcome::Rejected { reason })) => Verdict::Failed(reason),
             Ok(Ok(Outcome::NotSent { reason, .. })) => Verdict::NotSent(reason),
             Ok(Ok(Outcome::Unknown { reason })) => Verdict::Unknown(reason),
             Ok(Err(_)) => Verdict::Unknown("the adapter panicked".to_owned()),
-            Err(_) => Verdict::Unknown(format!("no answer within {CALL_WITHIN:?}")),
+            Err(_) => Verdict::Unknown(format!("no answer within {CALL_TIMEOUT:?}")),
         }
     }
 
-    /// Repeats what may be repeated, asks where that is possible, and leaves the rest in doubt.
-    async fn clear_up(&self, doubtful: &DoubtfulNotification) -> Verdict {
+    /// Repeats the call or looks it up, as the provider's class allows. Otherwise the notification stays in doubt.
+    async fn resolve(&self, doubtful: &DoubtfulNotification) -> Verdict {
         let DoubtfulNotification { news, doubt, age } = doubtful;
         let Some(manifest) = self.manifest(news.recipient.account) else {
             return Verdict::Unknown(
@@ -234,25 +236,25 @@ impl Telling<'_> {
             DoubtClass::Natural => true,
             _ => false,
         };
-        let asking = async {
+        let finding = async {
             match manifest.doubt {
                 _ if is_repeatable => provider.repeat(doubt, &message).await,
                 DoubtClass::Lookup => provider.look_up(doubt, Some(&message)).await,
                 _ => Finding::CannotTell { reason: "only the recipient knows".to_owned() },
             }
         };
-        match tokio::time::timeout(CALL_WITHIN, AssertUnwindSafe(asking).catch_unwind()).await {
+        match tokio::time::timeout(CALL_TIMEOUT, AssertUnwindSafe(finding).catch_unwind()).await {
             Ok(Ok(Finding::Done { message_id, .. })) => Verdict::Sent(message_id),
-            // A repeat may be refused because the provider has it.
+            // The provider may have refused the repeat because it has the message.
             Ok(Ok(Finding::Absent { evidence })) if is_repeatable => Verdict::Unknown(evidence),
             Ok(Ok(Finding::Absent { evidence })) => Verdict::Failed(evidence),
             Ok(Ok(Finding::Unclear { reason } | Finding::CannotTell { reason })) => Verdict::Unknown(reason),
             Ok(Err(_)) => Verdict::Unknown("the adapter panicked".to_owned()),
-            Err(_) => Verdict::Unknown(format!("no answer within {CALL_WITHIN:?}")),
+            Err(_) => Verdict::Unknown(format!("no answer within {CALL_TIMEOUT:?}")),
         }
     }
 
-    /// The account, ready to be called. Nothing was sent when it is not.
+    /// Opens an account. The error is the verdict: nothing was sent.
     async fn open(&self, id: ProviderAccountId) -> Result<Arc<dyn Provider>, Verdict> {
         let removed = || Verdict::Failed("its account was removed".to_owned());
         let account = self.accounts.get(&id).ok_or_else(removed)?;
@@ -272,7 +274,7 @@ impl Telling<'_> {
     }
 }
 
-/// The same words each time.
+/// Renders a notification. The text is the same each time, as repeats require.
 fn message(news: &News, channel: Channel) -> Message {
     let News { recipient, subject, body, .. } = news;
     match channel {

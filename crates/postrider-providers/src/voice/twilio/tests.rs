@@ -9,6 +9,7 @@ use crate::{
 };
 
 const TOKEN: &str = "hunter2hunter2hunter2hunter2hunt";
+const TENANT: TenantId = TenantId(uuid::Uuid::from_u128(3));
 const ACCOUNT: ProviderAccountId = ProviderAccountId(uuid::Uuid::from_u128(7));
 
 fn sid() -> String {
@@ -30,7 +31,8 @@ fn open(settings: &Value) -> Twilio {
 fn a_call_is_what_twilio_describes() {
     let twilio = open(&settings("https://postrider.example.com/"));
     let script = "Fish & chips <now>: \"it's\" 5 > 4\u{0}\u{7}\nBye.".to_owned();
-    let request = twilio.request(&key(), &Message::Voice { to: "+4930123456".to_owned(), script }).unwrap();
+    let request =
+        twilio.request(TENANT, &key(), &Message::Voice { to: "+4930123456".to_owned(), script }).unwrap();
     let login = format!("Basic {}", STANDARD.encode(format!("{}:{TOKEN}", sid())));
     assert_request(
         &request,
@@ -43,7 +45,7 @@ fn a_call_is_what_twilio_describes() {
         form_urlencoded::parse(body(&request).as_bytes()).into_owned().collect();
     let form: Vec<(&str, &str)> = form.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let callback = format!(
-        "https://postrider.example.com/api/v2/providers/twilio/00000000-0000-0000-0000-000000000007/callback/{}",
+        "https://postrider.example.com/api/v2/tenants/00000000-0000-0000-0000-000000000003/providers/twilio/00000000-0000-0000-0000-000000000007/callback/{}",
         key()
     );
     assert_eq!(
@@ -61,9 +63,9 @@ fn a_call_is_what_twilio_describes() {
         ]
     );
     let long = Message::Voice { to: "+4930123456".to_owned(), script: "x".repeat(4000) };
-    assert_eq!(twilio.request(&key(), &long).err().unwrap().kind(), "rejected");
-    assert_eq!(twilio.request(&key(), &social()).err().unwrap().kind(), "rejected");
-    assert!(twilio.request(&key(), &voice()).is_ok());
+    assert_eq!(twilio.request(TENANT, &key(), &long).err().unwrap().kind(), "rejected");
+    assert_eq!(twilio.request(TENANT, &key(), &social()).err().unwrap().kind(), "rejected");
+    assert!(twilio.request(TENANT, &key(), &voice()).is_ok());
 }
 
 #[test]
@@ -114,7 +116,7 @@ fn a_signature_is_the_one_that_twilio_documents() {
 const BODY: &str = "CallSid=CA1&CallStatus=no-answer&To=%2B4930123456&From=%2B15005550006&Note=a+b%26c";
 
 fn path() -> String {
-    format!("/api/v2/providers/twilio/{}/callback/{}", ACCOUNT.0, key())
+    format!("/api/v2/tenants/{}/providers/twilio/{}/callback/{}", TENANT.0, ACCOUNT.0, key())
 }
 
 /// The signature of a status callback at `base`.

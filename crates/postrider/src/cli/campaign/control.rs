@@ -125,7 +125,7 @@ async fn control_if_confirmed(
         _ => 0,
     };
     let mut trial = pool::begin_as(pool, tenant).await?;
-    let second = count(&phases::apply(&mut trial, control).await?);
+    let second = count(&phases::apply(&mut trial, tenant, control).await?);
     // Locks are not held while a person thinks.
     pool::rollback(trial).await?;
     if second > 0 {
@@ -133,7 +133,7 @@ async fn control_if_confirmed(
         ask::confirm(false, &format!("{people} this message a second time, or may"), UNCHANGED)?;
     }
     let mut transaction = pool::begin_as(pool, tenant).await?;
-    let controlled = phases::apply(&mut transaction, control).await?;
+    let controlled = phases::apply(&mut transaction, tenant, control).await?;
     let now = count(&controlled);
     anyhow::ensure!(
         now <= second,

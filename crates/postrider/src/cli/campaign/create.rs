@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use postrider_engine::drafts;
+use postrider_engine::campaigns::drafts;
 use postrider_model::{
     campaign::PhaseKind,
     ids::AssetId,
@@ -54,7 +54,8 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
         if let Ok(key) = installation.master_key(config) {
             warnings.extend(unfit_accounts(&mut transaction, &tenant, &file, &adapters, &key).await?);
         }
-        let id = campaigns::create(&mut transaction, tenant.workspace_id, &campaign, &actor()).await?;
+        let id =
+            campaigns::create(&mut transaction, tenant.id, tenant.workspace_id, &campaign, &actor()).await?;
         pool::commit(transaction).await?;
         Ok((id, warnings))
     })
@@ -88,8 +89,16 @@ async fn complete(
         let asset_id = match (find_asset(connection, tenant, phase).await?, phase.channel, &phase.content) {
             (None, Some(channel), Some(content)) => {
                 let name = file.asset_name(phase);
-                let made = assets::create(connection, tenant.workspace_id, &name, channel, content, &actor())
-                    .await?;
+                let made = assets::create(
+                    connection,
+                    tenant.id,
+                    tenant.workspace_id,
+                    &name,
+                    channel,
+                    content,
+                    &actor(),
+                )
+                .await?;
                 Some(made.0)
             }
             (found, _, _) => found,

@@ -58,9 +58,15 @@ async fn deploy(
 ) -> anyhow::Result<(Tenant, Campaign, Deployed)> {
     let (mut transaction, tenant) = args.of.begin(pool, installation).await?;
     let campaign = target::campaign(&mut transaction, tenant.id, &args.campaign).await?;
-    let deployed =
-        campaigns::deploy(&mut transaction, campaign.id, args.phase.as_deref(), args.job_size, &actor())
-            .await?;
+    let deployed = campaigns::deploy(
+        &mut transaction,
+        tenant.id,
+        campaign.id,
+        args.phase.as_deref(),
+        args.job_size,
+        &actor(),
+    )
+    .await?;
     pool::commit(transaction).await?;
     // After the commit, so that whoever wakes up finds the jobs.
     let mut hinting = pool::begin(pool).await?;

@@ -17,7 +17,7 @@
 
 use anyhow::Context;
 use jiff::Timestamp;
-use postrider_engine::render;
+use postrider_engine::campaigns::render;
 use postrider_model::{Channel, campaign::PhaseKind};
 use serde::{Deserialize, Deserializer, de::Error as _};
 

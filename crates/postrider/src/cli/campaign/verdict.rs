@@ -148,17 +148,18 @@ pub async fn certify_phase(
 ) -> anyhow::Result<Vec<(Run, Certificate)>> {
     // A retry alone says nothing about those who were not in it.
     let runs = runs::since_all(connection, tenant, phase).await?;
-    certify(connection, runs).await
+    certify(connection, tenant, runs).await
 }
 
 /// Runs with their certificates.
 pub async fn certify(
     connection: &mut PgConnection,
+    tenant: TenantId,
     runs: Vec<Run>,
 ) -> anyhow::Result<Vec<(Run, Certificate)>> {
     let mut certified = Vec::with_capacity(runs.len());
     for run in runs {
-        let certificate = runs::verify(connection, run.id).await?;
+        let certificate = runs::verify(connection, tenant, run.id).await?;
         certified.push((run, certificate));
     }
     Ok(certified)

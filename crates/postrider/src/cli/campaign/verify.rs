@@ -112,7 +112,7 @@ async fn wanted_runs(
         Target::Campaign(campaign) => campaign,
         Target::Run(run) => {
             anyhow::ensure!(phase.is_none(), "`{what}` is a run, and has one phase; leave --phase out");
-            return Ok((vec![verdict::certify(connection, vec![*run]).await?], Vec::new()));
+            return Ok((vec![verdict::certify(connection, tenant, vec![*run]).await?], Vec::new()));
         }
     };
     let mut phases = campaigns::status(connection, tenant, campaign.id).await?;

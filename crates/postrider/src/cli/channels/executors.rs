@@ -176,7 +176,7 @@ async fn remove(
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let removed = executors::find(&mut transaction, tenant.id, id).await?;
-    let is_known = executors::remove(&mut transaction, id, &actor()).await?;
+    let is_known = executors::remove(&mut transaction, tenant.id, id, &actor()).await?;
     anyhow::ensure!(
         is_known,
         "tenant `{}` has no executor {}; `postrider channels executors` shows them",

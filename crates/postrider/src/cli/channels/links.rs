@@ -35,7 +35,7 @@ pub async fn link(
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let account = account(&mut transaction, tenant.id, who.account).await?;
     let link = NewLink { account, sender_id: who.sender, user_id: who.user, role: who.role };
-    let id = links::put(&mut transaction, &link, &actor()).await?;
+    let id = links::put(&mut transaction, tenant.id, &link, &actor()).await?;
     let made = find(&mut transaction, tenant.id, id).await?;
     pool::commit(transaction).await?;
     if json {
@@ -100,7 +100,7 @@ pub async fn unlink(
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let removed = find(&mut transaction, tenant.id, id).await?;
-    let is_known = links::remove(&mut transaction, id, &actor()).await?;
+    let is_known = links::remove(&mut transaction, tenant.id, id, &actor()).await?;
     anyhow::ensure!(
         is_known,
         "tenant `{}` has no link {}; `postrider channels links` shows them",

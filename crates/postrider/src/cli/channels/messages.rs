@@ -253,7 +253,7 @@ pub async fn retry(
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let only = MessageFilter { id: Some(id), ..MessageFilter::default() };
-    if !messages::retry(&mut transaction, id, &actor()).await? {
+    if !messages::retry(&mut transaction, tenant.id, id, &actor()).await? {
         match messages::page(&mut transaction, tenant.id, only, None, 1).await?.pop() {
             None => anyhow::bail!(
                 "tenant `{}` has no message {}; `postrider channels messages --status dispatch_failed` lists what failed",

@@ -104,7 +104,7 @@ pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow:
         dead_before: which.before,
         dead_since: which.since,
     };
-    let requeued = replies::requeue(&mut transaction, requeue, args.limit, &actor()).await?.len();
+    let requeued = replies::requeue(&mut transaction, tenant.id, requeue, args.limit, &actor()).await?.len();
     if let (Some(id), 0) = (which.id, requeued) {
         let only = ReplyFilter { id: Some(id.0), ..ReplyFilter::default() };
         let reply = replies::page(&mut transaction, tenant.id, only, None, 1).await?.pop();

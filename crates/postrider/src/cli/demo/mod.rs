@@ -297,7 +297,7 @@ async fn certify(
     certificates: &mut String,
 ) -> anyhow::Result<bool> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
-    let certificate = runs::verify(&mut transaction, run).await?;
+    let certificate = runs::verify(&mut transaction, tenant, run).await?;
     drop(transaction);
     let channel = match phase {
         "mail" => "email",

@@ -160,7 +160,9 @@ pub async fn decide(args: &DecideArgs, config: &Config) -> anyhow::Result<()> {
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-        match alerts::decide_card(&mut transaction, *id, *status, note.as_deref(), &actor()).await? {
+        match alerts::decide_card(&mut transaction, tenant.id, *id, *status, note.as_deref(), &actor())
+            .await?
+        {
             Some(Ok(())) => {}
             Some(Err(before)) => anyhow::bail!(
                 "{id} is {before}, and stays so; what happens again is a new alert with a new card"

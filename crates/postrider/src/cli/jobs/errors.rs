@@ -93,7 +93,7 @@ pub async fn resolve(args: &ResolveArgs, config: &Config) -> anyhow::Result<()> 
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-        let is_known = sync_errors::resolve(&mut transaction, *id, note, &actor()).await?;
+        let is_known = sync_errors::resolve(&mut transaction, tenant.id, *id, note, &actor()).await?;
         anyhow::ensure!(
             is_known,
             "tenant `{}` has no error {}; `{}` lists them",

@@ -268,7 +268,7 @@ async fn remove(of: &ForTenant, name: &str, json: bool, installation: &Installat
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let removed = functions::find(&mut transaction, tenant.id, name).await?;
-    let is_known = functions::remove(&mut transaction, name, &actor()).await?;
+    let is_known = functions::remove(&mut transaction, tenant.id, name, &actor()).await?;
     anyhow::ensure!(
         is_known,
         "tenant `{}` has no function `{name}`; `{}` shows them",

@@ -87,7 +87,7 @@ async fn acquire(
         force: *force,
     };
     let command = |verb: &str, id: JobRunId| of.command(&["jobs", verb, &id.to_string()]);
-    let id = match job_runs::acquire(&mut transaction, invocation, &actor()).await? {
+    let id = match job_runs::acquire(&mut transaction, tenant.id, invocation, &actor()).await? {
         Acquired::Run(id) => id,
         Acquired::Running(id) => anyhow::bail!(
             "`{name}` is running already, as {id}; wait for it, `{}` says how it goes",

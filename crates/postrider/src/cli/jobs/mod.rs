@@ -115,7 +115,7 @@ async fn function(
         return Ok(known);
     }
     if let Some((name, grain)) = BUILTINS.iter().find(|(builtin, _)| *builtin == name) {
-        put_builtin(connection, name, *grain).await?;
+        put_builtin(connection, tenant.id, name, *grain).await?;
         if let Some(made) = find(connection, tenant.id, name).await? {
             return Ok(made);
         }

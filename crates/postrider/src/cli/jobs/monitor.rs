@@ -113,7 +113,7 @@ async fn link(
         misfire: Misfire::Once,
         enabled: true,
     };
-    set::put(connection, schedule, &new).await?;
+    set::put(connection, tenant.id, schedule, &new).await?;
     let before = first.map(|first| first.cron.clone());
     Ok(Link { function, schedule, before, others: known.len().saturating_sub(1) })
 }

@@ -154,7 +154,7 @@ pub async fn retry(args: &RetryArgs, config: &Config) -> anyhow::Result<()> {
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
         let id = meant(&mut transaction, of, &tenant, args.id).await?;
         let show = |id: JobRunId| of.command(&["jobs", "show", &id.to_string()]);
-        match job_runs::retry(&mut transaction, id, &actor()).await? {
+        match job_runs::retry(&mut transaction, tenant.id, id, &actor()).await? {
             Some(Retried::Retried) => {}
             None => return Err(unknown(of, &tenant, id.0)),
             Some(Retried::NotFailed(status)) => {
@@ -217,7 +217,7 @@ pub async fn cancel(args: &CancelArgs, config: &Config) -> anyhow::Result<()> {
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-        let cancelled = job_runs::cancel(&mut transaction, *id, note.as_deref(), &actor()).await?;
+        let cancelled = job_runs::cancel(&mut transaction, tenant.id, *id, note.as_deref(), &actor()).await?;
         match cancelled.ok_or_else(|| unknown(of, &tenant, id.0))? {
             Cancelled::Cancelled => {}
             Cancelled::Completed => anyhow::bail!(

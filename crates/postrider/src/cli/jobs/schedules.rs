@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use postrider_model::{
-    ids::ScheduleId,
+    ids::{ScheduleId, TenantId},
     lock_key::Grain,
     schedule::{Misfire, Timing},
 };
@@ -150,7 +150,7 @@ async fn add(args: &AddArgs, given: &Given, installation: &Installation) -> anyh
         misfire: args.misfire,
         enabled: !args.disabled,
     };
-    put(&mut transaction, id, &schedule).await?;
+    put(&mut transaction, tenant.id, id, &schedule).await?;
     let now = schedules::now(&mut transaction).await?;
     pool::commit(transaction).await?;
 
@@ -181,10 +181,11 @@ async fn add(args: &AddArgs, given: &Given, installation: &Installation) -> anyh
 /// Sets a schedule; says what to try where functions would wait for each other.
 pub async fn put(
     connection: &mut PgConnection,
+    tenant: TenantId,
     id: ScheduleId,
     schedule: &NewSchedule<'_>,
 ) -> anyhow::Result<()> {
-    match schedules::put(connection, id, schedule, &actor()).await {
+    match schedules::put(connection, tenant, id, schedule, &actor()).await {
         Err(StoreError::Refused { message, .. }) if message.contains("wait for each other") => {
             anyhow::bail!("{message}; leave one of them out of --depends-on")
         }
@@ -291,7 +292,7 @@ async fn remove(args: &ChangeArgs, installation: &Installation) -> anyhow::Resul
     let pool = installation.admin_pool().await?;
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let schedule = find(&mut transaction, of, &tenant, *id).await?;
-    schedules::remove(&mut transaction, *id, &actor()).await?;
+    schedules::remove(&mut transaction, tenant.id, *id, &actor()).await?;
     pool::commit(transaction).await?;
     if args.json {
         return output::json(&schedule);
@@ -306,7 +307,7 @@ async fn switch(args: &ChangeArgs, enabled: bool, installation: &Installation) -
     let (mut transaction, tenant) = of.begin(&pool, installation).await?;
     let schedule = find(&mut transaction, of, &tenant, *id).await?;
     let timing = timing(&schedule)?;
-    schedules::switch(&mut transaction, *id, &timing, enabled, &actor()).await?;
+    schedules::switch(&mut transaction, tenant.id, *id, &timing, enabled, &actor()).await?;
     let schedule = find(&mut transaction, of, &tenant, *id).await?;
     pool::commit(transaction).await?;
     if args.json {

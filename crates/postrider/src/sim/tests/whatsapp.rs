@@ -55,7 +55,7 @@ async fn a_message_is_sent_each_time() {
 #[tokio::test]
 async fn reports_are_signed_and_come_although_the_answer_was_lost() {
     for fault in ["latency", "reset", "stall", "fail_after", "half", "act_late"] {
-        let receiver = Receiver::new("/api/v2/channels/whatsapp/1/webhook").await;
+        let receiver = Receiver::new("/api/v2/tenants/1/channels/whatsapp/1/webhook").await;
         let sim = Playing::with(&["--fault", &format!("{fault}=1"), "--act-late-ms", "1"]).await;
         set_webhooks(&sim, &json!([{ "url": receiver.url, "app_secret": "shh" }])).await;
         let mut stream = sim.connect().await;

@@ -71,7 +71,7 @@ async fn a_refusal_says_whether_no_key_came_or_no_key_could_be_read_or_the_key_i
         (vec!["Bearer ".to_owned()], "is not an API key"),
         (vec!["Bearer pr_\u{e9}".to_owned()], "is not an API key"),
         (vec!["Bearer pr_".to_owned()], "is not an API key"),
-        (vec![format!("Bearer pr_{}", "A".repeat(43))], "is not known"),
+        (vec![format!("Bearer pr_{}_{}", "0".repeat(32), "A".repeat(43))], "is not known"),
     ] {
         let detail = refused(&headers)?;
         assert!(detail.contains(expected), "{headers:?}: {detail}");
@@ -89,8 +89,10 @@ async fn a_revoked_and_an_expired_key_are_refused_from_that_moment_on() -> anyho
     let stage = Stage::new().await?;
     let mut transaction = pool::begin_as(&stage.admin, stage.acme.id).await?;
     let soon = Timestamp::now() + 1.hour();
-    let (id, revoked) = keys::create(&mut transaction, "a", Role::Viewer, None, "test").await?;
-    let (_, expired) = keys::create(&mut transaction, "b", Role::Viewer, Some(soon), "test").await?;
+    let (id, revoked) =
+        keys::create(&mut transaction, stage.acme.id, "a", Role::Viewer, None, "test").await?;
+    let (_, expired) =
+        keys::create(&mut transaction, stage.acme.id, "b", Role::Viewer, Some(soon), "test").await?;
     pool::commit(transaction).await?;
     for key in [&revoked, &expired] {
         stage.get(key.expose(), "/whoami")?.expect(200)?;

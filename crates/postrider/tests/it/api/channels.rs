@@ -393,7 +393,8 @@ async fn a_message_that_failed_is_taken_up_again_by_hand() -> anyhow::Result<()>
     assert_eq!((&taken["id"], &taken["status"]), (&json!(id), &json!("dispatch_failed")));
     let audited = stage.audited(&format!("message:{id}"))?;
     assert_eq!(audited, [("message.retried".to_owned(), stage.actor(operator)?)]);
-    let again = messages::claim_unfinished(&stage.admin, 10, std::time::Duration::from_secs(60)).await?;
+    let lease = std::time::Duration::from_secs(60);
+    let again = messages::claim_unfinished(&stage.admin, stage.acme.id, 10, lease).await?;
     assert_eq!(again.iter().map(|execution| execution.message_id.0).collect::<Vec<_>>(), [id]);
     let unknown = format!("/channels/messages/{}/retry", uuid::Uuid::now_v7());
     stage.call("POST", &unknown).key(operator).send()?.problem(404)?;

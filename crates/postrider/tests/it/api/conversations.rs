@@ -15,7 +15,7 @@ use postrider_store::{
     links::{self, NewLink},
     messages::{self, Execution, Receipt, Receiving},
     pool,
-    replies::{self, Room, Verdict},
+    replies::{self, Room, SettledReply, Verdict},
 };
 
 use crate::world::MASTER_KEY;
@@ -82,7 +82,7 @@ impl Conversation {
     pub async fn link(&self, sender_id: &str, user_id: &str, role: Role) -> anyhow::Result<LinkId> {
         let mut transaction = pool::begin_as(&self.admin, self.tenant).await?;
         let link = NewLink { account: self.account, sender_id, user_id, role };
-        let id = links::put(&mut transaction, &link, "test").await?;
+        let id = links::put(&mut transaction, self.tenant, &link, "test").await?;
         pool::commit(transaction).await?;
         Ok(id)
     }
@@ -135,8 +135,12 @@ impl Conversation {
 /// A dispatcher that takes everything that is due, and it all becomes this.
 pub async fn settle_all(admin: &Pool, verdict: &Verdict) -> anyhow::Result<()> {
     let room = Room { limit: 1000, per_account: 1000, ..Room::default() };
-    let claimed = replies::claim(admin, "hand", &room).await?;
-    let settled: Vec<_> = claimed.into_iter().map(|reply| reply.settle(verdict.clone())).collect();
+    let mut settled = Vec::new();
+    for share in replies::choose(admin, &room).await? {
+        let claimed = replies::claim(admin, "hand", &share, room.limit).await?;
+        settled.extend(claimed.into_iter().map(|reply| reply.settle(verdict.clone())));
+    }
+    let settled: Vec<&SettledReply> = settled.iter().collect();
     let states = replies::settle(admin, "hand", &settled).await?;
     anyhow::ensure!(states.len() == settled.len(), "{states:?}");
     Ok(())

@@ -93,7 +93,7 @@ async fn a_request_in_progress_is_not_waited_for() -> anyhow::Result<()> {
     // Somebody holds the key in a transaction that is not over.
     let app = stage.world.pool("postrider_app").await?;
     let mut held = pool::begin_as(&app, stage.acme.id).await?;
-    assert_eq!(requests::begin(&mut held, "k", &[7; 32]).await?, requests::Found::Nothing);
+    assert_eq!(requests::begin(&mut held, stage.acme.id, "k", &[7; 32]).await?, requests::Found::Nothing);
 
     let problem = publish(&stage, &stage.acme, "k", &event("1")).send()?.problem(409)?;
     assert!(problem["detail"].as_str().unwrap_or_default().contains("in progress"), "{problem}");

@@ -122,14 +122,19 @@ async fn a_walk_shows_every_doubt_once_while_some_are_settled_and_others_come() 
     let items: Vec<_> = taken.iter().flat_map(|(_, items)| items.clone()).collect();
     // Half of them are marked; of the others the worker has fallen silent.
     let marked: Vec<_> = items.iter().step_by(2).map(|item| (*item, "in_doubt")).collect();
-    finalize(&worker, "w", &marked).await?;
+    finalize(&worker, stage.acme.id.0, "w", &marked).await?;
     execute(&stage.admin, "update execution.job_queue set locked_at = now() - interval '2 minutes'").await?;
     let handle = tokio::runtime::Handle::current();
     let walked = tokio::task::block_in_place(|| {
         walk(&stage, &stage.acme.viewer, "/in-doubt", 9, |page| {
             // One that was silent is marked meanwhile, which changes since when it is in doubt; one that was shown is settled.
-            handle.block_on(finalize(&worker, "w", &[(items[99 - 2 * page], "in_doubt")]))?;
-            handle.block_on(finalize(&worker, "w", &[(items[page], "sent")]))?;
+            handle.block_on(finalize(
+                &worker,
+                stage.acme.id.0,
+                "w",
+                &[(items[99 - 2 * page], "in_doubt")],
+            ))?;
+            handle.block_on(finalize(&worker, stage.acme.id.0, "w", &[(items[page], "sent")]))?;
             Ok(())
         })
     })?;

@@ -50,29 +50,41 @@ pub fn job_id(answer: &Value) -> anyhow::Result<String> {
     Ok(answer["job_id"].as_str().with_context(|| answer.to_string())?.to_owned())
 }
 
+/// A run that was taken: its tenant, its id and the claim.
+pub type Held = (Uuid, Uuid, i32);
+
 /// Takes every run that waits, of whomever.
-pub async fn claim_all(stage: &Stage) -> anyhow::Result<Vec<(Uuid, i32)>> {
+pub async fn claim_all(stage: &Stage) -> anyhow::Result<Vec<Held>> {
     let worker = stage.world.client("postrider_worker").await?;
-    let claim = "select id, claims from jobs.claim_runs('w', 1000, 1000, '{}', '{}', '{http,sql,builtin}', '{noop}', null)";
+    let claim = "select claimed.tenant_id, claimed.id, claimed.claims
+                   from jobs.tenants_with_due_runs(1000, 1000, '{}', '{}', '{http,sql,builtin}', '{noop}', null) as due
+                  cross join lateral jobs.claim_runs(due.tenant_id, 'w', due.runs, '{http,sql,builtin}', '{noop}') as claimed";
     Ok(sqlx::query_as(claim).fetch_all(&worker).await?)
 }
 
 /// Takes every run of a tenant that waits.
-pub async fn claim_all_of(stage: &Stage, tenant: Uuid) -> anyhow::Result<Vec<(Uuid, i32)>> {
+pub async fn claim_all_of(stage: &Stage, tenant: Uuid) -> anyhow::Result<Vec<Held>> {
     let worker = stage.world.client("postrider_worker").await?;
-    let claim = "select id, claims from jobs.claim_runs('w', 1000, 0, array[$1], '{1000}', '{http,sql,builtin}', '{noop}', null)";
+    let claim =
+        "select tenant_id, id, claims from jobs.claim_runs($1, 'w', 1000, '{http,sql,builtin}', '{noop}')";
     Ok(sqlx::query_as(claim).bind(tenant).fetch_all(&worker).await?)
 }
 
 /// Ends runs that were taken, without telling anybody.
-pub async fn end(stage: &Stage, held: &[(Uuid, i32)], end: &End) -> anyhow::Result<()> {
+pub async fn end(stage: &Stage, held: &[Held], end: &End) -> anyhow::Result<()> {
     let worker = stage.world.client("postrider_worker").await?;
-    let (ids, claims): (Vec<Uuid>, Vec<i32>) = held.iter().copied().unzip();
+    let (mut tenants, mut ids, mut claims) = (Vec::new(), Vec::new(), Vec::new());
+    for (tenant, id, claim) in held {
+        tenants.push(*tenant);
+        ids.push(*id);
+        claims.push(*claim);
+    }
     let (result, error, again) = match end {
         Ok(result) => (Some(result.clone()), None, false),
         Err((error, again)) => (None, Some(error.clone()), *again),
     };
-    let ended: Vec<(Uuid,)> = sqlx::query_as("select id from jobs.end_runs('w', $1, $2, $3, $4, $5)")
+    let ended: Vec<(Uuid,)> = sqlx::query_as("select id from jobs.end_runs($1, $2, $3, 'w', $4, $5, $6)")
+        .bind(&tenants)
         .bind(&ids)
         .bind(&claims)
         .bind(vec![result; ids.len()])

@@ -83,7 +83,7 @@ pub async fn run(
 async fn deploy(stage: &Stage, tenant: &Tenant, campaign: &str, job_size: i32) -> anyhow::Result<RunId> {
     let mut transaction = pool::begin_as(&stage.admin, tenant.id).await?;
     let campaign: CampaignId = campaign.parse()?;
-    let deployed = campaigns::deploy(&mut transaction, campaign, None, job_size, "test").await?;
+    let deployed = campaigns::deploy(&mut transaction, tenant.id, campaign, None, job_size, "test").await?;
     pool::commit(transaction).await?;
     Ok(deployed.run_id)
 }
@@ -108,7 +108,7 @@ pub async fn doubt(stage: &Stage, tenant: &Tenant, name: &str) -> anyhow::Result
     let (_, run) = run(stage, tenant, name, 1, 500).await?;
     let (worker, taken) = take_all(stage).await?;
     let item = taken[0].1[0];
-    finalize(&worker, "w", &[(item, "in_doubt")]).await?;
+    finalize(&worker, tenant.id.0, "w", &[(item, "in_doubt")]).await?;
     Ok((run, item))
 }
 

@@ -101,7 +101,7 @@ pub async fn tenant(admin: &Pool, name: &str) -> anyhow::Result<Tenant> {
     pool::act_as(&mut transaction, id).await?;
     let mut secrets = Vec::new();
     for role in Role::ALL {
-        let (_, secret) = keys::create(&mut transaction, role.as_str(), role, None, "test").await?;
+        let (_, secret) = keys::create(&mut transaction, id, role.as_str(), role, None, "test").await?;
         secrets.push(secret.expose().to_owned());
     }
     pool::commit(transaction).await?;

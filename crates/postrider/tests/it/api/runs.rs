@@ -29,7 +29,8 @@ async fn a_run_is_told_from_its_beginning_to_its_end() -> anyhow::Result<()> {
 
     let (worker, taken) = take_all(&stage).await?;
     let (job, items) = &taken[0];
-    finalize(&worker, "w", &[(items[0], "sent"), (items[1], "failed"), (items[2], "sent")]).await?;
+    finalize(&worker, stage.acme.id.0, "w", &[(items[0], "sent"), (items[1], "failed"), (items[2], "sent")])
+        .await?;
     let certificate = stage.get(key, &format!("/runs/{run}/launch"))?.expect(200)?;
     assert_eq!(
         (&certificate["launched"], &certificate["every_item_is_terminal"]),
@@ -96,9 +97,9 @@ async fn items_are_found_by_their_state() -> anyhow::Result<()> {
     let all = |status: &'static str, at: usize| {
         taken[at].1.iter().map(move |item| (*item, status)).collect::<Vec<_>>()
     };
-    finalize(&worker, "w", &all("sent", 0)).await?;
-    finalize(&worker, "w", &all("failed", 1)).await?;
-    finalize(&worker, "w", &[(taken[2].1[4], "in_doubt")]).await?;
+    finalize(&worker, stage.acme.id.0, "w", &all("sent", 0)).await?;
+    finalize(&worker, stage.acme.id.0, "w", &all("failed", 1)).await?;
+    finalize(&worker, stage.acme.id.0, "w", &[(taken[2].1[4], "in_doubt")]).await?;
     for at in [0, 1] {
         complete(&worker, "w", &taken[at].0).await?;
     }
@@ -152,7 +153,7 @@ async fn a_walk_shows_every_item_once_while_they_end() -> anyhow::Result<()> {
     let walked = tokio::task::block_in_place(|| {
         walk(&stage, &stage.acme.viewer, &format!("/runs/{run}/items"), 90, |page| {
             let settled: Vec<_> = items.iter().skip(page * 80).take(80).map(|item| (*item, "sent")).collect();
-            handle.block_on(finalize(&worker, "w", &settled))?;
+            handle.block_on(finalize(&worker, stage.acme.id.0, "w", &settled))?;
             Ok(())
         })
     })?;

@@ -27,7 +27,7 @@ async fn a_key_that_is_too_fast_is_told_to_wait_and_others_are_not() -> anyhow::
     stage.get(&stage.acme.operator, "/whoami")?.expect(200)?;
     stage.get(&other.viewer, "/whoami")?.expect(200)?;
     // Strangers have no bucket to fill.
-    stage.get("pr_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "/whoami")?.problem(401)?;
+    stage.get(&unknown(0), "/whoami")?.problem(401)?;
     let metrics = Call::new(&stage.server.http_url, "GET", "/metrics").send()?;
     assert!(metrics.text().contains("postrider_requests_throttled_total 1"), "{}", metrics.text());
     Ok(())
@@ -53,7 +53,7 @@ async fn guess_until_refused(
 }
 
 fn unknown(n: u32) -> String {
-    format!("pr_{n:A>43}")
+    format!("pr_{}_{n:A>43}", uuid::Uuid::nil().simple())
 }
 
 #[tokio::test]

@@ -32,8 +32,11 @@ async fn every_item_of_every_channel_is_called_once_and_recorded() -> anyhow::Re
         let run = stage.deploy_one(&format!("by {channel}"), channel).await?;
         assert_eq!(stage.ended(run).await?, "completed");
         assert_eq!(stage.items(run).await?, [(state.to_owned(), count)].into());
-        let launched =
-            stage.ask(&format!("select launched::text from execution.verify_launch('{run}')")).await?;
+        let launched = stage
+            .ask(&format!(
+                "select launched::text from execution.verify_launch(tenancy.current_tenant_id(), '{run}')"
+            ))
+            .await?;
         assert_eq!(launched, "true");
     }
     let acted = keys(&sim)?;
@@ -137,7 +140,7 @@ async fn many_jobs_share_few_turns_at_one_account() -> anyhow::Result<()> {
     let stage = Stage::with_sim(&world, &sim, 120).await?;
     let campaign = stage.campaign("narrow", &[("only", "email", Some("all"), "sim")]).await?;
     let run: uuid::Uuid = stage
-        .ask(&format!("select execution.deploy_campaign('{campaign}', 'only', null, null, 10)::text"))
+        .ask(&format!("select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', 'only', null, null, 10)::text"))
         .await?
         .parse()?;
     let _worker = worker(&world, "account_concurrency = 2")?;

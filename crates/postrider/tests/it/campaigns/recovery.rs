@@ -59,7 +59,9 @@ mod scenarios {
         })
         .await?;
         assert_eq!(stage.items(run).await?, [("in doubt".to_owned(), 1)].into());
-        let launch = format!("select in_doubt || ' ' || launched from execution.verify_launch('{run}')");
+        let launch = format!(
+            "select in_doubt || ' ' || launched from execution.verify_launch(tenancy.current_tenant_id(), '{run}')"
+        );
         assert_eq!(stage.ask(&launch).await?, "1 false");
         Ok(alive)
     }
@@ -67,7 +69,7 @@ mod scenarios {
     /// What an operator says who has looked at the provider's own log.
     async fn resolve(stage: &Stage, run: Uuid, as_what: &str, message_id: &str) -> anyhow::Result<()> {
         let sql = format!(
-            "select execution.resolve_in_doubt(id, '{as_what}', nullif('{message_id}', ''), 'the provider''s log says so', 'an operator')
+            "select execution.resolve_in_doubt(tenancy.current_tenant_id(), id, '{as_what}', nullif('{message_id}', ''), 'the provider''s log says so', 'an operator')
                from execution.channel_outbox where run_id = '{run}'"
         );
         // That it was not sent counts after the quiet time, which is two seconds here.
@@ -107,8 +109,11 @@ mod scenarios {
 
         resolve(&stage, run, "sent", receipts[0]["message_id"].as_str().unwrap()).await?;
         assert_eq!(stage.ended(run).await?, "completed");
-        let launched =
-            stage.ask(&format!("select launched::text from execution.verify_launch('{run}')")).await?;
+        let launched = stage
+            .ask(&format!(
+                "select launched::text from execution.verify_launch(tenancy.current_tenant_id(), '{run}')"
+            ))
+            .await?;
         assert_eq!((launched.as_str(), sim.receipts()?.len()), ("true", 1));
         Ok(())
     }
@@ -259,15 +264,17 @@ async fn a_worker_that_stands_still_in_a_transaction_holds_up_nobody_elses_jobs(
     // What a worker has done that is stopped after it settled an item and before it committed.
     execute(
         &stage.admin,
-        "select from execution.claim_queued_jobs('stopped');
+        "select from execution.tenants_with_due_jobs(10) as due,
+                     execution.claim_queued_jobs(due.tenant_id, 'stopped', due.jobs);
          select from execution.job_queue as job,
-                     execution.begin_outbox_items('stopped', array[job.id], array[1], array[1], array[1],
+                     execution.begin_outbox_items(array[job.tenant_id], 'stopped', array[job.id], array[1], array[1], array[1],
                          array[gen_random_uuid()], array[null::text], array[null::bytea], array[null::text], array[null::text])",
     )
     .await?;
     let mut transaction = stage.admin.begin().await?;
     let settle = "select from execution.channel_outbox as item,
-                         execution.finalize_outbox_items('stopped', array[item.id], array['sent'], array['m'], array[null::text])";
+                         execution.finalize_outbox_items(array[item.tenant_id], 'stopped', array[item.id], array['sent'], array['m'],
+                                                         array[null::text])";
     execute(&mut *transaction, settle).await?;
     stage.age_locks("6 minutes").await?;
 

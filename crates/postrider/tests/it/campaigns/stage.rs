@@ -131,7 +131,7 @@ impl Stage {
             let content = content(channel);
             let asset = self
                 .ask(&format!(
-                    "select id::text from execution.create_asset(gen_random_uuid(), '{}', '{name} {phase}', '{channel}', '{content}', 'a test')",
+                    "select id::text from execution.create_asset(tenancy.current_tenant_id(), gen_random_uuid(), '{}', '{name} {phase}', '{channel}', '{content}', 'a test')",
                     self.workspace
                 ))
                 .await?;
@@ -143,7 +143,7 @@ impl Stage {
         let id = Uuid::now_v7();
         let phases = Value::from(described);
         self.ask(&format!(
-            "select execution.create_campaign('{id}', '{}', '{name}', true, '{phases}', 'a test')::text",
+            "select execution.create_campaign(tenancy.current_tenant_id(), '{id}', '{}', '{name}', true, '{phases}', 'a test')::text",
             self.workspace
         ))
         .await?;
@@ -152,7 +152,9 @@ impl Stage {
 
     pub async fn deploy(&self, campaign: Uuid, phase: &str) -> anyhow::Result<Uuid> {
         Ok(self
-            .ask(&format!("select execution.deploy_campaign('{campaign}', '{phase}')::text"))
+            .ask(&format!(
+                "select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', '{phase}')::text"
+            ))
             .await?
             .parse()?)
     }

@@ -94,7 +94,7 @@ async fn a_job_that_kills_its_worker_is_dead_after_five_attempts_and_others_go_o
     // Each death left one item in doubt; what nobody came to has failed.
     assert_eq!(stage.items(poison).await?, [("failed".to_owned(), 15), ("in doubt".to_owned(), 5)].into());
     let launch = format!(
-        "select in_doubt || ' ' || missing || ' ' || launched from execution.verify_launch('{poison}')"
+        "select in_doubt || ' ' || missing || ' ' || launched from execution.verify_launch(tenancy.current_tenant_id(), '{poison}')"
     );
     assert_eq!((stage.ask(&launch).await?.as_str(), acted(&sim)?), ("5 0 false", 20));
     Ok(())

@@ -52,14 +52,14 @@ async fn post(stage: &Stage, asset: Uuid, text: &str) -> anyhow::Result<String> 
     let content = json!({ "text": text });
     stage
         .ask(&format!(
-            "select id::text from execution.create_asset('{asset}', '{workspace}', 'post', 'social', '{content}', 'me')"
+            "select id::text from execution.create_asset(tenancy.current_tenant_id(), '{asset}', '{workspace}', 'post', 'social', '{content}', 'me')"
         ))
         .await?;
     let (campaign, phase) = (Uuid::now_v7(), Uuid::now_v7());
     let phases = json!([{ "id": phase, "phase": "only", "channel": "social", "asset_id": asset, "provider_account": "sim" }]);
     stage
         .ask(&format!(
-            "select execution.create_campaign('{campaign}', '{workspace}', 'posts', true, '{phases}', 'me')::text"
+            "select execution.create_campaign(tenancy.current_tenant_id(), '{campaign}', '{workspace}', 'posts', true, '{phases}', 'me')::text"
         ))
         .await?;
     let run = stage.deploy(campaign, "only").await?;

@@ -83,13 +83,18 @@ async fn no_login_of_the_app_role_acts_for_a_tenant_that_the_server_did_not_sign
     let acts = [
         "select tenancy.current_tenant_id()::text".to_owned(),
         "select tenancy.required_tenant_id()::text".to_owned(),
-        "select tenancy.create_api_key(gen_random_uuid(), 'mine', 'admin', 'pr_x', sha256('mine'), null, 'me')::text"
-            .to_owned(),
-        format!("select tenancy.revoke_api_key('{}', 'me')::text", other.key),
-        format!("select m10_recovery.close_outbox_event({}, 'me', 'why')", other.event),
-        format!("select execution.verify_launch('{}')::text", other.run),
-        format!("select tenant_id::text from tenancy.account_of_callback('{}')", other.account),
-        format!("select ended::text from jobs.which_ended(array['{}']::uuid[]) as ended", other.job),
+        format!(
+            "select tenancy.create_api_key('{}', gen_random_uuid(), 'mine', 'admin', 'x', sha256('mine'), null, 'me')::text",
+            other.id
+        ),
+        format!("select tenancy.revoke_api_key('{}', '{}', 'me')::text", other.id, other.key),
+        format!("select events.close_outbox_event('{}', {}, 'me', 'why')", other.id, other.event),
+        format!("select execution.verify_launch('{}', '{}')::text", other.id, other.run),
+        format!("select provider from tenancy.account_of_callback('{}', '{}')", other.id, other.account),
+        format!(
+            "select id::text from jobs.which_ended(array['{}']::uuid[], array['{}']::uuid[])",
+            other.id, other.job
+        ),
     ];
     let reads = tables.iter().map(|(table, column)| format!("select {column}::text from {table}"));
     let attacks: Vec<String> = acts.into_iter().chain(reads).collect();
@@ -199,9 +204,9 @@ async fn a_publisher_publishes_for_any_tenant_and_can_do_nothing_else() -> anyho
         execute(&mut client, format!("begin; {context}")).await?;
         let id = number(&mut client, publish).await?;
         execute(&mut client, "commit").await?;
-        let written =
-            format!("select coalesce(tenant_id::text, 'none') from m10_recovery.outbox where id = {id}");
-        let expected = if context.is_empty() { "none".to_owned() } else { own.id.to_string() };
+        let written = format!("select tenant_id::text from m10_recovery.outbox where id = {id}");
+        let system = texts(&admin, "select tenancy.system_tenant_id()::text").await?.remove(0);
+        let expected = if context.is_empty() { system } else { own.id.to_string() };
         assert_eq!(texts(&admin, written).await?, [expected], "{context}");
     }
     // A login that was granted the function alone, as older documentation had it, publishes as before.
@@ -307,7 +312,8 @@ async fn the_printed_context_opens_one_tenant_to_a_login_of_postrider_read() -> 
     execute(&mut reader, output.stdout).await?;
     assert_eq!(texts(&mut reader, "select id::text from tenancy.tenants").await?, [own.to_string()]);
     let refused = refusal(
-        texts(&mut reader, "select tenancy.create_api_key(null, null, null, null, null, null, null)").await,
+        texts(&mut reader, "select tenancy.create_api_key(null, null, null, null, null, null, null, null)")
+            .await,
     )?;
     assert_eq!(refused.code, "42501");
     let unknown = world.postrider(&["tenants", "context", "nobody"])?;
@@ -378,19 +384,20 @@ async fn the_account_of_a_callback_is_told_to_the_server_and_to_its_tenant_alone
     let admin = world.client("postgres").await?;
     let (own, other) = (Tenant::create(&admin, "own").await?, Tenant::create(&admin, "other").await?);
     let app = world.client("postrider_app").await?;
-    for (context, is_told) in [
-        (acting_as(own.id), true),
-        (acting_as(Uuid::nil()), true),
-        (acting_as(other.id), false),
-        (String::new(), false),
-    ] {
+    let of = |tenant: Uuid, account: Uuid| {
+        format!("select count(*)::text from tenancy.account_of_callback('{tenant}', '{account}')")
+    };
+    for context in [acting_as(own.id), acting_as(Uuid::nil()), acting_as(other.id), String::new()] {
         let mut transaction = app.begin().await?;
         execute(&mut *transaction, &context).await?;
-        let account = format!("select tenant_id::text from tenancy.account_of_callback('{}')", own.account);
-        let expected = if is_told { vec![own.id.to_string()] } else { vec![] };
-        assert_eq!(texts(&mut *transaction, account).await?, expected, "{context}");
+        if context == acting_as(own.id) {
+            for (account, found) in [(own.account, "1"), (other.account, "0")] {
+                assert_eq!(texts(&mut *transaction, of(own.id, account)).await?, [found]);
+            }
+            continue;
+        }
         // The server's context is no tenant's: it shows no row.
-        if context.contains(&Uuid::nil().to_string()) {
+        if context == acting_as(Uuid::nil()) {
             for (table, column) in tenant_tables(&admin).await? {
                 let readable =
                     format!("select has_any_column_privilege('postrider_app', '{table}', 'select')::text");
@@ -401,6 +408,8 @@ async fn the_account_of_a_callback_is_told_to_the_server_and_to_its_tenant_alone
                 }
             }
         }
+        let refused = refusal(texts(&mut *transaction, of(own.id, own.account)).await)?;
+        assert_eq!(refused.code, "42501", "{context}");
     }
     Ok(())
 }

@@ -2,9 +2,11 @@
 //! forgets a rule fails here. Each rule is broken once, too, and both this test and `doctor` must notice.
 
 mod attacks;
+mod bodies;
 mod context;
 mod lint;
 mod rights;
+mod tenants;
 mod visibility;
 
 use postrider_store::doctor::{self, Finding, Verdict};
@@ -113,6 +115,7 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
             "channels.channel_links",
             "channels.channel_messages",
             "channels.channel_outbox",
+            "events.outbox_deliveries",
             "execution.account_states",
             "execution.assets",
             "execution.campaign_audit_log",
@@ -184,7 +187,7 @@ const BREACHES: &[(&str, &str, &[&str])] = &[
     ),
     ("grant insert on m10_recovery.outbox to postrider_app", "nobody but the owner may write", &["drift", "grants"]),
     ("grant update on tenancy.tenants to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
-    ("grant delete on m10_recovery.outbox_deliveries to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
+    ("grant delete on events.outbox_deliveries to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),
     ("grant truncate on postrider.sources to postrider_read", "nobody but the owner may write", &["drift", "grants"]),
     ("grant update on tenancy.audit_log to public", "nobody but the owner may write", &["drift", "grants"]),
     ("grant update (retry_count) on m10_recovery.outbox to postrider_worker", "nobody but the owner may write", &["drift", "grants"]),

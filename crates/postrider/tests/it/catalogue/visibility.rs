@@ -82,6 +82,8 @@ impl Tenant {
         .bind(id)
         .fetch_one(admin)
         .await?;
+        execute(admin, format!("insert into events.outbox_deliveries values ('{id}', {event}, 'sink')"))
+            .await?;
         let [lead, campaign, run, item, list, asset] = std::array::from_fn(|_| Uuid::now_v7());
         let phase = format!(
             r#"[{{"id": "{list}", "phase": "first", "channel": "email", "asset_id": "{asset}", "list": "all", "provider_account": "{name}"}}]"#
@@ -92,9 +94,9 @@ impl Tenant {
              insert into execution.leads (id, tenant_id, workspace_id, identity, email) values ('{lead}', '{id}', '{workspace}', 'ann', 'a@b.c');
              insert into execution.lead_lists (id, tenant_id, workspace_id, name) values ('{list}', '{id}', '{workspace}', 'all');
              insert into execution.lead_list_members (tenant_id, list_id, lead_id) values ('{id}', '{list}', '{lead}');
-             select execution.create_asset('{asset}', '{workspace}', 'letter', 'email', '{{}}', 'a test');
-             select execution.create_campaign('{campaign}', '{workspace}', 'spring', true, '{phase}', 'a test');
-             select execution.deploy_campaign('{campaign}', 'first', 'a test', '{run}');
+             select execution.create_asset(tenancy.current_tenant_id(), '{asset}', '{workspace}', 'letter', 'email', '{{}}', 'a test');
+             select execution.create_campaign(tenancy.current_tenant_id(), '{campaign}', '{workspace}', 'spring', true, '{phase}', 'a test');
+             select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', 'first', 'a test', '{run}');
              insert into execution.channel_outbox (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id,
                                                    idempotency_key, in_doubt_since)
              select '{item}', tenant_id, workspace_id, run_id, id, 'email', 'smtp', '{lead}', 'key', now() - interval '1 day'
@@ -187,7 +189,7 @@ pub async fn tenant_tables(admin: &PgPool) -> anyhow::Result<Vec<(String, &'stat
         .collect())
 }
 
-/// Two tenants with rows everywhere, and a row of nobody's where that is possible.
+/// Two tenants with rows everywhere, and an event of the system tenant.
 async fn two_tenants(admin: &PgPool) -> anyhow::Result<[Tenant; 2]> {
     let tenants = [Tenant::create(admin, "one").await?, Tenant::create(admin, "two").await?];
     execute(admin, "select m10_recovery.publish_outbox('a', '1', 'e', '{}')").await?;

@@ -102,7 +102,7 @@ impl Bots {
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
         let account = accounts::create(&mut transaction, &key()?, &account, "a test").await?;
         let link = NewLink { account, sender_id: vendor.sender(), user_id: "ada", role: Role::Operator };
-        links::put(&mut transaction, &link, "a test").await?;
+        links::put(&mut transaction, self.tenant, &link, "a test").await?;
         pool::commit(transaction).await?;
         self.accounts.push((vendor, account));
         Ok(())
@@ -114,7 +114,8 @@ impl Bots {
 
     /// Where the vendor delivers.
     pub fn path(&self, vendor: Vendor) -> String {
-        format!("/api/v2/channels/{}/{}/webhook", vendor.name(), self.account(vendor).0)
+        let (tenant, account) = (self.tenant.0, self.account(vendor).0);
+        format!("/api/v2/tenants/{tenant}/channels/{}/{account}/webhook", vendor.name())
     }
 
     /// Puts the reply to message `n` into the outbox, as an execution that has ended does; nobody is told.
@@ -207,7 +208,9 @@ impl Bots {
 
     pub async fn remove(&self, vendor: Vendor) -> anyhow::Result<()> {
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
-        anyhow::ensure!(accounts::remove(&mut transaction, self.account(vendor), "a test").await?);
+        anyhow::ensure!(
+            accounts::remove(&mut transaction, self.tenant, self.account(vendor), "a test").await?
+        );
         Ok(pool::commit(transaction).await?)
     }
 

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::rows::{NOTHING, RETRY, Room, Rows, SENT, claim, reclaim, settle};
+use super::rows::{Bot, NOTHING, RETRY, Room, Rows, SENT, claim, claim_on, reclaim, settle};
 use crate::sql::{execute, refusal, texts};
 
 /// The ids of a claim of up to so many.
@@ -34,22 +34,26 @@ async fn a_claim_takes_what_is_due_and_marks_it() -> anyhow::Result<()> {
 async fn whoever_claims_knows_what_to_send_and_which_account_it_was() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.reply(rows.own).await?;
-    let all = "select concat_ws(' ', claimed.tenant_id, claimed.account_id, claimed.provider, claimed.recipient_id, payload->>'text', max_attempts,
-                                message.correlation_id = claimed.correlation_id, account_version = account.updated_at)
-                 from channels.claim_replies('w', 1, 1, '{}', '{}', null, null) as claimed
-                 left join channels.channel_messages as message on message.id = claimed.channel_message_id
-                 left join tenancy.provider_accounts as account on account.id = claimed.account_id";
-    let mut transaction = super::rows::acting_for(&rows.worker, rows.own).await?;
-    assert_eq!(
-        texts(&mut *transaction, all).await?,
-        [format!("{} {} sim room you said hi 5 t t", rows.own.tenant, rows.own.account)]
+    let Bot { tenant, account, .. } = rows.own;
+    let claim = format!("channels.claim_replies('{tenant}', 'w', 1, array['{account}']::uuid[], array[1])");
+    let all = format!(
+        "select concat_ws(' ', claimed.account_id, claimed.provider, claimed.recipient_id, payload->>'text', max_attempts,
+                          message.correlation_id = claimed.correlation_id, account_version = account.updated_at)
+           from {claim} as claimed
+           left join channels.channel_messages as message on message.id = claimed.channel_message_id
+           left join tenancy.provider_accounts as account on account.id = claimed.account_id"
     );
+    let mut transaction = super::rows::acting_for(&rows.worker, rows.own).await?;
+    assert_eq!(texts(&mut *transaction, all).await?, [format!("{account} sim room you said hi 5 t t")]);
     transaction.rollback().await?;
 
     // A removed account has no version; the reply is claimed all the same, to be ended.
-    let removed = format!("select tenancy.remove_provider_account('{}', 'me')", rows.own.account);
+    let removed = format!(
+        "select tenancy.remove_provider_account('{}', '{}', 'me')",
+        rows.own.tenant, rows.own.account
+    );
     assert!(rows.ask::<bool>(rows.own, removed).await?);
-    let version = "select coalesce(account_version::text, 'none') from channels.claim_replies('w', 1, 1, '{}', '{}', null, null)";
+    let version = format!("select coalesce(account_version::text, 'none') from {claim}");
     assert_eq!(texts(&rows.worker, version).await?, ["none"]);
     Ok(())
 }
@@ -98,7 +102,7 @@ async fn a_row_that_somebody_else_holds_is_skipped_and_not_waited_for() -> anyho
     let rows = Rows::new().await?;
     let (first, second) = (rows.reply(rows.own).await?, rows.reply(rows.own).await?);
     let mut other = rows.worker.begin().await?;
-    let theirs = claim(&mut *other, "v", &Room::of(1)).await?;
+    let theirs = claim_on(&mut other, "v", &Room::of(1)).await?;
     assert_eq!(theirs[0].id, first);
     // Their claim is not committed, and ours comes at once.
     assert_eq!(taken(&rows, 10).await?, [second]);
@@ -114,9 +118,13 @@ async fn a_dispatcher_must_name_itself() -> anyhow::Result<()> {
     for name in ["", " "] {
         assert_eq!(refusal(claim(&rows.worker, name, &Room::of(1)).await)?.code, "22023");
     }
-    let nobody =
-        execute(&rows.worker, "select channels.claim_replies(null, 1, 1, '{}', '{}', null, null)").await;
-    assert_eq!(refusal(nobody)?.code, "22023");
+    let Bot { tenant, account, .. } = rows.own;
+    for (of, worker, code) in [(format!("'{tenant}'"), "null", "22023"), ("null".to_owned(), "'w'", "22004")]
+    {
+        let sql =
+            format!("select channels.claim_replies({of}, {worker}, 1, array['{account}']::uuid[], array[1])");
+        assert_eq!(refusal(execute(&rows.worker, &sql).await)?.code, code, "{sql}");
+    }
     Ok(())
 }
 
@@ -151,8 +159,11 @@ async fn a_doubt_keeps_its_first_moment_and_a_reclaim_says_who_was_gone() -> any
     let held = rows.held(rows.own, "gone").await?;
     let since = "update channels.channel_outbox set in_doubt_since = '2020-01-01', locked_at = now() - interval '1 hour'";
     execute(&rows.admin, since).await?;
-    let told = "select concat_ws(' ', id, worker, channel_message_id is not null, correlation_id is not null)
-                  from channels.reclaim_replies('1 minute', 10)";
+    let told = format!(
+        "select concat_ws(' ', id, worker, channel_message_id is not null, correlation_id is not null)
+           from channels.reclaim_replies('{}', '1 minute', 10)",
+        rows.own.tenant
+    );
     assert_eq!(texts(&rows.worker, told).await?, [format!("{} gone t t", held.id)]);
     assert_eq!(rows.look("in_doubt_since::date", "channel_outbox", held.id).await?, "2020-01-01");
     Ok(())
@@ -168,7 +179,7 @@ async fn a_reclaim_takes_the_oldest_locks_as_many_as_it_may_and_skips_what_is_be
         rows.age_lock(reply.id, &format!("{minutes} minutes")).await?;
         held.push(reply);
     }
-    let one = "select id::text from channels.reclaim_replies('1 minute', 1)";
+    let one = format!("select id::text from channels.reclaim_replies('{}', '1 minute', 1)", rows.own.tenant);
     assert_eq!(texts(&rows.worker, one).await?, [held[1].id.to_string()]);
     // A result comes in at this moment: it is not taken away any more.
     let mut settling = rows.worker.begin().await?;
@@ -178,5 +189,30 @@ async fn a_reclaim_takes_the_oldest_locks_as_many_as_it_may_and_skips_what_is_be
     assert_eq!(reclaim(&rows.worker, "1 minute").await?, NOTHING);
     let row = "concat_ws(' ', attempt_count, in_doubt_since)";
     assert_eq!(rows.look(row, "channel_outbox", held[2].id).await?, "1");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_and_a_reclaim_touch_the_replies_of_their_tenant_alone() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let other = Bot::create(&rows.admin, "other").await?;
+    let (ours, theirs) = (rows.reply(rows.own).await?, rows.reply(other).await?);
+    // An account of another tenant yields nothing.
+    let accounts = format!("array['{}', '{}']::uuid[], array[10, 10]", other.account, rows.own.account);
+    let claim =
+        format!("select id::text from channels.claim_replies('{}', 'w', 10, {accounts})", rows.own.tenant);
+    assert_eq!(texts(&rows.worker, &claim).await?, [ours.to_string()]);
+    assert_eq!(rows.look("status", "channel_outbox", theirs).await?, "pending");
+
+    let held = super::rows::claim(&rows.worker, "w", &Room::of(10)).await?;
+    assert_eq!(held[0].id, theirs);
+    rows.age_lock(ours, "3 minutes").await?;
+    rows.age_lock(theirs, "2 minutes").await?;
+    let chosen = "select tenant_id from channels.tenants_with_stale_replies('1 minute', 10)";
+    let chosen: Vec<Uuid> = sqlx::query_scalar(chosen).fetch_all(&rows.worker).await?;
+    assert_eq!(chosen, [rows.own.tenant, other.tenant], "the oldest lock comes first");
+    let reclaim = format!("select id::text from channels.reclaim_replies('{}', '1 minute')", other.tenant);
+    assert_eq!(texts(&rows.worker, &reclaim).await?, [theirs.to_string()]);
+    assert_eq!(rows.look("status", "channel_outbox", ours).await?, "sending");
     Ok(())
 }

@@ -16,8 +16,8 @@ async fn report(
 ) -> Result<bool, sqlx::Error> {
     let error = if status == "failed" { "'131047: too late'" } else { "null" };
     let sql = format!(
-        "select channels.record_delivery('{}', '{reply}', 'theirs of {status}', '{status}', {proves}, {at}, {error})",
-        bot.account
+        "select channels.record_delivery('{}', '{}', '{reply}', 'theirs of {status}', '{status}', {proves}, {at}, {error})",
+        bot.tenant, bot.account
     );
     rows.ask(bot, sql).await
 }
@@ -85,8 +85,8 @@ async fn a_report_by_another_account_or_tenant_touches_nothing() -> anyhow::Resu
         assert!(!report(&rows, bot, reply, "delivered", true, "now()").await?, "{bot:?}");
     }
     let without = format!(
-        "select channels.record_delivery('{}', '{reply}', 'theirs', 'delivered', true, null, null)",
-        rows.own.account
+        "select channels.record_delivery('{}', '{}', '{reply}', 'theirs', 'delivered', true, null, null)",
+        rows.own.tenant, rows.own.account
     );
     assert_eq!(refusal(crate::sql::execute(&rows.app, without).await)?.code, "42501");
     assert_eq!(rows.reply_row(reply).await?, before);

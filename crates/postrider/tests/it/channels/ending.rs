@@ -10,7 +10,8 @@ use crate::sql::{execute, number, refusal, texts};
 async fn take_up(rows: &Rows, limit: i32) -> Result<Vec<Received>, sqlx::Error> {
     let sql = format!(
         "select message_id, verdict, execution, user_id, role, correlation_id
-           from channels.claim_unfinished_messages({limit}, '1 minute')"
+           from channels.tenants_with_expired_leases(false, 100) as chosen,
+                channels.claim_unfinished_messages(chosen.tenant_id, {limit}, '1 minute')"
     );
     sqlx::query_as(AssertSqlSafe(sql)).fetch_all(&rows.worker).await
 }
@@ -18,11 +19,9 @@ async fn take_up(rows: &Rows, limit: i32) -> Result<Vec<Received>, sqlx::Error> 
 /// Enqueues up to so many kept replies.
 async fn enqueue_kept(rows: &Rows, limit: usize) -> anyhow::Result<i64> {
     let ids: Vec<Uuid> = (0..limit).map(|_| Uuid::now_v7()).collect();
-    let count: i32 = sqlx::query_scalar("select channels.enqueue_kept_replies($1, 5)")
-        .bind(ids)
-        .fetch_one(&rows.worker)
-        .await?;
-    Ok(count.into())
+    let enqueue = "select coalesce(sum(channels.enqueue_kept_replies(tenant_id, $1, 5)), 0)
+                     from channels.tenants_with_expired_leases(true, 100)";
+    Ok(sqlx::query_scalar(enqueue).bind(ids).fetch_one(&rows.worker).await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,11 +33,12 @@ async fn only_the_newest_execution_ends_a_message_and_only_once() -> anyhow::Res
     assert_eq!(rows.receive(rows.own, "one").await?.execution, 2);
     let before = rows.look("to_jsonb(channel_messages)", "channel_messages", first).await?;
     for (bot, execution) in [(rows.own, 0), (rows.own, 1), (rows.own, 3), (other, 2)] {
+        let tenant = bot.tenant;
         for call in [
-            finish(first, execution),
-            format!("select channels.deny_message('{first}', {execution}, 'why')"),
-            format!("select channels.fail_message('{first}', {execution}, null, 'why')"),
-            format!("select channels.fail_message('{first}', {execution}, '{{}}', 'why')"),
+            finish(bot, first, execution),
+            format!("select channels.deny_message('{tenant}', '{first}', {execution}, 'why')"),
+            format!("select channels.fail_message('{tenant}', '{first}', {execution}, null, 'why')"),
+            format!("select channels.fail_message('{tenant}', '{first}', {execution}, '{{}}', 'why')"),
         ] {
             assert!(!rows.ask::<bool>(bot, &call).await?, "{call}");
         }
@@ -47,10 +47,11 @@ async fn only_the_newest_execution_ends_a_message_and_only_once() -> anyhow::Res
     assert_eq!(number(&rows.admin, "select count(*) from channels.channel_outbox").await?, 0);
 
     assert!(rows.finish(rows.own, first, 2).await?);
+    let tenant = rows.own.tenant;
     for call in [
-        finish(first, 2),
-        format!("select channels.deny_message('{first}', 2, 'why')"),
-        format!("select channels.fail_message('{first}', 2, '{{}}', 'why')"),
+        finish(rows.own, first, 2),
+        format!("select channels.deny_message('{tenant}', '{first}', 2, 'why')"),
+        format!("select channels.fail_message('{tenant}', '{first}', 2, '{{}}', 'why')"),
     ] {
         assert!(!rows.ask::<bool>(rows.own, &call).await?, "{call}");
     }
@@ -131,8 +132,11 @@ async fn a_message_that_the_sentinel_denies_has_no_reply() -> anyhow::Result<()>
     let rows = Rows::new().await?;
     let denied = rows.receive(rows.own, "one").await?.message_id;
     assert!(
-        rows.ask::<bool>(rows.own, format!("select channels.deny_message('{denied}', 1, 'too rude')"))
-            .await?
+        rows.ask::<bool>(
+            rows.own,
+            format!("select channels.deny_message('{}', '{denied}', 1, 'too rude')", rows.own.tenant)
+        )
+        .await?
     );
     let row = "concat_ws(' ', status, last_error, leased_until)";
     assert_eq!(rows.look(row, "channel_messages", denied).await?, "denied_sentinel too rude");
@@ -180,7 +184,10 @@ async fn a_message_that_fails_is_executed_again_after_ever_longer_pauses_and_the
         [(1, "00:01:00"), (2, "00:02:00"), (3, "00:04:00"), (4, "00:08:00"), (5, "none")]
     {
         let mut transaction = rows.acting_for(rows.own).await?;
-        let fail = format!("select channels.fail_message('{message}', {execution}, null, 'why')");
+        let fail = format!(
+            "select channels.fail_message('{}', '{message}', {execution}, null, 'why')",
+            rows.own.tenant
+        );
         execute(&mut *transaction, fail).await?;
         let standing = "select concat_ws(' ', status, is_executing, coalesce((leased_until - now())::text, 'none')) \
                           from channels.channel_messages";
@@ -207,14 +214,16 @@ async fn whoever_takes_a_message_up_knows_everything_about_it() -> anyhow::Resul
     let rows = Rows::new().await?;
     let message = rows.receive(rows.own, "one").await?;
     rows.end_lease(message.message_id).await?;
-    let all = "select concat_ws(' ', message_id, tenant_id, account_id, provider, sender_id, recipient_id, thread, text, verdict,
-                                execution, user_id, role, correlation_id)
-                 from channels.claim_unfinished_messages(10, '1 minute')";
     let Bot { tenant, account, .. } = rows.own;
+    let all = format!(
+        "select concat_ws(' ', message_id, account_id, provider, sender_id, recipient_id, thread, text, verdict,
+                                execution, user_id, role, correlation_id)
+           from channels.claim_unfinished_messages('{tenant}', 10, '1 minute')"
+    );
     assert_eq!(
         texts(&rows.worker, all).await?,
         [format!(
-            "{} {tenant} {account} sim ann room thread hi execute 2 Ann operator {}",
+            "{} {account} sim ann room thread hi execute 2 Ann operator {}",
             message.message_id, message.correlation_id
         )]
     );
@@ -313,10 +322,15 @@ async fn what_failed_is_taken_up_again_when_somebody_says_so() -> anyhow::Result
     let rows = Rows::new().await?;
     let other = Bot::create(&rows.admin, "other").await?;
     let received = rows.receive(rows.own, "one").await?;
-    let retry = format!("select channels.retry_message('{}', 'me')", received.message_id);
+    let retry_of = |bot: Bot| {
+        format!("select channels.retry_message('{}', '{}', 'me')", bot.tenant, received.message_id)
+    };
+    let retry = retry_of(rows.own);
     assert!(!rows.ask::<bool>(rows.own, &*retry).await?, "it is being executed");
     assert!(rows.fail(rows.own, received.message_id, 1, None).await?);
-    assert!(!rows.ask::<bool>(other, &*retry).await?, "it is somebody else's");
+    assert!(!rows.ask::<bool>(other, retry_of(other)).await?, "the message belongs to another tenant");
+    let refused = refusal(rows.ask::<bool>(other, &*retry).await)?;
+    assert_eq!(refused.code, "42501", "the tenant of the transaction is another one");
     assert_eq!(take_up(&rows, 10).await?.len(), 0, "its time has not come");
     assert!(rows.ask::<bool>(rows.own, &*retry).await?);
     assert_eq!(rows.log_of(format!("message:{}", received.message_id)).await?, ["message.retried by me"]);

@@ -128,7 +128,10 @@ async fn an_account_takes_its_links_and_executors_with_it_and_leaves_what_was_sa
         rows.own.tenant, rows.own.account
     );
     execute(&rows.admin, own).await?;
-    let removed = format!("select tenancy.remove_provider_account('{}', 'me')", rows.own.account);
+    let removed = format!(
+        "select tenancy.remove_provider_account('{}', '{}', 'me')",
+        rows.own.tenant, rows.own.account
+    );
     assert!(rows.ask::<bool>(rows.own, removed).await?);
     assert_eq!(number(&rows.admin, "select count(*) from channels.channel_links").await?, 0);
     let left = "select coalesce(account_id::text, 'all') from channels.channel_executors";

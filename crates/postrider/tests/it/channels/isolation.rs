@@ -106,7 +106,8 @@ async fn the_secret_of_an_executor_is_given_to_who_executes_for_the_tenant_and_n
     let rows = Rows::new().await?;
     let other = Bot::create(&rows.admin, "other").await?;
     let put = format!(
-        "select channels.put_executor('{}', '{}', 'http', 'https://agent.example', 30, 'sealed', 'viewer', '{{}}', 'me')::text",
+        "select channels.put_executor('{}', '{}', '{}', 'http', 'https://agent.example', 30, 'sealed', 'viewer', '{{}}', 'me')::text",
+        rows.own.tenant,
         Uuid::now_v7(),
         rows.own.account
     );
@@ -119,14 +120,17 @@ async fn the_secret_of_an_executor_is_given_to_who_executes_for_the_tenant_and_n
             assert_eq!(refusal(execute(&mut *transaction, &sql).await)?.code, "42501", "{role}: {sql}");
         }
     }
-    let secret = format!(
-        "select coalesce(convert_from(sealed_secret, 'utf8'), 'none') from channels.executor_of('{}')",
-        rows.own.account
-    );
-    assert_eq!(rows.ask::<String>(rows.own, &secret).await?, "sealed");
+    let secret = |tenant: Uuid| {
+        format!(
+            "select coalesce(convert_from(sealed_secret, 'utf8'), 'none') from channels.executor_of('{tenant}', '{}')",
+            rows.own.account
+        )
+    };
+    assert_eq!(rows.ask::<String>(rows.own, secret(rows.own.tenant)).await?, "sealed");
     // What another tenant has for all its accounts, and nothing of this one's.
-    assert_eq!(rows.ask::<String>(other, &secret).await?, "none");
-    assert_eq!(refusal(texts(&rows.app, &secret).await)?.code, "42501");
+    assert_eq!(rows.ask::<String>(other, secret(other.tenant)).await?, "none");
+    assert_eq!(refusal(rows.ask::<String>(other, secret(rows.own.tenant)).await)?.code, "42501");
+    assert_eq!(refusal(texts(&rows.app, secret(rows.own.tenant)).await)?.code, "42501");
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-use super::rows::{Bot, Claimed, Room, Rows, SENT, UNKNOWN, claim, finish, receive, settle};
+use super::rows::{Bot, Claimed, Room, Rows, SENT, UNKNOWN, claim_on, finish, receive, settle};
 use crate::sql::{acting_as, execute, number, texts};
 
 /// What this session has counted so far: whole tables read, and rows fetched through indexes.
@@ -56,7 +56,7 @@ impl Life<'_> {
 
         before = counted(&mut *self.client).await?;
         self.begin("postrider_app").await?;
-        let end = AssertSqlSafe(finish(received.message_id, 1));
+        let end = AssertSqlSafe(finish(bot, received.message_id, 1));
         anyhow::ensure!(sqlx::query_scalar::<_, bool>(end).fetch_one(&mut *self.client).await?);
         self.looked("finishing", before, 8).await?;
 
@@ -64,7 +64,7 @@ impl Life<'_> {
         self.begin("postrider_worker").await?;
         // Each account gives one, and each is found by one look.
         let room = Room { limit: 10, per_account: 1, accounts: vec![], after: None };
-        let claimed = claim(&mut *self.client, "w", &room).await?;
+        let claimed = claim_on(&mut *self.client, "w", &room).await?;
         anyhow::ensure!(claimed.len() == 1 + usize::try_from(due_of_others)?, "{claimed:?}");
         self.looked("claiming", before, 8 * i64::from(1 + due_of_others)).await?;
         let held = claimed.iter().find(|reply| reply.account_id == bot.account).unwrap().clone();
@@ -85,22 +85,31 @@ impl Life<'_> {
         let before = counted(&mut *self.client).await?;
         self.begin("postrider_app").await?;
         let report = format!(
-            "select channels.record_delivery('{}', '{}', 'theirs', 'sent', true, null, null)",
-            self.bot.account, held.id
+            "select channels.record_delivery('{}', '{}', '{}', 'theirs', 'sent', true, null, null)",
+            self.bot.tenant, self.bot.account, held.id
         );
         execute(&mut *self.client, report).await?;
-        let recent = format!("select channels.recent_messages('{}', 'ann')", self.bot.account);
+        let Bot { tenant, account, .. } = self.bot;
+        let recent = format!("select channels.recent_messages('{tenant}', '{account}', 'ann')");
         execute(&mut *self.client, recent).await?;
         self.looked("reporting", before, 4).await
     }
 
     /// What is done every few seconds, and finds nothing.
     async fn sweep(&mut self) -> anyhow::Result<()> {
+        let tenant = self.bot.tenant;
         for sweep in [
-            "select channels.reclaim_replies('1 day')".to_owned(),
-            "select channels.claim_unfinished_messages(10, '1 minute')".to_owned(),
-            format!("select channels.enqueue_kept_replies(array['{}']::uuid[], 5)", Uuid::now_v7()),
-            "select channels.prune_messages('1000 years')".to_owned(),
+            "select channels.tenants_with_stale_replies('1 day', 10)".to_owned(),
+            format!("select channels.reclaim_replies('{tenant}', '1 day')"),
+            "select channels.tenants_with_expired_leases(false, 10)".to_owned(),
+            format!("select channels.claim_unfinished_messages('{tenant}', 10, '1 minute')"),
+            "select channels.tenants_with_expired_leases(true, 10)".to_owned(),
+            format!(
+                "select channels.enqueue_kept_replies('{tenant}', array['{}']::uuid[], 5)",
+                Uuid::now_v7()
+            ),
+            "select channels.tenants_with_old_messages('1000 years')".to_owned(),
+            format!("select channels.prune_messages('{tenant}', '1000 years')"),
         ] {
             let before = counted(&mut *self.client).await?;
             self.begin("postrider_worker").await?;
@@ -210,9 +219,9 @@ async fn a_backlog_that_is_older_is_not_read_for_another_account_of_the_same_ten
         execute(&mut *session, "begin").await?;
         let (_, before) = counted(&mut session).await?;
         let room = Room { limit: 40, per_account: 20, accounts: vec![], after: None };
-        assert_eq!(claim(&mut *session, "w", &room).await?.len(), 40);
+        assert_eq!(claim_on(&mut session, "w", &room).await?.len(), 40);
         let fetched = counted(&mut session).await?.1 - before;
-        assert!(fetched <= 2 * 40 + 5, "{fetched} rows were read for 40");
+        assert!(fetched <= 2 * 40 + 10, "{fetched} rows were read for 40");
         execute(&mut *session, "rollback").await?;
     }
     Ok(())

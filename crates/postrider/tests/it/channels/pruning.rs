@@ -1,11 +1,15 @@
 //! Retention: messages that are over go with their replies, and nothing that is on its way.
 
-use super::rows::{Rows, SENT, settle};
+use super::rows::{Bot, Rows, SENT, settle};
 use crate::sql::{execute, number, refusal, texts};
 
-/// Removes what is over and older than this, up to so many.
+/// Removes what is over and older than this, up to so many of each tenant.
 async fn prune(rows: &Rows, older_than: &str, limit: i64) -> Result<i64, sqlx::Error> {
-    number(&rows.worker, format!("select channels.prune_messages('{older_than}', {limit})")).await
+    let sql = format!(
+        "select coalesce(sum(channels.prune_messages(tenant_id, '{older_than}', {limit})), 0)::bigint
+           from channels.tenants_with_old_messages('{older_than}')"
+    );
+    number(&rows.worker, sql).await
 }
 
 /// How many messages and replies there are.
@@ -85,15 +89,17 @@ async fn a_prune_removes_the_oldest_as_many_as_it_may_and_skips_what_somebody_ho
 async fn a_dead_reply_that_is_queued_again_is_not_pruned() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.fill(rows.own, 1, "status, updated_at", "'dead', now() - interval '1 hour'").await?;
-    let all = "select count(*) from channels.requeue_replies(null, null, null, null, null, null, 100, 'me')";
+    let tenant = rows.own.tenant;
+    let all = format!(
+        "select count(*) from channels.requeue_replies('{tenant}', null, null, null, null, null, null, 100, 'me')"
+    );
     // It is not committed yet when the prune looks: whoever comes second waits, and finds it on its way.
     let mut person = rows.acting_for(rows.own).await?;
     assert_eq!(number(&mut *person, all).await?, 1);
     let pruning = {
         let worker = rows.worker.clone();
-        tokio::spawn(
-            async move { number(&worker, "select channels.prune_messages('30 minutes', 100)").await },
-        )
+        let sql = format!("select channels.prune_messages('{tenant}', '30 minutes', 100)");
+        tokio::spawn(async move { number(&worker, sql).await })
     };
     let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     crate::world::eventually("the prune waits", async || Ok(number(&rows.admin, waits).await? == 1)).await?;
@@ -110,9 +116,29 @@ async fn a_prune_without_an_age_or_a_limit_is_refused() -> anyhow::Result<()> {
     let held = rows.held(rows.own, "w").await?;
     settle(&rows.worker, "w", &[(&held, SENT)]).await?;
     for arguments in ["null, 10", "'-1 day', 10", "'1 day', 0", "'1 day', null"] {
-        let sql = format!("select channels.prune_messages({arguments})");
+        let sql = format!("select channels.prune_messages('{}', {arguments})", rows.own.tenant);
         assert_eq!(refusal(execute(&rows.worker, &sql).await)?.code, "22023", "{sql}");
     }
     assert_eq!(census(&rows).await?, (1, 1));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_of_one_tenant_leaves_the_messages_of_the_others() -> anyhow::Result<()> {
+    let rows = Rows::new().await?;
+    let (other, recent) =
+        (Bot::create(&rows.admin, "other").await?, Bot::create(&rows.admin, "recent").await?);
+    for bot in [rows.own, other] {
+        rows.fill(bot, 2, "status, updated_at", "'dead', now() - interval '1 hour'").await?;
+    }
+    rows.receive(recent, "new").await?;
+    let chosen = "select tenant_id::text from channels.tenants_with_old_messages('30 minutes') order by 1";
+    let mut expected = [rows.own.tenant.to_string(), other.tenant.to_string()];
+    expected.sort_unstable();
+    assert_eq!(texts(&rows.worker, chosen).await?, expected);
+    let one = format!("select channels.prune_messages('{}', '30 minutes', 100)", rows.own.tenant);
+    assert_eq!(number(&rows.worker, one).await?, 2);
+    assert_eq!(texts(&rows.worker, chosen).await?, [other.tenant.to_string()]);
+    assert_eq!(census(&rows).await?, (3, 2));
     Ok(())
 }

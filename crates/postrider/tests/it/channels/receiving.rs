@@ -110,7 +110,8 @@ async fn the_same_name_at_another_account_or_tenant_is_another_message() -> anyh
 async fn require(rows: &Rows, account: Option<Uuid>, role: &str) -> anyhow::Result<()> {
     let account = account.map_or("null".to_owned(), |id| format!("'{id}'"));
     let put = format!(
-        "select channels.put_executor('{}', {account}, 'echo', null, 30, null, '{role}', '{{}}', 'me')::text",
+        "select channels.put_executor('{}', '{}', {account}, 'echo', null, 30, null, '{role}', '{{}}', 'me')::text",
+        rows.own.tenant,
         Uuid::now_v7()
     );
     rows.ask::<String>(rows.own, put).await?;
@@ -139,7 +140,8 @@ async fn who_is_not_linked_or_may_not_is_denied_for_good() -> anyhow::Result<()>
     require(&rows, None, "viewer").await?;
     for (sender, name) in [("bob", "from a stranger"), ("ann", "from an operator")] {
         let link = format!(
-            "select channels.link_sender('{}', '{}', '{sender}', 'somebody', 'admin', 'me')",
+            "select channels.link_sender('{}', '{}', '{}', '{sender}', 'somebody', 'admin', 'me')",
+            rows.own.tenant,
             Uuid::now_v7(),
             rows.own.account
         );
@@ -156,7 +158,8 @@ async fn every_role_may_what_takes_it_or_less() -> anyhow::Result<()> {
     let roles = ["viewer", "operator", "admin"];
     for (has, role) in roles.iter().enumerate() {
         let link = format!(
-            "select channels.link_sender('{}', '{}', 'ann', 'Ann', '{role}', 'me')",
+            "select channels.link_sender('{}', '{}', '{}', 'ann', 'Ann', '{role}', 'me')",
+            rows.own.tenant,
             Uuid::now_v7(),
             rows.own.account
         );
@@ -241,8 +244,9 @@ async fn the_messages_of_a_sender_are_counted_for_a_minute() -> anyhow::Result<(
         rows.own.tenant, rows.own.account
     );
     execute(&rows.admin, old).await?;
-    let count = format!("select channels.recent_messages('{}', 'ann')", rows.own.account);
-    assert_eq!(rows.ask::<i32>(rows.own, &count).await?, 2);
-    assert_eq!(rows.ask::<i32>(other, &count).await?, 0);
+    let count =
+        |tenant: Uuid| format!("select channels.recent_messages('{tenant}', '{}', 'ann')", rows.own.account);
+    assert_eq!(rows.ask::<i32>(rows.own, count(rows.own.tenant)).await?, 2);
+    assert_eq!(rows.ask::<i32>(other, count(other.tenant)).await?, 0);
     Ok(())
 }

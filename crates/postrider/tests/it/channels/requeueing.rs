@@ -25,7 +25,9 @@ async fn requeue(rows: &Rows, bot: Bot, filters: &[(&str, &str)]) -> anyhow::Res
         format!("{name} => {}", given.unwrap_or(if name == "p_limit" { "100" } else { "null" }))
     });
     let sql = format!(
-        "select coalesce(array_agg(id order by id), '{{}}') from channels.requeue_replies({}, p_actor => 'me') as requeued (id)",
+        "select coalesce(array_agg(id order by id), '{{}}')
+           from channels.requeue_replies(p_tenant_id => '{}', {}, p_actor => 'me') as requeued (id)",
+        bot.tenant,
         arguments.join(", ")
     );
     Ok(rows.ask(bot, sql).await?)
@@ -78,8 +80,15 @@ async fn only_dead_replies_are_queued_again_and_only_those_of_the_own_tenant() -
     let requeued = "select count(*) from tenancy.audit_log where action = 'reply.requeued'";
     assert_eq!(number(&rows.admin, requeued).await?, 0);
     // Without a tenant, nobody's.
-    let all = "select * from channels.requeue_replies(null, null, null, null, null, null, 100, 'me')";
-    assert_eq!(refusal(execute(&rows.app, all).await)?.code, "42501");
+    let all = format!(
+        "select * from channels.requeue_replies('{}', null, null, null, null, null, null, 100, 'me')",
+        other.tenant
+    );
+    assert_eq!(refusal(execute(&rows.app, &all).await)?.code, "42501");
+    // In the context of another tenant, neither.
+    let mut transaction = rows.acting_for(rows.own).await?;
+    assert_eq!(refusal(execute(&mut *transaction, &all).await)?.code, "42501");
+    transaction.rollback().await?;
     assert_eq!(requeue(&rows, other, &[]).await?, [theirs]);
     Ok(())
 }
@@ -150,7 +159,10 @@ async fn two_people_queue_a_reply_again_once() -> anyhow::Result<()> {
         let (app, own) = (rows.app.clone(), rows.own);
         both.spawn(async move {
             let mut transaction = super::rows::acting_for(&app, own).await?;
-            let all = "select id::text from channels.requeue_replies(null, null, null, null, null, null, 100, 'me') as requeued (id)";
+            let all = format!(
+                "select id::text from channels.requeue_replies('{}', null, null, null, null, null, null, 100, 'me') as requeued (id)",
+                own.tenant
+            );
             let ids = texts(&mut *transaction, all).await?;
             transaction.commit().await?;
             anyhow::Ok(ids.len())

@@ -1,7 +1,7 @@
 //! A database in which somebody can write, and what its clients call. Each call is made by the role that may make it: the app
 //! receives and operates, the worker dispatches. The superuser only sets the stage, and moves times, so that nothing is waited for.
 
-use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
 use crate::{
@@ -43,6 +43,7 @@ pub struct Received {
 /// A reply as its holder knows it.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct Claimed {
+    pub tenant_id: Uuid,
     pub id: Uuid,
     pub account_id: Uuid,
     pub attempt_count: i32,
@@ -56,7 +57,7 @@ pub struct Claimed {
 pub struct Room {
     pub limit: i32,
     pub per_account: i32,
-    pub accounts: Vec<(Uuid, i32)>,
+    pub accounts: Vec<(Bot, i32)>,
     pub after: Option<Bot>,
 }
 
@@ -139,7 +140,7 @@ impl Rows {
 
     /// Ends a message with its reply, under this number of execution.
     pub async fn finish(&self, bot: Bot, message: Uuid, execution: i32) -> Result<bool, sqlx::Error> {
-        self.ask(bot, finish(message, execution)).await
+        self.ask(bot, finish(bot, message, execution)).await
     }
 
     /// Says that a message could not be executed, or its reply not enqueued.
@@ -151,7 +152,10 @@ impl Rows {
         reply: Option<&str>,
     ) -> Result<bool, sqlx::Error> {
         let reply = reply.map_or("null".to_owned(), |text| format!("jsonb_build_object('text', '{text}')"));
-        self.ask(bot, format!("select channels.fail_message('{message}', {execution}, {reply}, 'why')")).await
+        let tenant = bot.tenant;
+        let sql =
+            format!("select channels.fail_message('{tenant}', '{message}', {execution}, {reply}, 'why')");
+        self.ask(bot, sql).await
     }
 
     /// A message that was received and executed; gives its reply.
@@ -295,8 +299,9 @@ pub async fn receive(
     name: &str,
 ) -> Result<Received, sqlx::Error> {
     sqlx::query_as(
-        "select * from channels.receive_message($1, $2, $3, $4, $5, 'room', 'thread', 'hi', $6, '1 minute', 5)",
+        "select * from channels.receive_message($1, $2, $3, $4, $5, $6, 'room', 'thread', 'hi', $7, '1 minute', 5)",
     )
+    .bind(bot.tenant)
     .bind(bot.account)
     .bind(Uuid::now_v7())
     .bind(Uuid::now_v7())
@@ -308,33 +313,62 @@ pub async fn receive(
 }
 
 /// The question that ends a message.
-pub fn finish(message: Uuid, execution: i32) -> String {
+pub fn finish(bot: Bot, message: Uuid, execution: i32) -> String {
     format!(
-        "select channels.finish_message('{message}', {execution}, '{}', '{{\"text\": \"you said hi\"}}', 5)",
+        "select channels.finish_message('{}', '{message}', {execution}, '{}', '{{\"text\": \"you said hi\"}}', 5)",
+        bot.tenant,
         Uuid::now_v7()
     )
 }
 
-/// Claims replies.
-pub async fn claim(
-    client: impl PgExecutor<'_>,
+/// Claims replies as a dispatcher does: chooses accounts, then claims tenant by tenant until there is no room left.
+pub async fn claim(client: &PgPool, worker: &str, room: &Room) -> Result<Vec<Claimed>, sqlx::Error> {
+    claim_on(&mut *client.acquire().await?, worker, room).await
+}
+
+/// The same in the caller's session.
+pub async fn claim_on(
+    client: &mut PgConnection,
     worker: &str,
     room: &Room,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
-    let (accounts, rooms): (Vec<Uuid>, Vec<i32>) = room.accounts.iter().copied().unzip();
-    sqlx::query_as(
-        "select id, account_id, attempt_count, claims, in_doubt_since is not null as is_in_doubt, provider_message_id
-           from channels.claim_replies($1, $2, $3, $4, $5, $6, $7)",
-    )
-    .bind(worker)
-    .bind(room.limit)
-    .bind(room.per_account)
-    .bind(accounts)
-    .bind(rooms)
-    .bind(room.after.map(|bot| bot.tenant))
-    .bind(room.after.map(|bot| bot.account))
-    .fetch_all(client)
-    .await
+    let full: Vec<Bot> = room.accounts.iter().filter(|(_, room)| *room < 1).map(|(bot, _)| *bot).collect();
+    let chosen: Vec<(Uuid, Uuid)> =
+        sqlx::query_as("select * from channels.accounts_with_due_replies($1, $2, $3, $4, $5)")
+            .bind(room.limit)
+            .bind(full.iter().map(|bot| bot.tenant).collect::<Vec<_>>())
+            .bind(full.iter().map(|bot| bot.account).collect::<Vec<_>>())
+            .bind(room.after.map(|bot| bot.tenant))
+            .bind(room.after.map(|bot| bot.account))
+            .fetch_all(&mut *client)
+            .await?;
+    let mut claimed: Vec<Claimed> = Vec::new();
+    for of_tenant in chosen.chunk_by(|(one, _), (next, _)| one == next) {
+        let left = room.limit - i32::try_from(claimed.len()).unwrap_or(i32::MAX);
+        if left < 1 {
+            break;
+        }
+        let accounts: Vec<Uuid> = of_tenant.iter().map(|(_, account)| *account).collect();
+        let capacities: Vec<i32> = accounts
+            .iter()
+            .map(|account| room.accounts.iter().find(|(bot, _)| bot.account == *account))
+            .map(|given| given.map_or(room.per_account, |(_, room)| *room))
+            .collect();
+        let more: Vec<Claimed> = sqlx::query_as(
+            "select $1 as tenant_id, id, account_id, attempt_count, claims, in_doubt_since is not null as is_in_doubt,
+                    provider_message_id
+               from channels.claim_replies($1, $2, $3, $4, $5)",
+        )
+        .bind(of_tenant[0].0)
+        .bind(worker)
+        .bind(left)
+        .bind(accounts)
+        .bind(capacities)
+        .fetch_all(&mut *client)
+        .await?;
+        claimed.extend(more);
+    }
+    Ok(claimed)
 }
 
 /// Settles replies, and gives the state of each; what is not held under that claim any more has none.
@@ -348,8 +382,9 @@ pub async fn settle(
     };
     sqlx::query_scalar(
         "select settled.status
-           from channels.settle_replies($1, $2, $3, $4, $5, $6, (select array_agg(make_interval(secs => s) order by at)
-                                                                    from unnest($7) with ordinality as pause (s, at)), $8) as settled
+           from channels.settle_replies($9, $1, $2, $3, $4, $5, $6,
+                                        (select array_agg(make_interval(secs => s) order by at)
+                                           from unnest($7) with ordinality as pause (s, at)), $8) as settled
           order by array_position($2, settled.id)",
     )
     .bind(worker)
@@ -360,12 +395,17 @@ pub async fn settle(
     .bind(column(|given| given.error))
     .bind(settled.iter().map(|(_, given)| given.pause_seconds).collect::<Vec<_>>())
     .bind(settled.iter().map(|(_, given)| given.in_doubt).collect::<Vec<_>>())
+    .bind(settled.iter().map(|(reply, _)| reply.tenant_id).collect::<Vec<_>>())
     .fetch_all(client)
     .await
 }
 
 /// Gives back what was held for longer than this, and says what.
 pub async fn reclaim(client: impl PgExecutor<'_>, lock_timeout: &str) -> Result<Vec<Uuid>, sqlx::Error> {
-    let sql = format!("select id from channels.reclaim_replies('{lock_timeout}')");
+    let sql = format!(
+        "select reclaimed.id
+           from channels.tenants_with_stale_replies('{lock_timeout}', 100) as chosen,
+                channels.reclaim_replies(chosen.tenant_id, '{lock_timeout}') as reclaimed"
+    );
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(client).await
 }

@@ -152,6 +152,12 @@ async fn what_was_sent_stays_sent_and_a_result_told_twice_is_told_once() -> anyh
 async fn many_are_settled_at_once_each_by_its_own_verdict() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let other = Bot::create(&rows.admin, "other").await?;
+    // A result counts only for a reply of the tenant that it names.
+    let held = rows.held(rows.own, "w").await?;
+    let theirs = super::rows::Claimed { tenant_id: other.tenant, ..held.clone() };
+    assert_eq!(settle(&rows.worker, "w", &[(&theirs, SENT)]).await?, [""; 0]);
+    assert_eq!(rows.look("status", "channel_outbox", held.id).await?, "sending");
+    assert_eq!(settle(&rows.worker, "w", &[(&held, SENT)]).await?, ["sent"]);
     for bot in [rows.own, other] {
         rows.fill_due(bot, 3).await?;
     }
@@ -177,8 +183,8 @@ async fn what_is_known_to_have_arrived_is_sent_however_its_attempt_ended() -> an
     for (verdict, answer) in [(RETRY, "sent"), (UNKNOWN, "sent"), (DEAD, "sent"), (RELEASE, "pending")] {
         let held = rows.held(rows.own, "w").await?;
         let proof = format!(
-            "select channels.record_delivery('{}', '{}', 'proof', 'delivered', true, null, null)",
-            rows.own.account, held.id
+            "select channels.record_delivery('{}', '{}', '{}', 'proof', 'delivered', true, null, null)",
+            rows.own.tenant, rows.own.account, held.id
         );
         assert!(rows.ask::<bool>(rows.own, proof).await?);
         assert_eq!(settle(&rows.worker, "w", &[(&held, verdict)]).await?, [answer], "{verdict:?}");

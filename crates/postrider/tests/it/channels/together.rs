@@ -9,7 +9,7 @@ use sqlx::PgPool;
 use tokio::{sync::Barrier, task::JoinSet};
 use uuid::Uuid;
 
-use super::rows::{Bot, Room, Rows, SENT, acting_for, claim, finish, receive, reclaim, settle};
+use super::rows::{Bot, Room, Rows, SENT, acting_for, claim, claim_on, finish, receive, reclaim, settle};
 use crate::sql::number;
 
 const WORKERS: usize = 32;
@@ -38,7 +38,7 @@ async fn concurrent_workers_do_not_claim_the_same_row_twice() -> anyhow::Result<
             let mut after = None;
             loop {
                 let room = Room { limit: 25, per_account: 20, accounts: Vec::new(), after };
-                let claimed = claim(&mut *client, &format!("worker {at}"), &room).await?;
+                let claimed = claim_on(&mut client, &format!("worker {at}"), &room).await?;
                 taken.extend(claimed.iter().map(|reply| reply.id));
                 after = Some(other);
                 let left = "select count(*) from channels.channel_outbox where status = 'pending'";
@@ -161,8 +161,9 @@ async fn of_many_who_take_up_finish_and_enqueue_each_message_has_one() -> anyhow
         sweeps.spawn(async move {
             let (mut taken, mut finished) = (Vec::new(), 0);
             loop {
-                let take = "select message_id from channels.claim_unfinished_messages(3, '1 hour')";
-                let messages: Vec<Uuid> = sqlx::query_scalar(take).fetch_all(&worker).await?;
+                let take = "select message_id from channels.claim_unfinished_messages($1, 3, '1 hour')";
+                let messages: Vec<Uuid> =
+                    sqlx::query_scalar(take).bind(own.tenant).fetch_all(&worker).await?;
                 if messages.is_empty() {
                     return anyhow::Ok((taken, finished));
                 }
@@ -171,7 +172,7 @@ async fn of_many_who_take_up_finish_and_enqueue_each_message_has_one() -> anyhow
                     let mut transaction = acting_for(&worker, own).await?;
                     // The execution that was taken away and the newest one.
                     for execution in [1, 2, 2] {
-                        let sql = sqlx::AssertSqlSafe(finish(message, execution));
+                        let sql = sqlx::AssertSqlSafe(finish(own, message, execution));
                         finished += usize::from(
                             sqlx::query_scalar::<_, bool>(sql).fetch_one(&mut *transaction).await?,
                         );

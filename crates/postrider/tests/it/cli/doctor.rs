@@ -12,7 +12,7 @@ async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
     let output = succeeded(world.postrider_with_secret(&["doctor"], "")?)?;
     assert!(output.stderr.ends_with("checks, none failed\n"), "{}", output.stderr);
     let names =
-        ["version", "durability", "schema", "drift", "signatures", "roles", "row-level security", "grants"];
+        ["version", "durability", "schema", "drift", "contracts", "roles", "row-level security", "grants"];
     for name in names.iter().chain(&[
         "definer functions",
         "clock",
@@ -56,9 +56,9 @@ async fn what_somebody_broke_by_hand_is_found_and_comes_with_advice() -> anyhow:
         ),
         (
             "create function m10_recovery.publish_outbox(a text, b text, c text, d json) returns bigint language sql as 'select 1::bigint'",
-            "signatures",
+            "contracts",
             "publish_outbox has 2 signatures instead of one",
-            "drop the extra signature",
+            "drop an extra signature",
         ),
         (
             "drop trigger outbox_processed_is_final on m10_recovery.outbox",
@@ -74,9 +74,9 @@ async fn what_somebody_broke_by_hand_is_found_and_comes_with_advice() -> anyhow:
         ),
         (
             "alter table m10_recovery.outbox add next_retry_at timestamptz",
-            "signatures",
+            "contracts",
             "next_retry_at",
-            "drop",
+            "undo",
         ),
         (
             "grant update on m10_recovery.outbox to postrider_app",

@@ -223,7 +223,7 @@ async fn lines_of_other_clients_cannot_take_a_suppression_back_either() -> anyho
         &mut *transaction,
         format!(
             "{}; {} {}
-             select execution.import_leads('{tenant}', '{workspace}', 'news', gen_random_uuid())",
+             select execution.import_leads(tenancy.current_tenant_id(), '{tenant}', '{workspace}', 'news', gen_random_uuid())",
             acting_as(tenant),
             line(1, "'asked us to stop'"),
             line(2, "null"),
@@ -493,8 +493,9 @@ async fn no_other_tenant_sees_the_leads_or_can_be_given_any() -> anyhow::Result<
     // The context is one tenant, the workspace another's.
     let mut transaction = app.begin().await?;
     execute(&mut *transaction, acting_as(acme.parse()?)).await?;
-    let merge =
-        format!("select execution.import_leads(gen_random_uuid(), '{workspace}', 'x', gen_random_uuid())");
+    let merge = format!(
+        "select execution.import_leads(tenancy.current_tenant_id(), gen_random_uuid(), '{workspace}', 'x', gen_random_uuid())"
+    );
     assert_eq!(refusal(execute(&mut *transaction, merge).await)?.code, "23503");
     let mut transaction = app.begin().await?;
     let look = execute(&mut *transaction, "select * from execution.lead_intake").await;

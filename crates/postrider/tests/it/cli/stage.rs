@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{stable, succeeded};
 use crate::{
+    execution::calls::{Job, claim},
     sql,
     world::{Output, World, postrider, run_with_input},
 };
@@ -48,11 +49,14 @@ impl Stage {
     /// An account whose secret nobody will open.
     pub async fn add_account(&self, name: &str, provider: &str) -> anyhow::Result<()> {
         self.as_tenant(
-            sqlx::query("select tenancy.create_provider_account($1, $2, $3, $4, '{}', '\\x00', 'a test')")
-                .bind(Uuid::now_v7())
-                .bind(self.workspace)
-                .bind(name)
-                .bind(provider),
+            sqlx::query(
+                "select tenancy.create_provider_account($1, $2, $3, $4, $5, '{}', '\\x00', 'a test')",
+            )
+            .bind(self.tenant)
+            .bind(Uuid::now_v7())
+            .bind(self.workspace)
+            .bind(name)
+            .bind(provider),
         )
         .await
     }
@@ -153,46 +157,36 @@ impl Stage {
 
     /// A worker of this name.
     pub async fn worker(&self, name: &'static str) -> anyhow::Result<Worker> {
-        Ok(Worker { name, client: self.world.client("postrider_worker").await? })
+        Ok(Worker { name, tenant: self.tenant, client: self.world.client("postrider_worker").await? })
     }
 }
 
 /// A worker that does what it is told, with the functions of the contract.
 pub struct Worker {
     pub name: &'static str,
+    tenant: Uuid,
     client: sqlx::PgPool,
-}
-
-/// A job that a worker holds.
-#[derive(Debug, Clone, sqlx::FromRow)]
-pub struct Held {
-    #[sqlx(rename = "job_id")]
-    pub id: Uuid,
-    pub attempts: i32,
-    pub item_ids: Vec<Uuid>,
 }
 
 impl Worker {
     /// Claims one job.
-    pub async fn claim(&self) -> anyhow::Result<Held> {
-        sqlx::query_as("select job_id, attempts, item_ids from execution.claim_queued_jobs($1, 1)")
-            .bind(self.name)
-            .fetch_optional(&self.client)
-            .await?
-            .context("there is no job to claim")
+    pub async fn claim(&self) -> anyhow::Result<Job> {
+        let jobs = claim(&self.client, self.name, 1).await?;
+        jobs.into_iter().next().context("there is no job to claim")
     }
 
     /// Reserves the first items of a job; their ids.
-    pub async fn reserve(&self, job: &Held, count: usize) -> anyhow::Result<Vec<Uuid>> {
+    pub async fn reserve(&self, job: &Job, count: usize) -> anyhow::Result<Vec<Uuid>> {
         let ids: Vec<Uuid> = (0..count).map(|_| Uuid::now_v7()).collect();
         let recipients: Vec<String> = (1..=count).map(|n| format!("lead{n}@example.com")).collect();
         let nothing: Vec<Option<String>> = vec![None; count];
         let hashes: Vec<Option<Vec<u8>>> = vec![Some(vec![1]); count];
         let reserved: Vec<String> = sqlx::query_scalar(
-            "select verdict from execution.begin_outbox_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            "select verdict from execution.begin_outbox_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         )
+        .bind([job.tenant_id])
         .bind(self.name)
-        .bind([job.id])
+        .bind([job.job_id])
         .bind([job.attempts])
         .bind([1])
         .bind([i32::try_from(count)?])
@@ -216,7 +210,8 @@ impl Worker {
             items.iter().map(|(_, status, more)| is_well(status).then_some(*more)).collect();
         let errors: Vec<Option<&str>> =
             items.iter().map(|(_, status, more)| (!is_well(status)).then_some(*more)).collect();
-        sqlx::query("select execution.finalize_outbox_items($1, $2, $3, $4, $5)")
+        sqlx::query("select execution.finalize_outbox_items($1, $2, $3, $4, $5, $6)")
+            .bind(vec![self.tenant; items.len()])
             .bind(self.name)
             .bind(&ids)
             .bind(&statuses)
@@ -228,9 +223,10 @@ impl Worker {
     }
 
     /// Ends the attempt; what the job has become. What is unfinished comes again at once.
-    pub async fn complete(&self, job: &Held) -> anyhow::Result<String> {
-        Ok(sqlx::query_scalar("select execution.complete_job($1, $2, $3, interval '0')")
-            .bind(job.id)
+    pub async fn complete(&self, job: &Job) -> anyhow::Result<String> {
+        Ok(sqlx::query_scalar("select execution.complete_job($1, $2, $3, $4, interval '0')")
+            .bind(job.tenant_id)
+            .bind(job.job_id)
             .bind(self.name)
             .bind(job.attempts)
             .fetch_one(&self.client)
@@ -238,9 +234,10 @@ impl Worker {
     }
 
     /// Hands a job and its whole run back for a while, because of a limit of the account.
-    pub async fn put_off(&self, job: &Held, why: &str, seconds: f64) -> anyhow::Result<()> {
-        sqlx::query("select execution.put_off_job($1, $2, $3, make_interval(secs => $4), $5, $5, true)")
-            .bind(job.id)
+    pub async fn put_off(&self, job: &Job, why: &str, seconds: f64) -> anyhow::Result<()> {
+        sqlx::query("select execution.put_off_job($1, $2, $3, $4, make_interval(secs => $5), $6, $6, true)")
+            .bind(job.tenant_id)
+            .bind(job.job_id)
             .bind(self.name)
             .bind(job.attempts)
             .bind(seconds)

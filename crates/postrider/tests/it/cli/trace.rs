@@ -6,12 +6,13 @@ use uuid::Uuid;
 
 use super::{
     assert_misused, assert_refused,
-    stage::{Held, SPRING, Stage, redacted},
+    stage::{SPRING, Stage, redacted},
     succeeded,
 };
+use crate::execution::calls::Job;
 
 /// Two jobs: one with an item of each kind, one that nobody has taken.
-async fn tell_a_story(stage: &Stage) -> anyhow::Result<(Uuid, Held, Vec<Uuid>)> {
+async fn tell_a_story(stage: &Stage) -> anyhow::Result<(Uuid, Job, Vec<Uuid>)> {
     let run_id = stage.deploy_spring(3).await?;
     let worker = stage.worker("hand").await?;
     let job = worker.claim().await?;
@@ -86,9 +87,9 @@ async fn a_campaign_is_traced_by_name_or_id_whether_deployed_or_not() -> anyhow:
 async fn a_job_and_an_item_are_traced_alone_with_what_is_above_them() -> anyhow::Result<()> {
     let stage = Stage::new(5).await?;
     let (run_id, job, items) = tell_a_story(&stage).await?;
-    let of_job = stage.json(&["trace", &format!("job_{}", job.id)])?;
+    let of_job = stage.json(&["trace", &format!("job_{}", job.job_id)])?;
     let jobs = &of_job["runs"][0]["jobs"];
-    assert_eq!((jobs.as_array().map(Vec::len), &jobs[0]["id"]), (Some(1), &json!(job.id)));
+    assert_eq!((jobs.as_array().map(Vec::len), &jobs[0]["id"]), (Some(1), &json!(job.job_id)));
     assert_eq!(jobs[0]["items"].as_array().map(Vec::len), Some(3));
     assert_eq!(of_job["runs"][0]["id"], json!(run_id));
 

@@ -37,7 +37,10 @@ async fn a_person_makes_a_waiting_event_ready_now_and_its_history_stays() -> any
     let id = insert(&admin, "retry_count, process_after, last_error, tenant_id", &values).await?;
     assert_eq!(claim(&worker, "p", 1).await?, [0; 0]);
 
-    assert_eq!(call_as(&app, own, &format!("m10_recovery.retry_outbox_event({id}, 'Ada')")).await?, "done");
+    assert_eq!(
+        call_as(&app, own, &format!("events.retry_outbox_event('{own}', {id}, 'Ada')")).await?,
+        "done"
+    );
 
     let again: (i64, i32) =
         sqlx::query_as("select id, retry_count from m10_recovery.claim_outbox_events('p')")
@@ -60,7 +63,7 @@ async fn a_retry_leaves_processed_and_held_events_alone_and_takes_stale_ones() -
         ("process_after", "null", "done"),
     ] {
         let id = insert(&admin, &format!("tenant_id, {columns}"), &format!("'{own}', {values}")).await?;
-        let said = call_as(&app, own, &format!("m10_recovery.retry_outbox_event({id}, 'Ada')")).await?;
+        let said = call_as(&app, own, &format!("events.retry_outbox_event('{own}', {id}, 'Ada')")).await?;
         assert_eq!(said, answer, "{columns} {values}");
         assert_eq!(audit(&admin, id).await?.len(), usize::from(answer == "done"), "{columns} {values}");
     }
@@ -76,7 +79,7 @@ async fn a_person_closes_an_event_with_a_note_and_its_processor_loses_the_claim(
     let id = insert(&admin, "tenant_id", &format!("'{own}'")).await?;
     claim(&worker, "p", 1).await?;
 
-    let close = format!("m10_recovery.close_outbox_event({id}, 'Ada', 'the customer is gone')");
+    let close = format!("events.close_outbox_event('{own}', {id}, 'Ada', 'the customer is gone')");
     assert_eq!(call_as(&app, own, &close).await?, "done");
 
     let written = texts(
@@ -99,13 +102,15 @@ async fn closing_needs_a_note_and_a_name() -> anyhow::Result<()> {
     let id = insert(&admin, "tenant_id", &format!("'{own}'")).await?;
     for note in ["null", "''", "'  '"] {
         let refused = refusal(
-            call_as(&app, own, &format!("m10_recovery.close_outbox_event({id}, 'Ada', {note})")).await,
+            call_as(&app, own, &format!("events.close_outbox_event('{own}', {id}, 'Ada', {note})")).await,
         )?;
         assert_eq!(refused.message, "closing an event needs a note that says why");
     }
     for actor in ["null", "''"] {
-        refusal(call_as(&app, own, &format!("m10_recovery.close_outbox_event({id}, {actor}, 'why')")).await)?;
-        refusal(call_as(&app, own, &format!("m10_recovery.retry_outbox_event({id}, {actor})")).await)?;
+        refusal(
+            call_as(&app, own, &format!("events.close_outbox_event('{own}', {id}, {actor}, 'why')")).await,
+        )?;
+        refusal(call_as(&app, own, &format!("events.retry_outbox_event('{own}', {id}, {actor})")).await)?;
     }
     let untouched =
         "select count(*) from m10_recovery.outbox where processed_at is null and process_after is null";
@@ -120,16 +125,21 @@ async fn another_tenants_event_is_as_unknown_as_one_that_does_not_exist() -> any
     let (app, admin) = (world.client("postrider_app").await?, world.client("postgres").await?);
     let ((own, _), (other, _)) = (tenant(&admin, "own").await?, tenant(&admin, "other").await?);
     let theirs = insert(&admin, "tenant_id", &format!("'{other}'")).await?;
-    let nobodys = insert(&admin, "tenant_id", "null").await?;
+    let nobodys = insert(&admin, "tenant_id", "tenancy.system_tenant_id()").await?;
 
     for id in [theirs, nobodys, 999] {
         for call in [
-            format!("m10_recovery.retry_outbox_event({id}, 'Ada')"),
-            format!("m10_recovery.close_outbox_event({id}, 'Ada', 'why')"),
+            format!("events.retry_outbox_event('{own}', {id}, 'Ada')"),
+            format!("events.close_outbox_event('{own}', {id}, 'Ada', 'why')"),
         ] {
             assert_eq!(call_as(&app, own, &call).await?, "unknown", "{call}");
-            let without_tenant = texts(&app, format!("select {call}")).await?;
-            assert_eq!(without_tenant, ["unknown"], "{call}");
+            let without_tenant = refusal(texts(&app, format!("select {call}")).await)?;
+            assert_eq!(without_tenant.code, "42501", "{call}");
+        }
+        // The argument is no way into another tenant.
+        for tenant in [format!("'{other}'"), "tenancy.system_tenant_id()".to_owned()] {
+            let retry = format!("events.retry_outbox_event({tenant}, {id}, 'Ada')");
+            assert_eq!(refusal(call_as(&app, own, &retry).await)?.code, "42501", "{retry}");
         }
     }
     let touched =
@@ -138,25 +148,23 @@ async fn another_tenants_event_is_as_unknown_as_one_that_does_not_exist() -> any
     assert_eq!([audit(&admin, theirs).await?, audit(&admin, nobodys).await?].concat(), [""; 0]);
 
     // A member of the owner role, acting for nobody in particular, may close any.
-    let close = format!("select m10_recovery.close_outbox_event({nobodys}, 'root', 'why')");
+    let close =
+        format!("select events.close_outbox_event(tenancy.system_tenant_id(), {nobodys}, 'root', 'why')");
     assert_eq!(texts(&admin, close).await?, ["done"]);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deliveries_are_noted_and_claims_described_for_the_holder_alone() -> anyhow::Result<()> {
+async fn deliveries_are_recorded_for_the_holder_of_the_claim_alone() -> anyhow::Result<()> {
     let world = World::new().await?;
     let (worker, admin) = (world.client("postrider_worker").await?, world.client("postgres").await?);
     let id = publish(&worker, "42").await?;
     claim(&worker, "holder", 1).await?;
     let noted =
-        "select string_agg(sink, ',' order by sink) from m10_recovery.outbox_deliveries having count(*) > 0";
+        "select string_agg(sink, ',' order by sink) from events.outbox_deliveries having count(*) > 0";
     let note = |who: &str| {
-        format!("select m10_recovery.note_deliveries('{who}', '{{{id},{id},{id}}}', '{{a,b,a}}')")
-    };
-    let describe = |who: &str| {
         format!(
-            "select array_to_string(delivered_to, ',') from m10_recovery.describe_claims('{who}', '{{{id},999}}')"
+            "select events.note_deliveries('{who}', array_fill(tenancy.system_tenant_id(), array[3]), '{{{id},{id},{id}}}', '{{a,b,a}}')"
         )
     };
 
@@ -165,15 +173,12 @@ async fn deliveries_are_noted_and_claims_described_for_the_holder_alone() -> any
     execute(&worker, note("holder")).await?;
     execute(&worker, note("holder")).await?;
     assert_eq!(texts(&admin, noted).await?, ["a,b"]);
-    assert_eq!(texts(&worker, describe("stranger")).await?, [""; 0]);
 
     complete(&worker, id, "holder", Some("c failed")).await?;
-    assert_eq!(texts(&worker, describe("holder")).await?, [""; 0], "who gave it back holds it no more");
-    execute(&worker, note("holder")).await?;
+    execute(&worker, note("holder").replace("{a,b,a}", "{x,y,z}")).await?;
+    assert_eq!(texts(&admin, noted).await?, ["a,b"], "a processor that released the event records nothing");
     execute(&admin, "update m10_recovery.outbox set process_after = now()").await?;
     assert_eq!(claim(&worker, "next", 1).await?, [id]);
-    assert_eq!(texts(&worker, describe("next")).await?, ["a,b"]);
-    assert_eq!(texts(&worker, describe("holder")).await?, [""; 0]);
 
     complete(&worker, id, "next", None).await?;
     execute(&worker, note("next").replace("{a,b,a}", "{x,y,z}")).await?;
@@ -186,7 +191,7 @@ async fn the_backlog_counts_what_waits_what_is_stuck_and_the_oldest_ready_one() 
     let admin = World::new().await?.client("postgres").await?;
     let backlog = |stuck_after: i32| {
         format!(
-            "select concat_ws('|', pending, stuck, oldest_ready_seconds) from m10_recovery.outbox_backlog({stuck_after})"
+            "select concat_ws('|', pending, stuck, oldest_ready_seconds) from events.outbox_backlog({stuck_after})"
         )
     };
     let mut transaction = admin.begin().await?;
@@ -225,11 +230,12 @@ async fn asking_for_another_tenants_event_does_not_hold_it_up() -> anyhow::Resul
     let id = publish(&mut *publishing, "42").await?;
     publishing.commit().await?;
 
-    for call in ["close_outbox_event($1, 'other', 'mine')", "retry_outbox_event($1, 'other')"] {
+    for call in ["close_outbox_event($2, $1, 'other', 'mine')", "retry_outbox_event($2, $1, 'other')"] {
         let mut asking = app.begin().await?;
         execute(&mut *asking, acting_as(other)).await?;
-        let sql = format!("select m10_recovery.{call}");
-        let answer: String = sqlx::query_scalar(AssertSqlSafe(sql)).bind(id).fetch_one(&mut *asking).await?;
+        let sql = format!("select events.{call}");
+        let answer: String =
+            sqlx::query_scalar(AssertSqlSafe(sql)).bind(id).bind(other).fetch_one(&mut *asking).await?;
         assert_eq!(answer, "unknown");
         // Its transaction is still open, and the event can be claimed all the same.
         let mut claiming = admin.begin().await?;

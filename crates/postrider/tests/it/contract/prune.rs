@@ -14,9 +14,11 @@ async fn prune(
     before: &str,
     rest: &str,
 ) -> Result<(i64, i64, bool), sqlx::Error> {
-    sqlx::query_as(AssertSqlSafe(format!("select * from m10_recovery.prune_outbox({before}{rest})")))
-        .fetch_one(client)
-        .await
+    sqlx::query_as(AssertSqlSafe(format!(
+        "select * from events.prune_outbox(tenancy.system_tenant_id(), {before}{rest})"
+    )))
+    .fetch_one(client)
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,7 +40,11 @@ async fn only_processed_events_past_the_limit_are_removed_with_their_notes() -> 
         ("created_at, processed_at", "now(), now()", true),
     ] {
         let id = insert(&admin, columns, values).await?;
-        execute(&admin, format!("insert into m10_recovery.outbox_deliveries values ({id}, 'sink')")).await?;
+        execute(
+            &admin,
+            format!("insert into events.outbox_deliveries values (tenancy.system_tenant_id(), {id}, 'sink')"),
+        )
+        .await?;
         if stays {
             kept.push(id.to_string());
         }
@@ -48,10 +54,7 @@ async fn only_processed_events_past_the_limit_are_removed_with_their_notes() -> 
 
     assert_eq!((removed, done), (2, true));
     assert_eq!(texts(&admin, "select id::text from m10_recovery.outbox order by id").await?, kept);
-    assert_eq!(
-        texts(&admin, "select event_id::text from m10_recovery.outbox_deliveries order by 1").await?,
-        kept
-    );
+    assert_eq!(texts(&admin, "select event_id::text from events.outbox_deliveries order by 1").await?, kept);
     Ok(())
 }
 

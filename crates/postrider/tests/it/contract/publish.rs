@@ -67,6 +67,64 @@ async fn an_event_is_written_as_given_ready_at_once_and_for_the_tenant_of_the_co
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_event_without_a_tenant_belongs_to_the_system_tenant() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let (app, admin) = (world.client("postrider_app").await?, world.client("postgres").await?);
+    publish(&app, "42").await?;
+    execute(
+        &admin,
+        "insert into m10_recovery.outbox (aggregate_type, aggregate_id, event_type, payload) values ('a', '1', 'e', '{}')",
+    )
+    .await?;
+    let systems = "select count(*) from m10_recovery.outbox as event \
+                     join tenancy.tenants as tenant on tenant.id = event.tenant_id \
+                    where tenant.id = tenancy.system_tenant_id() and tenant.name = 'system'";
+    assert_eq!(number(&admin, systems).await?, 2);
+
+    // No tenant sees them, and none can be created or signed in as the system tenant.
+    let (own, _) = tenant(&admin, "own").await?;
+    let mut transaction = app.begin().await?;
+    execute(&mut *transaction, acting_as(own)).await?;
+    assert_eq!(number(&mut *transaction, EVENTS).await?, 0);
+    transaction.rollback().await?;
+    let second = "select tenancy.create_tenant(gen_random_uuid(), gen_random_uuid(), 'system', 'a test')";
+    assert_eq!(refusal(execute(&admin, second).await)?.code, "23505");
+    let sign_in = "insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash)
+                   values (gen_random_uuid(), tenancy.system_tenant_id(), 'k', 'admin', 'pr_', sha256('k'))";
+    let refused = refusal(execute(&admin, sign_in).await)?;
+    assert!(refused.message.contains("api_keys_are_not_the_systems"), "{refused:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_needs_a_tenant_that_exists_and_keeps_it() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let (worker, admin) = (world.client("postrider_worker").await?, world.client("postgres").await?);
+    let mut transaction = worker.begin().await?;
+    execute(&mut *transaction, acting_as(uuid::Uuid::now_v7())).await?;
+    assert_eq!(refusal(publish(&mut *transaction, "42").await)?.code, "23503");
+    transaction.rollback().await?;
+
+    let own = uuid::Uuid::now_v7();
+    execute(&admin, format!("insert into tenancy.tenants (id, name) values ('{own}', 'own')")).await?;
+    let mut publishing = worker.begin().await?;
+    execute(&mut *publishing, acting_as(own)).await?;
+    publish(&mut *publishing, "42").await?;
+    let remove = format!("delete from tenancy.tenants where id = '{own}'");
+    let mut removing = admin.begin().await?;
+    execute(&mut *removing, "set local lock_timeout = '1ms'").await?;
+    assert_eq!(
+        refusal(execute(&mut *removing, &remove).await)?.code,
+        "55P03",
+        "the publisher holds its tenant"
+    );
+    removing.rollback().await?;
+    publishing.commit().await?;
+    assert_eq!(refusal(execute(&admin, &remove).await)?.code, "23503");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn any_json_is_a_payload_and_only_sql_null_is_none() -> anyhow::Result<()> {
     let app = World::new().await?.client("postrider_app").await?;
     for payload in [json!(null), json!(1), json!("x"), json!([]), json!(true), json!({})] {

@@ -17,7 +17,7 @@ async fn complete_all(
     done: &[(i64, Option<&str>)],
 ) -> Result<(), sqlx::Error> {
     let (ids, errors): (Vec<i64>, Vec<Option<&str>>) = done.iter().copied().unzip();
-    let sql = "select m10_recovery.complete_outbox_events($1, $2, $3)";
+    let sql = "select events.complete_outbox_events($1, array_fill(tenancy.system_tenant_id(), array[cardinality($2)]), $2, $3)";
     sqlx::query(sql).bind(processor).bind(ids).bind(errors).execute(client).await.map(drop)
 }
 
@@ -175,7 +175,7 @@ async fn an_event_that_is_given_back_has_not_failed() -> anyhow::Result<()> {
     }
     let ids = claim(&worker, "ours", 2).await?;
     let foreign = claim(&worker, "foreign", 1).await?[0];
-    let release = "select m10_recovery.release_outbox_events('ours', $1, $2)";
+    let release = "select events.release_outbox_events('ours', array_fill(tenancy.system_tenant_id(), array[3]), $1, $2)";
     sqlx::query(release)
         .bind(vec![ids[0], ids[1], foreign])
         .bind(vec![0_i64, 3_600_000, 0])

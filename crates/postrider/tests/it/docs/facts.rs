@@ -1,7 +1,7 @@
 //! The statements of the documentation against the code.
 
 use anyhow::Context;
-use postrider_engine::meters::{Kind, METRICS, Metric};
+use postrider_engine::common::metrics::{Kind, METRICS, Metric};
 use postrider_model::event::{EventStep, TRANSITIONS};
 
 use super::read;

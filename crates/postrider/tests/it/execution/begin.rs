@@ -63,12 +63,13 @@ async fn a_window_of_a_job_that_is_not_held_is_lost_while_the_others_are_reserve
     };
     set(&jobs[0], "locked_by = 'another'").await?;
     set(&jobs[1], "attempts = 2").await?;
-    sqlx::query("select execution.release_job($1, 'w', 1)")
+    sqlx::query("select execution.release_job($1, $2, 'w', 1)")
+        .bind(stage.own.id)
         .bind(jobs[2].job_id)
         .execute(&stage.worker)
         .await?;
     let ids = reserve_all(&stage.worker, "w", &jobs[3]).await?;
-    finalize(&stage.worker, "w", &[(ids[0], "sent"), (ids[1], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], "sent")]).await?;
     assert_eq!(complete(&stage.worker, "w", &jobs[3]).await?, "completed");
     jobs[4].job_id = Uuid::now_v7();
 
@@ -106,7 +107,7 @@ async fn a_key_that_exists_is_not_reserved_again_and_its_state_is_told() -> anyh
     let windows = Windows::of(&job, 1, 4).verdict(3, "skipped", "why");
     windows.begin(&stage.worker, "w").await?;
     let settled = [(windows.ids[1], "sent"), (windows.ids[2], "failed")];
-    finalize(&stage.worker, "w", &settled).await?;
+    finalize(&stage.worker, stage.own.id, "w", &settled).await?;
 
     let begun = Windows::of(&job, 1, 5).begin(&stage.worker, "w").await?;
 
@@ -132,7 +133,8 @@ async fn whoever_asks_again_because_the_answer_was_lost_gets_the_same_reservatio
     assert_eq!(items(&stage).await?, 3);
 
     // But not what is in doubt, or has ended.
-    finalize(&stage.worker, "w", &[(windows.ids[0], "in_doubt"), (windows.ids[1], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(windows.ids[0], "in_doubt"), (windows.ids[1], "sent")])
+        .await?;
     let third = windows.begin(&stage.worker, "w").await?;
     assert_eq!(verdicts(&third), job.item_ids.iter().copied().zip(["queued", "sent", "reserved"]).collect());
     Ok(())
@@ -159,7 +161,10 @@ async fn a_reservation_is_not_given_to_another_worker_or_attempt_under_the_same_
 async fn a_lead_that_was_suppressed_after_the_claim_is_skipped_without_a_call() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 3).await?;
-    let suppress = format!("select execution.suppress_lead('{}', 'unsubscribed', 'ann')", job.item_ids[1]);
+    let suppress = format!(
+        "select execution.suppress_lead(tenancy.current_tenant_id(), '{}', 'unsubscribed', 'ann')",
+        job.item_ids[1]
+    );
     assert!(stage.ask::<bool>(stage.own, &suppress).await?);
     assert!(stage.ask::<bool>(stage.own, suppress).await?, "twice is the same as once");
 
@@ -172,7 +177,10 @@ async fn a_lead_that_was_suppressed_after_the_claim_is_skipped_without_a_call() 
     let skipped = stage.look(row, "channel_outbox", windows.ids[1]).await?;
     assert_eq!(skipped, "skipped t t the lead is suppressed");
     // Suppressed after the reservation: the call may be under way, and nothing changes.
-    let late = format!("select execution.suppress_lead('{}', 'unsubscribed', 'ann')", job.item_ids[0]);
+    let late = format!(
+        "select execution.suppress_lead(tenancy.current_tenant_id(), '{}', 'unsubscribed', 'ann')",
+        job.item_ids[0]
+    );
     stage.ask::<bool>(stage.own, late).await?;
     let again = windows.begin(&stage.worker, "w").await?;
     assert_eq!(verdicts(&again), job.item_ids.iter().copied().zip(expected).collect());
@@ -267,7 +275,7 @@ async fn an_item_settled_in_the_same_transaction_is_told_and_not_passed_over() -
 
     // The answer to the old call and the new attempt's window arrive together.
     let mut transaction = stage.worker.begin().await?;
-    assert_eq!(finalize(&mut *transaction, "w", &[(old.ids[0], "sent")]).await?, old.ids);
+    assert_eq!(finalize(&mut *transaction, stage.own.id, "w", &[(old.ids[0], "sent")]).await?, old.ids);
     let begun = Windows::of(&again, 1, 2).begin(&mut *transaction, "w").await?;
     transaction.commit().await?;
 
@@ -348,8 +356,11 @@ async fn a_heartbeat_or_a_pause_that_is_under_way_is_waited_for_and_takes_no_job
     stage.run(6, 2).await?;
     let jobs = claim(&stage.worker, "w", 3).await?;
     let heartbeat = format!(
-        "select execution.heartbeat_jobs('w', array['{}', '{}']::uuid[], array[1, 1])",
-        jobs[0].job_id, jobs[2].job_id
+        "select * from execution.heartbeat_jobs(array['{tenant}', '{tenant}']::uuid[], 'w', array['{}', '{}']::uuid[],
+                                                array[1, 1])",
+        jobs[0].job_id,
+        jobs[2].job_id,
+        tenant = stage.own.id
     );
     let look = format!("select from execution.job_queue where id = '{}' for no key update", jobs[1].job_id);
     for (statement, first) in [(heartbeat, 1), (look, 2)] {

@@ -1,6 +1,6 @@
 //! What a worker calls, and what it is answered.
 
-use sqlx::PgExecutor;
+use sqlx::{Acquire, PgConnection, PgExecutor, Postgres};
 use uuid::Uuid;
 
 /// A job as its holder knows it.
@@ -16,6 +16,7 @@ pub struct Job {
 /// An answer of begin_outbox_items about one item.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, sqlx::FromRow)]
 pub struct Begun {
+    pub tenant_id: Uuid,
     pub job_id: Uuid,
     pub outbox_id: Option<Uuid>,
     pub item_id: Option<Uuid>,
@@ -23,15 +24,50 @@ pub struct Begun {
     pub verdict: String,
 }
 
-/// Claims jobs.
-pub async fn claim(client: impl PgExecutor<'_>, worker: &str, limit: i32) -> Result<Vec<Job>, sqlx::Error> {
-    let sql = "select job_id, tenant_id, run_id, attempts, item_ids from execution.claim_queued_jobs($1, $2)";
-    sqlx::query_as(sql).bind(worker).bind(limit).fetch_all(client).await
+/// Claims jobs: chooses tenants, requeues what is overdue, and claims tenant by tenant.
+pub async fn claim<'c>(
+    client: impl Acquire<'c, Database = Postgres>,
+    worker: &str,
+    limit: i32,
+) -> Result<Vec<Job>, sqlx::Error> {
+    claim_on(&mut *client.acquire().await?, worker, limit).await
+}
+
+/// The same over one connection.
+pub async fn claim_on(client: &mut PgConnection, worker: &str, limit: i32) -> Result<Vec<Job>, sqlx::Error> {
+    let mut chosen = choose(client, limit).await?;
+    if chosen.iter().any(|(_, _, is_overdue)| *is_overdue) {
+        for (tenant, _, _) in chosen.iter().filter(|(_, _, is_overdue)| *is_overdue) {
+            sqlx::query("select execution.requeue_overdue_jobs($1, $2)")
+                .bind(tenant)
+                .bind(worker)
+                .execute(&mut *client)
+                .await?;
+        }
+        chosen = choose(client, limit).await?;
+    }
+    let mut claimed = Vec::new();
+    for (tenant, jobs, _) in chosen.into_iter().filter(|(_, jobs, _)| *jobs > 0) {
+        let sql = "select job_id, tenant_id, run_id, attempts, item_ids from execution.claim_queued_jobs($1, $2, $3)";
+        let of_tenant: Vec<Job> =
+            sqlx::query_as(sql).bind(tenant).bind(worker).bind(jobs).fetch_all(&mut *client).await?;
+        claimed.extend(of_tenant);
+    }
+    Ok(claimed)
+}
+
+/// Tenants with the number of their jobs to claim, and whether some are overdue.
+async fn choose(client: &mut PgConnection, limit: i32) -> Result<Vec<(Uuid, i32, bool)>, sqlx::Error> {
+    sqlx::query_as("select tenant_id, jobs, is_overdue from execution.tenants_with_due_jobs($1)")
+        .bind(limit)
+        .fetch_all(client)
+        .await
 }
 
 /// What begin_outbox_items is asked for.
 #[derive(Debug, Clone, Default)]
 pub struct Windows {
+    pub tenants: Vec<Uuid>,
     pub jobs: Vec<Uuid>,
     pub attempts: Vec<i32>,
     pub first: Vec<Option<i32>>,
@@ -49,6 +85,7 @@ impl Windows {
 
     /// Another stretch.
     pub fn and(mut self, job: &Job, first: i32, count: i32) -> Self {
+        self.tenants.push(job.tenant_id);
         self.jobs.push(job.job_id);
         self.attempts.push(job.attempts);
         self.first.push(Some(first));
@@ -72,19 +109,22 @@ impl Windows {
     pub async fn begin(&self, client: impl PgExecutor<'_>, worker: &str) -> Result<Vec<Begun>, sqlx::Error> {
         let recipients: Vec<Option<String>> = self.ids.iter().map(|id| Some(format!("to {id}"))).collect();
         let hashes: Vec<Option<Vec<u8>>> = self.ids.iter().map(|_| Some(vec![7; 32])).collect();
-        sqlx::query_as("select * from execution.begin_outbox_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
-            .bind(worker)
-            .bind(&self.jobs)
-            .bind(&self.attempts)
-            .bind(&self.first)
-            .bind(&self.counts)
-            .bind(&self.ids)
-            .bind(recipients)
-            .bind(hashes)
-            .bind(&self.verdicts)
-            .bind(&self.reasons)
-            .fetch_all(client)
-            .await
+        sqlx::query_as(
+            "select * from execution.begin_outbox_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        )
+        .bind(&self.tenants)
+        .bind(worker)
+        .bind(&self.jobs)
+        .bind(&self.attempts)
+        .bind(&self.first)
+        .bind(&self.counts)
+        .bind(&self.ids)
+        .bind(recipients)
+        .bind(hashes)
+        .bind(&self.verdicts)
+        .bind(&self.reasons)
+        .fetch_all(client)
+        .await
     }
 }
 
@@ -96,9 +136,10 @@ pub async fn reserve_all(client: impl PgExecutor<'_>, worker: &str, job: &Job) -
     Ok(windows.ids)
 }
 
-/// Settles items, each as one of the words; gives the ids that were changed.
+/// Settles items of a tenant, each as one of the words; gives the ids that were changed.
 pub async fn finalize(
     client: impl PgExecutor<'_>,
+    tenant: Uuid,
     worker: &str,
     settled: &[(Uuid, &str)],
 ) -> Result<Vec<Uuid>, sqlx::Error> {
@@ -106,7 +147,8 @@ pub async fn finalize(
     let message_ids: Vec<Option<String>> = ids.iter().map(|id| Some(format!("message {id}"))).collect();
     let errors: Vec<Option<&str>> =
         statuses.iter().map(|status| matches!(*status, "failed" | "in_doubt").then_some("why")).collect();
-    sqlx::query_scalar("select execution.finalize_outbox_items($1, $2, $3, $4, $5)")
+    sqlx::query_scalar("select id from execution.finalize_outbox_items($1, $2, $3, $4, $5, $6)")
+        .bind(vec![tenant; ids.len()])
         .bind(worker)
         .bind(&ids)
         .bind(statuses)
@@ -118,7 +160,8 @@ pub async fn finalize(
 
 /// Completes a job and says what it has become.
 pub async fn complete(client: impl PgExecutor<'_>, worker: &str, job: &Job) -> Result<String, sqlx::Error> {
-    sqlx::query_scalar("select execution.complete_job($1, $2, $3)")
+    sqlx::query_scalar("select execution.complete_job($1, $2, $3, $4)")
+        .bind(job.tenant_id)
         .bind(job.job_id)
         .bind(worker)
         .bind(job.attempts)

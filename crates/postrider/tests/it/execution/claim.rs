@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::sync::Barrier;
 use uuid::Uuid;
 
-use super::{Stage, claim, complete, finalize, reserve_all};
+use super::{Stage, calls::claim_on, claim, complete, finalize, reserve_all};
 use crate::sql::{execute, number, refusal, texts};
 
 /// Each status, with what it needs beside it, and whether such a job can be claimed at all.
@@ -118,7 +118,8 @@ async fn among_all_combinations_exactly_the_claimable_ones_are_claimed() -> anyh
 async fn a_claim_tells_everything_that_the_worker_needs() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let run = stage.run_of(stage.own, 3, 10, &json!({ "scheduled_for": "2026-01-01T00:00:00Z" })).await?;
-    let sql = "select to_jsonb(claimed)::text from execution.claim_queued_jobs('w') as claimed";
+    let sql = "select to_jsonb(claimed)::text from execution.claim_queued_jobs('{}', 'w') as claimed";
+    let sql = sql.replace("{}", &stage.own.id.to_string());
     let claimed: serde_json::Value = serde_json::from_str(&texts(&stage.worker, sql).await?.join(""))?;
     for column in ["asset_id", "provider_account_id", "correlation_id", "key_part"] {
         assert_eq!(claimed[column], stage.look(column, "campaign_runs", run).await?, "{column}");
@@ -149,7 +150,7 @@ async fn a_claim_without_a_name_or_with_an_odd_limit_is_refused_and_takes_nothin
         ("'w', -1", "the limit must lie between 1 and 1000, not -1"),
         ("'w', 1001", "the limit must lie between 1 and 1000, not 1001"),
     ] {
-        let call = format!("select * from execution.claim_queued_jobs({arguments})");
+        let call = format!("select * from execution.claim_queued_jobs('{}', {arguments})", stage.own.id);
         let refused = refusal(execute(&stage.worker, &call).await)?;
         assert_eq!((refused.code.as_str(), refused.message.as_str()), ("22023", message), "{call}");
     }
@@ -209,7 +210,7 @@ async fn a_retry_that_is_due_is_queued_and_claimed_with_one_attempt_more() -> an
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
     let ids = reserve_all(&stage.worker, "w", &job).await?;
-    finalize(&stage.worker, "w", &[(ids[0], "in_doubt")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "in_doubt")]).await?;
     assert_eq!(complete(&stage.worker, "w", &job).await?, "failed");
     assert_eq!(claim(&stage.worker, "w", 1).await?.len(), 0, "it waits a minute");
     execute(&stage.admin, "update execution.job_queue set run_after = now()").await?;
@@ -240,7 +241,7 @@ async fn thirty_two_claimers_at_once_take_each_job_once() -> anyhow::Result<()> 
                 let mut mine = Vec::new();
                 start.wait().await;
                 loop {
-                    let jobs = claim(&mut *client, &name, limit).await?;
+                    let jobs = claim_on(&mut client, &name, limit).await?;
                     if jobs.is_empty() {
                         return anyhow::Ok(mine);
                     }

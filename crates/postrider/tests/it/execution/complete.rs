@@ -9,11 +9,11 @@ use crate::{
     world::eventually,
 };
 
-fn calls(job: Uuid, worker: &str, attempt: &str) -> [String; 3] {
+fn calls(tenant: Uuid, job: Uuid, worker: &str, attempt: &str) -> [String; 3] {
     [
-        format!("select execution.complete_job('{job}', {worker}, {attempt})"),
-        format!("select execution.fail_job('{job}', {worker}, {attempt}, 'why')"),
-        format!("select execution.release_job('{job}', {worker}, {attempt})"),
+        format!("select execution.complete_job('{tenant}', '{job}', {worker}, {attempt})"),
+        format!("select execution.fail_job('{tenant}', '{job}', {worker}, {attempt}, 'why')"),
+        format!("select execution.release_job('{tenant}', '{job}', {worker}, {attempt})"),
     ]
 }
 
@@ -35,7 +35,7 @@ async fn whoever_does_not_hold_a_job_under_this_attempt_cannot_end_it() -> anyho
         (waiting, "'w'", "0"),
         (waiting, "null", "0"),
     ] {
-        for call in calls(id, worker, attempt) {
+        for call in calls(stage.own.id, id, worker, attempt) {
             let refused = refusal(execute(&stage.worker, &call).await)?;
             assert_eq!(refused.code, "PR001", "{call}: {refused:?}");
             assert!(refused.message.contains("is not held by"), "{refused:?}");
@@ -51,13 +51,13 @@ async fn a_worker_whose_job_was_taken_over_cannot_end_it_and_ending_twice_is_ref
     let stage = Stage::new().await?;
     let job = stage.job("slow", 1).await?;
     let heir = stage.take_over(&job, "heir").await?;
-    for call in calls(job.job_id, "'slow'", "1") {
+    for call in calls(stage.own.id, job.job_id, "'slow'", "1") {
         assert_eq!(refusal(execute(&stage.worker, call).await)?.code, "PR001");
     }
     let ids = reserve_all(&stage.worker, "heir", &heir).await?;
-    finalize(&stage.worker, "heir", &[(ids[0], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "heir", &[(ids[0], "sent")]).await?;
     assert_eq!(complete(&stage.worker, "heir", &heir).await?, "completed");
-    for call in calls(job.job_id, "'heir'", "2") {
+    for call in calls(stage.own.id, job.job_id, "'heir'", "2") {
         assert_eq!(refusal(execute(&stage.worker, call).await)?.code, "PR001");
     }
     Ok(())
@@ -68,9 +68,10 @@ async fn a_job_that_is_handed_back_burns_no_attempt_and_leaves_no_call_unaccount
     let stage = Stage::new().await?;
     let job = stage.job("w", 2).await?;
     let ids = reserve_all(&stage.worker, "w", &job).await?;
-    finalize(&stage.worker, "w", &[(ids[0], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent")]).await?;
     for _ in 0..7 {
-        sqlx::query("select execution.release_job($1, 'w', 1)")
+        sqlx::query("select execution.release_job($1, $2, 'w', 1)")
+            .bind(job.tenant_id)
             .bind(job.job_id)
             .execute(&stage.worker)
             .await?;
@@ -89,8 +90,8 @@ async fn a_job_that_is_handed_back_burns_no_attempt_and_leaves_no_call_unaccount
 async fn a_job_that_is_handed_back_for_later_waits() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
-    let release = "select execution.release_job($1, 'w', 1, interval '1 hour')";
-    sqlx::query(release).bind(job.job_id).execute(&stage.worker).await?;
+    let release = "select execution.release_job($1, $2, 'w', 1, interval '1 hour')";
+    sqlx::query(release).bind(job.tenant_id).bind(job.job_id).execute(&stage.worker).await?;
     assert_eq!(claim(&stage.worker, "v", 1).await?.len(), 0);
     let waits = "concat_ws(' ', status, attempts, run_after > now() + interval '50 minutes')";
     assert_eq!(stage.look(waits, "job_queue", job.job_id).await?, "queued 0 t");
@@ -101,8 +102,9 @@ async fn a_job_that_is_handed_back_for_later_waits() -> anyhow::Result<()> {
 async fn an_attempt_that_failed_comes_again_later_with_its_reason() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
-    let fail = "select execution.fail_job($1, 'w', 1, 'no route', interval '7 minutes')";
-    let status: String = sqlx::query_scalar(fail).bind(job.job_id).fetch_one(&stage.worker).await?;
+    let fail = "select execution.fail_job($1, $2, 'w', 1, 'no route', interval '7 minutes')";
+    let status: String =
+        sqlx::query_scalar(fail).bind(job.tenant_id).bind(job.job_id).fetch_one(&stage.worker).await?;
     assert_eq!(status, "failed");
     let state = "concat_ws(' ', status, attempts, last_error, run_after > now() + interval '5 minutes', \
                  run_after <= now() + interval '7 minutes', locked_by is null, outcome is null)";
@@ -111,8 +113,9 @@ async fn an_attempt_that_failed_comes_again_later_with_its_reason() -> anyhow::R
     execute(&stage.admin, "update execution.job_queue set run_after = now(), attempts = 4").await?;
     let last = claim(&stage.worker, "v", 1).await?.remove(0);
     assert_eq!(last.attempts, 5);
-    let fail = "select execution.fail_job($1, 'v', 5, '')";
-    let status: String = sqlx::query_scalar(fail).bind(job.job_id).fetch_one(&stage.worker).await?;
+    let fail = "select execution.fail_job($1, $2, 'v', 5, '')";
+    let status: String =
+        sqlx::query_scalar(fail).bind(job.tenant_id).bind(job.job_id).fetch_one(&stage.worker).await?;
     assert_eq!(status, "dead", "no attempt is left");
     assert_eq!(stage.look("status", "campaign_runs", job.run_id).await?, "failed");
     Ok(())
@@ -121,7 +124,8 @@ async fn an_attempt_that_failed_comes_again_later_with_its_reason() -> anyhow::R
 async fn heartbeat(stage: &Stage, worker: &str, held: &[(&Job, i32)]) -> Result<Vec<Uuid>, sqlx::Error> {
     let (jobs, attempts): (Vec<Uuid>, Vec<i32>) =
         held.iter().map(|(job, attempt)| (job.job_id, *attempt)).unzip();
-    sqlx::query_scalar("select execution.heartbeat_jobs($1, $2, $3)")
+    sqlx::query_scalar("select id from execution.heartbeat_jobs($1, $2, $3, $4)")
+        .bind(held.iter().map(|(job, _)| job.tenant_id).collect::<Vec<_>>())
         .bind(worker)
         .bind(jobs)
         .bind(attempts)
@@ -141,12 +145,12 @@ async fn heartbeats_lock_jobs_in_the_order_of_reservations() -> anyhow::Result<(
     let mut reservation = stage.admin.begin().await?;
     execute(&mut *reservation, lock(&ids[0], "share")).await?;
 
-    let (worker, backwards) = (stage.worker.clone(), ids.iter().rev().copied().collect::<Vec<_>>());
+    let (worker, tenant) = (stage.worker.clone(), stage.own.id);
+    let backwards: Vec<Uuid> = ids.iter().rev().copied().collect();
     let heartbeat = tokio::spawn(async move {
-        sqlx::query_scalar::<_, Uuid>("select execution.heartbeat_jobs('w', $1, array_fill(1, '{16}'))")
-            .bind(backwards)
-            .fetch_all(&worker)
-            .await
+        let sql =
+            "select id from execution.heartbeat_jobs(array_fill($1, '{16}'), 'w', $2, array_fill(1, '{16}'))";
+        sqlx::query_scalar::<_, Uuid>(sql).bind(tenant).bind(backwards).fetch_all(&worker).await
     });
     someone_waits(&stage.admin).await?;
     // It waits for the first, and holds none of the others meanwhile.
@@ -173,7 +177,8 @@ async fn a_heartbeat_keeps_a_lock_and_answers_with_what_is_held() -> anyhow::Res
         format!("update execution.job_queue set locked_by = 'v' where id = '{}'", jobs[2].job_id),
     )
     .await?;
-    sqlx::query("select execution.release_job($1, 'w', 1)")
+    sqlx::query("select execution.release_job($1, $2, 'w', 1)")
+        .bind(stage.own.id)
         .bind(jobs[3].job_id)
         .execute(&stage.worker)
         .await?;
@@ -200,7 +205,7 @@ async fn two_jobs_that_end_at_the_same_moment_end_their_run() -> anyhow::Result<
     let jobs = claim(&stage.worker, "w", 2).await?;
     for job in &jobs {
         let ids = reserve_all(&stage.worker, "w", job).await?;
-        finalize(&stage.worker, "w", &[(ids[0], "sent")]).await?;
+        finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent")]).await?;
     }
     let mut first = stage.worker.begin().await?;
     assert_eq!(complete(&mut *first, "w", &jobs[0]).await?, "completed");

@@ -42,9 +42,10 @@ async fn end(stage: &Stage, job: &Job, items: &[Item]) -> anyhow::Result<String>
     };
     let settled: Vec<(Uuid, &str)> =
         windows.ids.iter().zip(&items).filter_map(|(id, item)| Some((*id, word(item)?))).collect();
-    finalize(&stage.worker, "w", &settled).await?;
-    let complete = "select execution.complete_job($1, 'w', $2, interval '1 year')";
-    Ok(sqlx::query_scalar(complete).bind(job.job_id).bind(job.attempts).fetch_one(&stage.worker).await?)
+    finalize(&stage.worker, stage.own.id, "w", &settled).await?;
+    let complete = "select execution.complete_job($1, $2, 'w', $3, interval '1 year')";
+    let complete = sqlx::query_scalar(complete).bind(job.tenant_id).bind(job.job_id).bind(job.attempts);
+    Ok(complete.fetch_one(&stage.worker).await?)
 }
 
 /// What design.md says: the status, the outcome, and the status of a run that has this job alone.
@@ -215,7 +216,7 @@ async fn skipped_items_are_no_failures_and_a_paused_phase_stays_paused() -> anyh
         "update execution.campaign_phases set status = 'paused' where status = 'in_progress'",
     )
     .await?;
-    finalize(&stage.worker, "w", &[(ids[0], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent")]).await?;
     complete(&stage.worker, "w", &job).await?;
     assert_eq!(stage.look("status", "campaign_runs", job.run_id).await?, "completed");
     assert_eq!(phase_of(&stage, job.run_id).await?, "paused");

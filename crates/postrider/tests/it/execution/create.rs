@@ -89,7 +89,7 @@ async fn a_campaign_without_a_name_an_actor_a_workspace_or_a_tenant_is_refused()
     let own = format!("'{}'", stage.own.workspace);
     let call = |workspace: &str, name: &str, actor: &str| {
         format!(
-            "select execution.create_campaign(gen_random_uuid(), {workspace}, {name}, true, '{phases}', {actor})::text"
+            "select execution.create_campaign(tenancy.current_tenant_id(), gen_random_uuid(), {workspace}, {name}, true, '{phases}', {actor})::text"
         )
     };
     let before = stage.census().await?;
@@ -104,7 +104,9 @@ async fn a_campaign_without_a_name_an_actor_a_workspace_or_a_tenant_is_refused()
     ] {
         assert_eq!(refusal(stage.ask::<String>(stage.own, &sql).await)?.code, code, "{sql}");
     }
-    assert_eq!(refusal(texts(&stage.app, call(&own, "'n'", "'me'")).await)?.code, "42501", "no tenant");
+    let without =
+        call(&own, "'n'", "'me'").replace("tenancy.current_tenant_id()", &format!("'{}'", stage.own.id));
+    assert_eq!(refusal(texts(&stage.app, without).await)?.code, "42501", "no tenant");
     assert_eq!(stage.census().await?, before);
 
     let named = call(&own, "'n'", "'me'");
@@ -185,7 +187,7 @@ async fn versions_of_an_asset_count_without_gaps_and_the_same_words_make_no_new_
     let stage = Stage::new().await?;
     let create = |content: &str| {
         format!(
-            "select version from execution.create_asset(gen_random_uuid(), '{}', 'letter', 'email', '{content}', 'me')",
+            "select version from execution.create_asset(tenancy.current_tenant_id(), gen_random_uuid(), '{}', 'letter', 'email', '{content}', 'me')",
             stage.own.workspace
         )
     };

@@ -38,14 +38,15 @@ async fn a_deployment_that_cannot_be_leaves_nothing_behind() -> anyhow::Result<(
             "",
         ),
     ] {
-        let call = format!("select execution.deploy_campaign({arguments})");
+        let call = format!("select execution.deploy_campaign(tenancy.current_tenant_id(), {arguments})");
         let refused = refusal(stage.ask::<Uuid>(own, &call).await)?;
         assert_eq!(refused.code, code, "{call}: {refused:?}");
         assert!(refused.message.contains(message) && refused.hint.contains(hint), "{call}: {refused:?}");
         assert_eq!(stage.census().await?, before, "{call}");
     }
-    let without =
-        refusal(texts(&stage.app, format!("select execution.deploy_campaign('{good}')::text")).await)?;
+    let without = refusal(
+        texts(&stage.app, format!("select execution.deploy_campaign('{}', '{good}')::text", own.id)).await,
+    )?;
     assert_eq!(
         (without.code.as_str(), without.message.as_str()),
         ("42501", "no tenant is set for this transaction")
@@ -76,7 +77,12 @@ async fn five_hundred_and_one_leads_are_two_jobs_and_each_lead_is_in_exactly_one
     let stage = Stage::new().await?;
     let phase = stage.phase(stage.own, 501, &json!({})).await?;
     let campaign = stage.campaign(stage.own, &json!([phase])).await?;
-    let run = stage.ask::<Uuid>(stage.own, format!("select execution.deploy_campaign('{campaign}')")).await?;
+    let run = stage
+        .ask::<Uuid>(
+            stage.own,
+            format!("select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}')"),
+        )
+        .await?;
 
     let jobs: Vec<(i32, String, String, i32, Vec<Uuid>)> = sqlx::query_as(
         "select position, job_type, status, attempts, item_ids from execution.job_queue where run_id = $1 order by position",
@@ -180,8 +186,9 @@ async fn two_deployments_at_once_are_one_run_and_both_get_its_id() -> anyhow::Re
         let stage = Stage::new().await?;
         let phases = json!([stage.phase(stage.own, 3, &json!({})).await?]);
         let campaign = stage.campaign(stage.own, &phases).await?;
-        let deploy =
-            format!("select execution.deploy_campaign('{campaign}', {phase}, 'me', gen_random_uuid(), 1)");
+        let deploy = format!(
+            "select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', {phase}, 'me', gen_random_uuid(), 1)"
+        );
         let mut first = stage.acting_for(stage.own).await?;
         let made: Uuid = sqlx::query_scalar(AssertSqlSafe(deploy.clone())).fetch_one(&mut *first).await?;
 
@@ -224,10 +231,11 @@ async fn deploying_again_answers_with_the_run_until_it_has_ended_and_then_goes_t
 
     let job = claim(&stage.worker, "w", 10).await?.remove(0);
     let ids = reserve_all(&stage.worker, "w", &job).await?;
-    finalize(&stage.worker, "w", &[(ids[0], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent")]).await?;
     complete(&stage.worker, "w", &job).await?;
 
-    let again = format!("select execution.deploy_campaign('{campaign}', 'first')");
+    let again =
+        format!("select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', 'first')");
     let refused = refusal(stage.ask::<Uuid>(stage.own, again).await)?;
     assert_eq!(refused.message, "phase `first` is completed and is not deployed twice");
     let next = stage.deploy(stage.own, campaign, 10).await?;
@@ -247,7 +255,9 @@ async fn a_deployment_is_logged_with_its_actor_or_the_login() -> anyhow::Result<
     for (actor, logged) in [("'ann'", "ann"), ("null", "postrider_app"), ("' '", "postrider_app")] {
         let phases = json!([stage.phase(stage.own, 1, &json!({})).await?]);
         let campaign = stage.campaign(stage.own, &phases).await?;
-        let deploy = format!("select execution.deploy_campaign('{campaign}', null, {actor})");
+        let deploy = format!(
+            "select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', null, {actor})"
+        );
         let run = stage.ask::<Uuid>(stage.own, deploy).await?;
         let log = stage.log_of(run).await?;
         assert_eq!(log, [format!("run.deployed by {logged}"), format!("phase.in_progress by {logged}")]);

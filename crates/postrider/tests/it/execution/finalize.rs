@@ -17,7 +17,7 @@ async fn each_answer_leads_to_its_status() -> anyhow::Result<()> {
     let words = ["sent", "called", "posted", "failed", "in_doubt"];
     let settled: Vec<(Uuid, &str)> = ids.iter().copied().zip(words).collect();
 
-    let mut changed = finalize(&stage.worker, "w", &settled).await?;
+    let mut changed = finalize(&stage.worker, stage.own.id, "w", &settled).await?;
 
     changed.sort_unstable();
     assert_eq!(changed, ids);
@@ -42,15 +42,18 @@ async fn words_that_do_not_end_an_item_are_refused_and_change_nothing() -> anyho
     let stage = Stage::new().await?;
     let job = stage.job("w", 3).await?;
     let ids = reserve_all(&stage.worker, "w", &job).await?;
-    finalize(&stage.worker, "w", &[(ids[1], "in_doubt")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[1], "in_doubt")]).await?;
     for word in ["queued", "skipped", "reserved", "", "SENT", "sent "] {
-        let refused = finalize(&stage.worker, "w", &[(ids[0], "sent"), (ids[1], word)]).await;
+        let refused = finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], word)]).await;
         assert_eq!(refusal(refused)?.code, "22023", "{word}");
     }
     for statuses in ["null", "array[null, null]::text[]", "array['sent']", "array['sent', null]", "'{}'"] {
         let sql = format!(
-            "select execution.finalize_outbox_items('w', array['{}', '{}']::uuid[], {statuses}, null, null)",
-            ids[0], ids[1]
+            "select execution.finalize_outbox_items(array['{tenant}', '{tenant}']::uuid[], 'w',
+                                                     array['{}', '{}']::uuid[], {statuses}, null, null)",
+            ids[0],
+            ids[1],
+            tenant = stage.own.id
         );
         assert_eq!(refusal(execute(&stage.worker, &sql).await)?.code, "22023", "{statuses}");
     }
@@ -58,7 +61,7 @@ async fn words_that_do_not_end_an_item_are_refused_and_change_nothing() -> anyho
         "select count(*) from execution.channel_outbox where status <> 'queued' or finalized_at is not null";
     assert_eq!(number(&stage.admin, settled).await?, 0);
     assert_eq!(stage.look("in_doubt_since is not null", "channel_outbox", ids[1]).await?, "true");
-    assert_eq!(finalize(&stage.worker, "w", &[]).await?, NOTHING);
+    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &[]).await?, NOTHING);
     Ok(())
 }
 
@@ -68,12 +71,15 @@ async fn only_the_worker_that_reserved_an_item_settles_it() -> anyhow::Result<()
     let job = stage.job("w", 1).await?;
     let ids = reserve_all(&stage.worker, "w", &job).await?;
     for word in ["sent", "failed", "in_doubt"] {
-        assert_eq!(finalize(&stage.worker, "v", &[(ids[0], word)]).await?, NOTHING);
-        assert_eq!(finalize(&stage.worker, "", &[(ids[0], word)]).await?, NOTHING);
+        assert_eq!(finalize(&stage.worker, stage.own.id, "v", &[(ids[0], word)]).await?, NOTHING);
+        assert_eq!(finalize(&stage.worker, stage.own.id, "", &[(ids[0], word)]).await?, NOTHING);
     }
     assert_eq!(stage.look(ROW, "channel_outbox", ids[0]).await?, "queued f f f f -");
     assert_eq!(stage.log_of(ids[0]).await?, [""; 0]);
-    assert_eq!(finalize(&stage.worker, "w", &[(Uuid::now_v7(), "sent"), (ids[0], "sent")]).await?, ids);
+    assert_eq!(
+        finalize(&stage.worker, stage.own.id, "w", &[(Uuid::now_v7(), "sent"), (ids[0], "sent")]).await?,
+        ids
+    );
     Ok(())
 }
 
@@ -85,9 +91,13 @@ async fn a_worker_that_lost_its_lock_still_settles_its_own_row_and_ends_the_doub
         let ids = reserve_all(&stage.worker, "slow", &job).await?;
         let heir = stage.take_over(&job, "heir").await?;
         assert_eq!(stage.look("in_doubt_since is not null", "channel_outbox", ids[0]).await?, "true");
-        assert_eq!(finalize(&stage.worker, "heir", &[(ids[0], word)]).await?, NOTHING, "it never called");
+        assert_eq!(
+            finalize(&stage.worker, stage.own.id, "heir", &[(ids[0], word)]).await?,
+            NOTHING,
+            "it never called"
+        );
 
-        assert_eq!(finalize(&stage.worker, "slow", &[(ids[0], word)]).await?, [ids[0]]);
+        assert_eq!(finalize(&stage.worker, stage.own.id, "slow", &[(ids[0], word)]).await?, [ids[0]]);
 
         let row = stage.look(ROW, "channel_outbox", ids[0]).await?;
         assert_eq!(row, format!("{word} f t f t {}", if word == "sent" { "-" } else { "why" }));
@@ -105,15 +115,15 @@ async fn a_doubt_is_marked_once_and_ends_with_the_real_answer() -> anyhow::Resul
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
     let ids = reserve_all(&stage.worker, "w", &job).await?;
-    assert_eq!(finalize(&stage.worker, "w", &[(ids[0], "in_doubt")]).await?, ids);
+    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "in_doubt")]).await?, ids);
     let since = stage.look("in_doubt_since", "channel_outbox", ids[0]).await?;
-    assert_eq!(finalize(&stage.worker, "w", &[(ids[0], "in_doubt")]).await?, NOTHING);
+    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "in_doubt")]).await?, NOTHING);
     assert_eq!(stage.look("in_doubt_since", "channel_outbox", ids[0]).await?, since);
     assert_eq!(stage.log_of(ids[0]).await?, ["item.in_doubt by w"]);
 
-    assert_eq!(finalize(&stage.worker, "w", &[(ids[0], "sent")]).await?, ids);
+    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent")]).await?, ids);
     assert_eq!(stage.look(ROW, "channel_outbox", ids[0]).await?, "sent f t f t -");
-    assert_eq!(finalize(&stage.worker, "w", &[(ids[0], "in_doubt")]).await?, NOTHING);
+    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "in_doubt")]).await?, NOTHING);
     assert_eq!(stage.look(ROW, "channel_outbox", ids[0]).await?, "sent f t f t -");
     Ok(())
 }
@@ -123,14 +133,17 @@ async fn a_second_settlement_changes_nothing_and_a_contradiction_is_written_down
     let stage = Stage::new().await?;
     let job = stage.job("w", 3).await?;
     let ids = reserve_all(&stage.worker, "w", &job).await?;
-    finalize(&stage.worker, "w", &[(ids[0], "sent"), (ids[1], "failed")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], "failed")]).await?;
     let before = stage.look(ROW, "channel_outbox", ids[0]).await?;
 
-    assert_eq!(finalize(&stage.worker, "w", &[(ids[0], "sent"), (ids[1], "failed")]).await?, NOTHING);
+    assert_eq!(
+        finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], "failed")]).await?,
+        NOTHING
+    );
     assert_eq!(stage.log_of(ids[0]).await?, [""; 0], "the same answer again says nothing new");
 
     let again = [(ids[0], "failed"), (ids[1], "sent"), (ids[2], "sent")];
-    assert_eq!(finalize(&stage.worker, "w", &again).await?, [ids[2]]);
+    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &again).await?, [ids[2]]);
     assert_eq!(stage.look(ROW, "channel_outbox", ids[0]).await?, before);
     for id in &ids[..2] {
         assert_eq!(stage.log_of(*id).await?, ["item.contradicted by w"]);
@@ -141,7 +154,7 @@ async fn a_second_settlement_changes_nothing_and_a_contradiction_is_written_down
     );
     assert_eq!(number(&stage.admin, note).await?, 1);
     // Somebody else's word is not evidence.
-    finalize(&stage.worker, "v", &[(ids[2], "failed")]).await?;
+    finalize(&stage.worker, stage.own.id, "v", &[(ids[2], "failed")]).await?;
     assert_eq!(stage.log_of(ids[2]).await?, [""; 0]);
     Ok(())
 }
@@ -167,7 +180,7 @@ async fn settling_rewrites_rows_in_place() -> anyhow::Result<()> {
         let mut transaction = stage.admin.begin().await?;
         let (updated_before, in_place_before) = updates(&mut transaction).await?;
         execute(&mut *transaction, "set local role postrider_worker").await?;
-        finalize(&mut *transaction, "w", &settled).await?;
+        finalize(&mut *transaction, stage.own.id, "w", &settled).await?;
         execute(&mut *transaction, "reset role").await?;
         let (updated_after, in_place_after) = updates(&mut transaction).await?;
         updated += updated_after - updated_before;

@@ -26,7 +26,8 @@ async fn import(session: &mut PgConnection, stage: &Stage, is_by_id: bool) -> an
     execute(&mut *session, stage_lines).await?;
     let list = if is_by_id { "by id" } else { "by mail" };
     let import = format!(
-        "select added, updated, matched from execution.import_leads('{intake}', '{}', '{list}', gen_random_uuid())",
+        "select added, updated, matched
+               from execution.import_leads(tenancy.current_tenant_id(), '{intake}', '{}', '{list}', gen_random_uuid())",
         stage.own.workspace
     );
     let found = row(&mut *session, import).await?;

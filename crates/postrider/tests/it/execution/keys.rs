@@ -80,7 +80,7 @@ async fn a_reservation_has_the_key_of_its_channel() -> anyhow::Result<()> {
             if channel == "voice" {
                 // The second version of a script.
                 let next = format!(
-                    "select id from execution.create_asset(gen_random_uuid(), '{}', 'script', 'voice', \
+                    "select id from execution.create_asset(tenancy.current_tenant_id(), gen_random_uuid(), '{}', 'script', 'voice', \
                      jsonb_build_object('script', gen_random_uuid()), 'a test')",
                     stage.own.workspace
                 );

@@ -12,8 +12,8 @@ type Answer = (i32, f64, Option<String>);
 
 async fn take(stage: &Stage, job: &Job, wanted: i32, more: &str) -> Result<Answer, sqlx::Error> {
     let sql = format!(
-        "select granted, wait_seconds, why from execution.take_turns('w', '{}', {}, {wanted}{more})",
-        job.job_id, job.attempts
+        "select granted, wait_seconds, why from execution.take_turns('{}', 'w', '{}', {}, {wanted}{more})",
+        job.tenant_id, job.job_id, job.attempts
     );
     let row = row(&stage.worker, sql).await?;
     Ok((row.get(0), row.get(1), row.get(2)))
@@ -108,9 +108,12 @@ async fn turns_are_for_the_holder_of_a_job_alone() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 5).await?;
     for (worker, attempt, failover) in [("v", 1, false), ("w", 2, false), ("w", 1, true)] {
-        let at = format!("'{worker}', '{}', {attempt}, {failover}", job.job_id);
+        let at = format!("'{}', '{worker}', '{}', {attempt}, {failover}", job.tenant_id, job.job_id);
         for call in [
-            format!("take_turns('{worker}', '{}', {attempt}, 1, {failover})", job.job_id),
+            format!(
+                "take_turns('{}', '{worker}', '{}', {attempt}, 1, {failover})",
+                job.tenant_id, job.job_id
+            ),
             format!("hold_account({at}, 10, 'x')"),
             format!("open_circuit({at}, 'x')"),
             format!("close_circuit({at})"),
@@ -121,8 +124,8 @@ async fn turns_are_for_the_holder_of_a_job_alone() -> anyhow::Result<()> {
     }
     assert_eq!(number(&stage.admin, "select count(*) from execution.account_states").await?, 0);
     let none =
-        execute(&stage.worker, format!("select * from execution.take_turns('w', '{}', 1, 0)", job.job_id));
-    assert_eq!(refusal(none.await)?.code, "22023");
+        format!("select * from execution.take_turns('{}', 'w', '{}', 1, 0)", job.tenant_id, job.job_id);
+    assert_eq!(refusal(execute(&stage.worker, none).await)?.code, "22023");
     Ok(())
 }
 
@@ -131,7 +134,10 @@ async fn who_asks_for_patience_gets_it_and_an_hour_at_most() -> anyhow::Result<(
     let stage = Stage::new().await?;
     let job = stage.job("w", 5).await?;
     let hold = |seconds: i32| {
-        format!("select execution.hold_account('w', '{}', 1, false, {seconds}, 'busy')", job.job_id)
+        format!(
+            "select execution.hold_account('{}', 'w', '{}', 1, false, {seconds}, 'busy')",
+            job.tenant_id, job.job_id
+        )
     };
     execute(&stage.worker, hold(100)).await?;
     // A shorter one does not end it.
@@ -151,8 +157,10 @@ async fn a_circuit_is_open_twice_as_long_each_time_and_one_call_at_a_time_finds_
     let stage = Stage::new().await?;
     let job = stage.job("w", 5).await?;
     let other = stage.job("w", 5).await?;
-    let open =
-        format!("select round(execution.open_circuit('w', '{}', 1, false, 'away'))::bigint", job.job_id);
+    let open = format!(
+        "select round(execution.open_circuit('{}', 'w', '{}', 1, false, 'away'))::bigint",
+        job.tenant_id, job.job_id
+    );
     for seconds in [30, 60, 120, 240, 480, 600, 600] {
         assert_eq!(number(&stage.worker, open.clone()).await?, seconds);
         assert_eq!(number(&stage.worker, open.clone()).await?, seconds, "one that is open stays as it is");
@@ -169,7 +177,8 @@ async fn a_circuit_is_open_twice_as_long_each_time_and_one_call_at_a_time_finds_
     assert_eq!(take(&stage, &other, 5, "").await?, (1, 0.0, None));
     assert_eq!(take(&stage, &job, 5, "").await?.0, 0);
 
-    let close = format!("select execution.close_circuit('w', '{}', 1, false)", other.job_id);
+    let close =
+        format!("select execution.close_circuit('{}', 'w', '{}', 1, false)", other.tenant_id, other.job_id);
     execute(&stage.worker, close.clone()).await?;
     execute(&stage.worker, close).await?;
     assert_eq!(take(&stage, &job, 5, "").await?, (5, 0.0, None));
@@ -188,8 +197,8 @@ async fn a_job_that_is_put_off_burns_no_attempt_and_takes_its_run_along() -> any
     assert_eq!(job.run_id, run);
     let put_off = |whole: bool| {
         format!(
-            "select execution.put_off_job('{}', 'w', {}, '1 hour', 'daily', 'enough', {whole})::bigint",
-            job.job_id, job.attempts
+            "select execution.put_off_job('{}', '{}', 'w', {}, '1 hour', 'daily', 'enough', {whole})::bigint",
+            job.tenant_id, job.job_id, job.attempts
         )
     };
     assert_eq!(number(&stage.worker, put_off(true)).await?, 6);
@@ -223,16 +232,21 @@ async fn new_limits_wake_what_waited_for_the_old_ones_and_nobody_elses() -> anyh
     stage.run(1, 1).await?;
     stage.run_of(other, 1, 1, &json!({})).await?;
     for job in claim(&stage.worker, "w", 10).await? {
-        let sql =
-            format!("select execution.put_off_job('{}', 'w', 1, '1 hour', 'daily', 'x', true)", job.job_id);
+        let sql = format!(
+            "select execution.put_off_job('{}', '{}', 'w', 1, '1 hour', 'daily', 'x', true)",
+            job.tenant_id, job.job_id
+        );
         execute(&stage.worker, sql).await?;
     }
     let account =
         format!("select id::text from tenancy.provider_accounts where tenant_id = '{}'", stage.own.id);
     let account = texts(&stage.admin, account).await?.remove(0);
-    let limit =
-        |limits: Value| format!("select tenancy.limit_provider_account('{account}', '{limits}', 'a test')");
-    assert!(!stage.ask::<bool>(other, limit(json!({}))).await?, "another tenant's account");
+    let limit_as = |tenant: uuid::Uuid, limits: Value| {
+        format!("select tenancy.limit_provider_account('{tenant}', '{account}', '{limits}', 'a test')")
+    };
+    let limit = |limits: Value| limit_as(stage.own.id, limits);
+    assert!(!stage.ask::<bool>(other, limit_as(other.id, json!({}))).await?, "another tenant's account");
+    assert_eq!(refusal(stage.ask::<bool>(other, limit(json!({}))).await)?.code, "42501");
     assert!(stage.ask::<bool>(stage.own, limit(json!({ "daily": 5 }))).await?);
     let claimed = claim(&stage.worker, "w", 10).await?;
     assert_eq!(claimed.iter().map(|job| job.tenant_id).collect::<Vec<_>>(), [stage.own.id]);
@@ -249,13 +263,16 @@ async fn new_limits_wake_what_waited_for_the_old_ones_and_nobody_elses() -> anyh
 async fn runs_that_are_excepted_are_left_alone_and_there_is_one_way_to_claim() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (left_alone, taken) = (stage.run(3, 1).await?, stage.run(3, 1).await?);
+    let tenant = stage.own.id;
     let sql = format!(
-        "select run_id::text from execution.claim_queued_jobs('w', 10, '{{}}', array['{left_alone}'::uuid])"
+        "select claimed.run_id::text
+           from execution.tenants_with_due_jobs(10, '{{}}', array['{tenant}'::uuid], array['{left_alone}'::uuid]) as due,
+                execution.claim_queued_jobs(due.tenant_id, 'w', due.jobs, array['{left_alone}'::uuid]) as claimed"
     );
     assert_eq!(texts(&stage.worker, &sql).await?, vec![taken.to_string(); 3]);
     assert_eq!(texts(&stage.worker, &sql).await?, [""; 0]);
     for (arguments, jobs) in [("'w', 1, '{}'", 1), ("'w', 1", 1), ("'w'", 1)] {
-        let sql = format!("select run_id::text from execution.claim_queued_jobs({arguments})");
+        let sql = format!("select run_id::text from execution.claim_queued_jobs('{tenant}', {arguments})");
         assert_eq!(texts(&stage.worker, sql).await?.len(), jobs, "{arguments}");
     }
     let signatures = "select count(*) from pg_proc where proname = 'claim_queued_jobs'";
@@ -279,7 +296,9 @@ async fn reserved(stage: &Stage, items: usize) -> anyhow::Result<(Job, Vec<Uuid>
 }
 
 async fn move_over(stage: &Stage, worker: &str, ids: &[Uuid]) -> Result<usize, sqlx::Error> {
-    let moved = sqlx::query("select execution.move_outbox_items($1, $2)").bind(worker).bind(ids);
+    let tenants = vec![stage.own.id; ids.len()];
+    let moved = sqlx::query("select * from execution.move_outbox_items($1, $2, $3)");
+    let moved = moved.bind(tenants).bind(worker).bind(ids);
     moved.fetch_all(&stage.worker).await.map(|rows| rows.len())
 }
 
@@ -288,7 +307,7 @@ async fn an_item_moves_once_and_only_while_nothing_was_sent() -> anyhow::Result<
     let stage = Stage::new().await?;
     let (_, ids, other) = reserved(&stage, 4).await?;
     let [sent, in_doubt, moving, free] = ids[..] else { anyhow::bail!("not four: {ids:?}") };
-    finalize(&stage.worker, "w", &[(sent, "sent"), (in_doubt, "in_doubt")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(sent, "sent"), (in_doubt, "in_doubt")]).await?;
     assert_eq!(move_over(&stage, "v", &ids).await?, 0, "another worker's");
     assert_eq!(move_over(&stage, "w", &[sent, in_doubt, moving]).await?, 1);
     assert_eq!(move_over(&stage, "w", &[sent, in_doubt, moving]).await?, 0, "it has moved");

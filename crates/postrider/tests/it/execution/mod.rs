@@ -85,7 +85,7 @@ impl Stage {
     /// An asset of this channel.
     pub async fn asset(&self, tenant: Tenant, channel: &str) -> Result<Uuid, sqlx::Error> {
         let sql = format!(
-            "select id from execution.create_asset(gen_random_uuid(), '{}', '{channel} ' || gen_random_uuid(), '{channel}',
+            "select id from execution.create_asset(tenancy.current_tenant_id(), gen_random_uuid(), '{}', '{channel} ' || gen_random_uuid(), '{channel}',
                                                    '{{\"text\": \"hello\"}}', 'a test')",
             tenant.workspace
         );
@@ -112,7 +112,7 @@ impl Stage {
     pub async fn campaign(&self, tenant: Tenant, phases: &Value) -> Result<Uuid, sqlx::Error> {
         let id = Uuid::now_v7();
         let sql = format!(
-            "select execution.create_campaign('{id}', '{}', 'campaign {id}', true, '{}', 'a test')::text",
+            "select execution.create_campaign(tenancy.current_tenant_id(), '{id}', '{}', 'campaign {id}', true, '{}', 'a test')::text",
             tenant.workspace,
             phases.to_string().replace('\'', "''")
         );
@@ -137,7 +137,9 @@ impl Stage {
 
     /// Deploys a campaign, with jobs of this size.
     pub async fn deploy(&self, tenant: Tenant, campaign: Uuid, job_size: usize) -> Result<Uuid, sqlx::Error> {
-        let sql = format!("select execution.deploy_campaign('{campaign}', null, 'a test', null, {job_size})");
+        let sql = format!(
+            "select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', null, 'a test', null, {job_size})"
+        );
         self.ask(tenant, sql).await
     }
 

@@ -34,13 +34,14 @@ async fn live(client: &mut PgConnection, expect_a_job: bool) -> anyhow::Result<(
     let begun = windows.begin(&mut *client, "w").await?;
     anyhow::ensure!(begun[0].verdict == if expect_a_job { "reserved" } else { "lost" }, "{begun:?}");
     Windows::of(job, 1, 1).begin(&mut *client, "w").await?; // and once more, where the key exists
-    sqlx::query("select execution.heartbeat_jobs('w', array[$1], array[1])")
+    sqlx::query("select execution.heartbeat_jobs(array[$1], 'w', array[$2], array[1])")
+        .bind(job.tenant_id)
         .bind(job.job_id)
         .execute(&mut *client)
         .await?;
-    finalize(&mut *client, "w", &[(windows.ids[0], "in_doubt")]).await?;
-    finalize(&mut *client, "w", &[(windows.ids[0], "sent")]).await?;
-    finalize(&mut *client, "w", &[(windows.ids[0], "failed")]).await?;
+    finalize(&mut *client, job.tenant_id, "w", &[(windows.ids[0], "in_doubt")]).await?;
+    finalize(&mut *client, job.tenant_id, "w", &[(windows.ids[0], "sent")]).await?;
+    finalize(&mut *client, job.tenant_id, "w", &[(windows.ids[0], "failed")]).await?;
     if expect_a_job {
         assert_eq!(complete(&mut *client, "w", job).await?, "completed");
     }
@@ -141,8 +142,8 @@ async fn leads_read_by_an_import(session: &mut PgConnection, tenant: super::Tena
     .await?;
     let before = number(&mut *client, read).await?;
     let import = format!(
-        "select added from execution.import_leads('{intake}', '{}', 'new', gen_random_uuid())",
-        tenant.workspace
+        "select added from execution.import_leads('{}', '{intake}', '{}', 'new', gen_random_uuid())",
+        tenant.id, tenant.workspace
     );
     assert_eq!(number(&mut *client, import).await?, 100);
     let after = number(&mut *client, read).await?;

@@ -8,8 +8,9 @@ use crate::sql::{execute, number, refusal, texts};
 
 /// Asks for a resolution.
 async fn resolve(stage: &Stage, tenant: Tenant, id: Uuid, word: &str) -> Result<String, sqlx::Error> {
-    let sql =
-        format!("select execution.resolve_in_doubt('{id}', '{word}', 'theirs', 'seen in their log', 'ann')");
+    let sql = format!(
+        "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{id}', '{word}', 'theirs', 'seen in their log', 'ann')"
+    );
     stage.ask(tenant, sql).await
 }
 
@@ -18,7 +19,7 @@ async fn doubtful(stage: &Stage, items: usize) -> anyhow::Result<(Job, Vec<Uuid>
     let job = stage.job("w", items).await?;
     let ids = reserve_all(&stage.worker, "w", &job).await?;
     let settled: Vec<(Uuid, &str)> = ids.iter().map(|id| (*id, "in_doubt")).collect();
-    finalize(&stage.worker, "w", &settled).await?;
+    finalize(&stage.worker, stage.own.id, "w", &settled).await?;
     Ok((job, ids))
 }
 
@@ -37,7 +38,7 @@ async fn that_it_was_done_counts_at_once_in_the_word_of_the_channel() -> anyhow:
         stage.run_of(stage.own, 1, 1, &json!({ "channel": channel })).await?;
         let job = claim(&stage.worker, "w", 1).await?.remove(0);
         let ids = reserve_all(&stage.worker, "w", &job).await?;
-        finalize(&stage.worker, "w", &[(ids[0], "in_doubt")]).await?;
+        finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "in_doubt")]).await?;
 
         assert_eq!(resolve(&stage, stage.own, ids[0], "sent").await?, word);
 
@@ -69,7 +70,7 @@ async fn that_it_was_not_done_counts_when_the_quiet_time_is_over() -> anyhow::Re
         let job = claim(&stage.worker, "w", 1).await?.remove(0);
         assert_eq!(job.run_id, run);
         let ids = reserve_all(&stage.worker, "w", &job).await?;
-        finalize(&stage.worker, "w", &[(ids[0], "in_doubt")]).await?;
+        finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "in_doubt")]).await?;
         let mut transaction = stage.admin.begin().await?;
         let context = format!(
             "update execution.channel_outbox set in_doubt_since = now() - interval '{age}';
@@ -78,7 +79,7 @@ async fn that_it_was_not_done_counts_when_the_quiet_time_is_over() -> anyhow::Re
         );
         execute(&mut *transaction, context).await?;
         let sql = format!(
-            "select execution.resolve_in_doubt('{}', 'failed', null, 'unknown to them', 'ann')",
+            "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', 'failed', null, 'unknown to them', 'ann')",
             ids[0]
         );
         let answer = texts(&mut *transaction, sql).await;
@@ -122,7 +123,10 @@ async fn an_item_is_not_in_doubt_while_its_worker_is_heard_of() -> anyhow::Resul
             stage.own.id
         );
         execute(&mut *transaction, context).await?;
-        let sql = format!("select execution.resolve_in_doubt('{}', '{word}', null, 'how', 'ann')", ids[0]);
+        let sql = format!(
+            "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', '{word}', null, 'how', 'ann')",
+            ids[0]
+        );
         match (texts(&mut *transaction, sql).await, answer) {
             (Ok(said), Ok(expected)) => assert_eq!(said, [expected], "{silence}, {age}"),
             (said, Err(expected)) => assert!(refusal(said)?.message.contains(expected), "{silence}, {age}"),
@@ -150,11 +154,17 @@ async fn a_resolution_says_as_what_how_it_is_known_and_by_whom() -> anyhow::Resu
         "'sent', null, 'how', null",
         "'failed', null, 'how', ' '",
     ] {
-        let sql = format!("select execution.resolve_in_doubt('{}', {arguments})", ids[0]);
+        let sql = format!(
+            "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', {arguments})",
+            ids[0]
+        );
         assert_eq!(refusal(stage.ask::<String>(stage.own, sql).await)?.code, "22023", "{arguments}");
     }
     assert_eq!(stage.look("status", "channel_outbox", ids[0]).await?, "queued");
-    let none = format!("select execution.resolve_in_doubt('{}', 'sent', null, 'how', 'ann')", ids[0]);
+    let none = format!(
+        "select execution.resolve_in_doubt('{}', '{}', 'sent', null, 'how', 'ann')",
+        stage.own.id, ids[0]
+    );
     assert_eq!(refusal(texts(&stage.app, none).await)?.code, "42501", "no tenant");
     Ok(())
 }
@@ -184,7 +194,7 @@ async fn another_tenants_item_is_unknown_and_a_settled_one_is_refused() -> anyho
         );
     }
     // The real answer comes too late: nothing changes, and the log keeps it.
-    assert_eq!(finalize(&stage.worker, "w", &[(ids[0], "sent")]).await?, NOTHING);
+    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent")]).await?, NOTHING);
     assert_eq!(stage.look("status", "channel_outbox", ids[0]).await?, "failed");
     assert_eq!(stage.log_of(ids[0]).await?.last().map(String::as_str), Some("item.contradicted by w"));
     Ok(())

@@ -20,15 +20,17 @@ struct Doubt {
 }
 
 async fn claim_doubts(client: &PgPool, resolver: &str) -> Result<Vec<Doubt>, sqlx::Error> {
-    let sql = "select outbox_id, tenant_id, provider, account_id, idempotency_key, look, echo
-                 from execution.claim_doubts($1, '{sim}', 100, interval '1 minute') order by outbox_id";
+    let sql = "select claimed.outbox_id, claimed.tenant_id, provider, account_id, idempotency_key, look, echo
+                 from execution.tenants_with_due_doubts('{sim}', 100) as due,
+                      execution.claim_doubts(due.tenant_id, $1, '{sim}', due.doubts, interval '1 minute') as claimed
+                order by claimed.outbox_id";
     sqlx::query_as(sql).bind(resolver).fetch_all(client).await
 }
 
 async fn settle(client: &PgPool, resolver: &str, doubt: &Doubt, word: &str) -> Result<String, sqlx::Error> {
     sqlx::query_scalar("select execution.settle_doubt($1, $2, $3, $4, $5, 'theirs', 'asked them')")
-        .bind(resolver)
         .bind(doubt.tenant_id)
+        .bind(resolver)
         .bind(doubt.outbox_id)
         .bind(doubt.look)
         .bind(word)
@@ -44,8 +46,8 @@ async fn put_off(
     person: bool,
 ) -> Result<(), sqlx::Error> {
     sqlx::query("select execution.put_off_doubt($1, $2, $3, $4, now() + $5::interval, $6, 'they are busy')")
-        .bind(resolver)
         .bind(doubt.tenant_id)
+        .bind(resolver)
         .bind(doubt.outbox_id)
         .bind(doubt.look)
         .bind(next)
@@ -65,7 +67,7 @@ async fn doubtful_of(stage: &Stage, tenant: Tenant, items: usize) -> anyhow::Res
     let job = claim(&stage.worker, "w", 1).await?.remove(0);
     let mut ids = reserve_all(&stage.worker, "w", &job).await?;
     let settled: Vec<(Uuid, &str)> = ids.iter().map(|id| (*id, "in_doubt")).collect();
-    finalize(&stage.worker, "w", &settled).await?;
+    finalize(&stage.worker, tenant.id, "w", &settled).await?;
     ids.sort_unstable();
     Ok(ids)
 }
@@ -147,7 +149,7 @@ async fn a_late_answer_ends_the_doubt() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let all = doubtful(&stage, 1).await?;
     let held = claim_doubts(&stage.worker, "r").await?;
-    assert_eq!(finalize(&stage.worker, "w", &[(all[0], "sent")]).await?, all);
+    assert_eq!(finalize(&stage.worker, stage.own.id, "w", &[(all[0], "sent")]).await?, all);
     assert_eq!(number(&stage.admin, "select count(*) from execution.doubts").await?, 0);
     assert_eq!(refusal(settle(&stage.worker, "r", &held[0], "sent").await)?.code, "PR001");
     Ok(())
@@ -171,7 +173,7 @@ async fn what_is_put_off_comes_again_and_what_is_for_a_person_does_not() -> anyh
 
     // The person decides.
     let sql = format!(
-        "select execution.resolve_in_doubt('{}', 'sent', null, 'they say so', 'ann')",
+        "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', 'sent', null, 'they say so', 'ann')",
         doubts[1].outbox_id
     );
     assert_eq!(stage.ask::<String>(stage.own, sql).await?, "sent");
@@ -182,8 +184,13 @@ async fn what_is_put_off_comes_again_and_what_is_for_a_person_does_not() -> anyh
 async fn other_providers_and_bad_questions() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     doubtful(&stage, 1).await?;
-    let other =
-        "select outbox_id::text from execution.claim_doubts('r', '{smtp,twilio}', 10, interval '1 minute')";
+    let tenant = stage.own.id;
+    let chosen = "select tenant_id::text from execution.tenants_with_due_doubts('{smtp,twilio}', 10)";
+    assert!(texts(&stage.worker, chosen).await?.is_empty());
+    let other = format!(
+        "select outbox_id::text
+           from execution.claim_doubts('{tenant}', 'r', '{{smtp,twilio}}', 10, interval '1 minute')"
+    );
     assert!(texts(&stage.worker, other).await?.is_empty());
     for bad in [
         "'', '{sim}', 10",
@@ -192,7 +199,9 @@ async fn other_providers_and_bad_questions() -> anyhow::Result<()> {
         "'r', '{sim}', 1001",
         "'r', '{sim}', null",
     ] {
-        let sql = format!("select outbox_id::text from execution.claim_doubts({bad}, interval '1 minute')");
+        let sql = format!(
+            "select outbox_id::text from execution.claim_doubts('{tenant}', {bad}, interval '1 minute')"
+        );
         assert_eq!(refusal(texts(&stage.worker, sql).await)?.code, "22023", "{bad}");
     }
     Ok(())
@@ -215,7 +224,7 @@ async fn an_item_that_moved_is_looked_for_where_it_went() -> anyhow::Result<()> 
     let ids = reserve_all(&stage.worker, "w", &job).await?;
     execute(&stage.admin, format!("update execution.channel_outbox set moved_to_account_id = '{second}'"))
         .await?;
-    finalize(&stage.worker, "w", &[(ids[0], "in_doubt")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "in_doubt")]).await?;
     assert_eq!(claim_doubts(&stage.worker, "r").await?[0].account_id, second);
     Ok(())
 }
@@ -227,7 +236,9 @@ async fn call_back(
     key: &str,
     proves: bool,
 ) -> Result<String, sqlx::Error> {
-    let sql = format!("select execution.record_callback('{account}', '{key}', 'CA1', 'ringing', {proves})");
+    let sql = format!(
+        "select execution.record_callback(tenancy.current_tenant_id(), '{account}', '{key}', 'CA1', 'ringing', {proves})"
+    );
     stage.ask(tenant, sql).await
 }
 
@@ -262,7 +273,7 @@ async fn a_callback_that_came_before_the_doubt_is_there_for_the_resolver() -> an
     let account: Uuid =
         sqlx::query_scalar("select id from tenancy.provider_accounts").fetch_one(&stage.admin).await?;
     assert_eq!(call_back(&stage, stage.own, account, &key, true).await?, "recorded", "its worker is at work");
-    finalize(&stage.worker, "w", &[(ids[0], "in_doubt")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "in_doubt")]).await?;
     assert_eq!(claim_doubts(&stage.worker, "r").await?[0].echo.as_deref(), Some("CA1"));
     Ok(())
 }
@@ -275,7 +286,7 @@ async fn a_callback_against_a_person_s_verdict_is_flagged_and_changes_nothing() 
     execute(&stage.admin, "update execution.channel_outbox set in_doubt_since = now() - interval '1 day'")
         .await?;
     let sql = format!(
-        "select execution.resolve_in_doubt('{}', 'failed', null, 'not in their log', 'ann')",
+        "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', 'failed', null, 'not in their log', 'ann')",
         doubt.outbox_id
     );
     stage.ask::<String>(stage.own, sql).await?;
@@ -318,8 +329,8 @@ async fn nobody_calls_back_about_another_s_items() -> anyhow::Result<()> {
 
 async fn take_turn(client: &PgPool, resolver: &str, doubt: &Doubt) -> Result<(bool, f64), sqlx::Error> {
     sqlx::query_as("select granted, wait_seconds from execution.take_turn_for_doubt($1, $2, $3, $4, 100000)")
-        .bind(resolver)
         .bind(doubt.tenant_id)
+        .bind(resolver)
         .bind(doubt.outbox_id)
         .bind(doubt.look)
         .fetch_one(client)

@@ -71,7 +71,7 @@ async fn a_takeover_that_was_rolled_back_took_nothing() -> anyhow::Result<()> {
     assert_eq!(claim(&mut *taking, "heir", 10).await?.len(), 1);
     taking.rollback().await?;
     let ids = reserve_all(&stage.worker, "slow", &job).await?;
-    finalize(&stage.worker, "slow", &[(ids[0], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "slow", &[(ids[0], "sent")]).await?;
     assert_eq!(complete(&stage.worker, "slow", &job).await?, "completed");
     Ok(())
 }
@@ -84,7 +84,7 @@ async fn a_takeover_steps_around_a_job_whose_items_are_being_settled() -> anyhow
     stage.age_lock(&job, "6 minutes").await?;
     let other = stage.run(1, 1).await?;
     let mut settling = stage.worker.begin().await?;
-    finalize(&mut *settling, "slow", &[(ids[1], "sent")]).await?;
+    finalize(&mut *settling, stage.own.id, "slow", &[(ids[1], "sent")]).await?;
 
     let mut heir = stage.worker.acquire().await?;
     execute(&mut *heir, "set lock_timeout = '30s'").await?; // a claim that waits would wait for ever
@@ -111,7 +111,7 @@ async fn the_end_of_an_attempt_and_a_batch_of_settlements_never_wait_for_each_ot
     windows.ids.sort_unstable();
 
     let mut settling = stage.worker.begin().await?;
-    finalize(&mut *settling, "w", &[(windows.ids[0], "sent")]).await?;
+    finalize(&mut *settling, stage.own.id, "w", &[(windows.ids[0], "sent")]).await?;
     let mut ending = stage.worker.begin().await?;
     let pid = number(&mut *ending, "select pg_backend_pid()::bigint").await?;
     let ended = tokio::spawn(async move {
@@ -119,7 +119,7 @@ async fn the_end_of_an_attempt_and_a_batch_of_settlements_never_wait_for_each_ot
         ending.commit().await.map(|()| status)
     });
     until_blocked(&stage, pid).await?;
-    finalize(&mut *settling, "w", &[(windows.ids[1], "sent")]).await?;
+    finalize(&mut *settling, stage.own.id, "w", &[(windows.ids[1], "sent")]).await?;
     settling.commit().await?;
 
     assert_eq!(ended.await??, "completed");

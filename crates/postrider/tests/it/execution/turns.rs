@@ -82,7 +82,9 @@ async fn a_tenant_that_is_excepted_is_left_alone() -> anyhow::Result<()> {
     stage.run(3, 1).await?;
     stage.run_of(other, 3, 1, &json!({})).await?;
     let claim = format!(
-        "select tenant_id::text from execution.claim_queued_jobs('w', 10, array['{}'::uuid])",
+        "select claimed.tenant_id::text
+           from execution.tenants_with_due_jobs(10, array['{}'::uuid]) as due,
+                execution.claim_queued_jobs(due.tenant_id, 'w', due.jobs) as claimed",
         other.id
     );
     assert_eq!(texts(&stage.worker, &claim).await?, vec![stage.own.id.to_string(); 3]);

@@ -1,9 +1,8 @@
 //! One run under a lock key: who gets it, and what the others are told.
 
-use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use super::stage::{End, NOTHING, Room, Stage, acquire, acting_for, claim, ends};
+use super::stage::{End, Room, Stage, acquire, acting_for, claim, ends};
 use crate::sql::{execute, number, refusal, texts};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,7 +46,7 @@ async fn a_run_that_failed_for_good_or_was_cancelled_leaves_the_key_free() -> an
     let mut dead = Vec::new();
     dead.push(stage.ended(stage.own, "f", End::Refused).await?);
     dead.push(stage.run(stage.own, "f").await?);
-    let cancel = format!("select jobs.cancel_run('{}', null, 'me')", dead[1]);
+    let cancel = format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{}', null, 'me')", dead[1]);
     assert_eq!(stage.ask::<String>(stage.own, cancel).await?, "cancelled");
     let new = stage.run(stage.own, "f").await?;
     assert!(!dead.contains(&new));
@@ -89,7 +88,12 @@ async fn force_counts_over_a_completed_run_only_and_is_audited() -> anyhow::Resu
     for force in [false, true] {
         assert_eq!(stage.acquire(own, "f", force).await?, ("retry_pending".to_owned(), Some(forced)));
     }
-    stage.ask::<String>(own, format!("select jobs.cancel_run('{forced}', null, 'me')")).await?;
+    stage
+        .ask::<String>(
+            own,
+            format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{forced}', null, 'me')"),
+        )
+        .await?;
     assert_eq!(stage.acquire(own, "f", false).await?, ("completed".to_owned(), Some(plain)));
     assert_eq!(stage.acquire(own, "f", true).await?.0, "acquired");
     let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
@@ -176,19 +180,29 @@ async fn a_function_that_the_tenant_does_not_have_is_unknown() -> anyhow::Result
         );
     }
     assert_eq!(number(&stage.admin, "select count(*) from jobs.job_runs").await?, 0);
-    assert_eq!(refusal(acquire(&stage.app, "f", None, false).await)?.code, "42501");
-    // An id that is taken makes no second run, and does not take the key.
+    let call = |tenant: Uuid, id: Uuid, function: &str| {
+        format!(
+            "select outcome from jobs.acquire_run('{tenant}', '{id}', '{function}', null, null, false, 'me')"
+        )
+    };
+    let refused = refusal(execute(&stage.app, call(stage.own, Uuid::now_v7(), "f")).await)?;
+    assert_eq!(refused.code, "42501", "no tenant is set: {refused:?}");
+    // An id that the tenant has used makes no second run, and does not take the key.
     let id = stage.run(stage.own, "f").await?;
-    let mut transaction = acting_for(&stage.app, other).await?;
-    let taken = format!("select outcome from jobs.acquire_run('{id}', 'f', null, null, false, 'me')");
-    let refused =
-        refusal(sqlx::query_scalar::<_, String>(AssertSqlSafe(taken)).fetch_one(&mut *transaction).await)?;
+    stage.function(stage.own, "g").await?;
+    let refused = refusal(stage.ask::<String>(stage.own, call(stage.own, id, "g")).await)?;
     assert_eq!(refused.code, "55P03", "{refused:?}");
-    transaction.rollback().await?;
-    let theirs: Vec<Uuid> = sqlx::query_scalar("select id from jobs.job_runs where tenant_id = $1")
-        .bind(other)
-        .fetch_all(&stage.admin)
-        .await?;
-    assert_eq!(theirs, NOTHING);
+    // An id is unique within its tenant: another tenant neither meets nor changes the run.
+    let row = "to_jsonb(job_runs)";
+    let before = stage.look_at_run(row, id).await?;
+    let refused = refusal(stage.ask::<String>(other, call(stage.own, id, "f")).await)?;
+    assert_eq!(refused.code, "42501", "{refused:?}");
+    assert_eq!(stage.look_at_run(row, id).await?, before);
+    assert_eq!(stage.ask::<String>(other, call(other, id, "f")).await?, "acquired");
+    let runs = "select concat_ws(' ', tenant_id, id, function_name) from jobs.job_runs order by created_at";
+    assert_eq!(
+        texts(&stage.admin, runs).await?,
+        [format!("{} {id} f", stage.own), format!("{other} {id} f")]
+    );
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Bells: who is woken by whom.
 
-use postrider_engine::Bell;
+use postrider_engine::WakeupChannel;
 use postrider_store::wakeups;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ async fn a_bell_wakes_its_own_once_and_everybody_elsewhere() -> anyhow::Result<(
     let world = World::new().await?;
     let (pool, url) = (world.pool("postrider_worker").await?, world.url("postrider_worker"));
     let shutdown = CancellationToken::new();
-    let [here, there] = [CHANNEL; 2].map(Bell::new);
+    let [here, there] = [CHANNEL; 2].map(WakeupChannel::new);
     let (mut heard_here, mut heard_there) = (here.wakeups(), there.wakeups());
     for bell in [&here, &there] {
         tokio::spawn(bell.listen(&url, &shutdown)?);

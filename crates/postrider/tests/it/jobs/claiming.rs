@@ -67,9 +67,7 @@ async fn what_is_due_is_taken_once_and_longest_first() -> anyhow::Result<()> {
     execute(&mut *second, "set local lock_timeout = '10s'").await?;
     assert_eq!(claim(&mut *second, "w", &Room::of(5)).await?.len(), 1);
     for nobody in ["''", "' '", "null"] {
-        let call = format!(
-            "select id from jobs.claim_runs({nobody}, 1, 1, '{{}}', '{{}}', '{{sql}}', '{{}}', null)"
-        );
+        let call = format!("select id from jobs.claim_runs('{own}', {nobody}, 1, '{{sql}}', '{{}}')");
         assert_eq!(refusal(execute(&stage.worker, call).await)?.code, "22023");
     }
     Ok(())
@@ -134,7 +132,11 @@ async fn a_runner_gets_what_it_can_run_and_what_nobody_can_any_more() -> anyhow:
     for name in ["f", "web", "mine", "newer", "gone"] {
         stage.run(own, name).await?;
     }
-    assert!(stage.ask::<bool>(own, "select jobs.remove_function('gone', 'me')").await?);
+    assert!(
+        stage
+            .ask::<bool>(own, "select jobs.remove_function(tenancy.current_tenant_id(), 'gone', 'me')")
+            .await?
+    );
 
     let names = async |kinds: &'static [&'static str]| -> anyhow::Result<Vec<String>> {
         let mut transaction = stage.worker.begin().await?;
@@ -152,8 +154,10 @@ async fn a_runner_gets_what_it_can_run_and_what_nobody_can_any_more() -> anyhow:
     assert_eq!(names(&["http"]).await?, ["gone -", "web http"]);
     assert_eq!(names(&["builtin"]).await?, ["gone -", "mine builtin"]);
     assert_eq!(names(&["http", "sql", "builtin"]).await?, ["f sql", "gone -", "mine builtin", "web http"]);
-    let secret = "select count(*) from jobs.claim_runs('w', 10, 10, '{}', '{}', '{http}', '{}', null)
-                   where sealed_secret = 's' and target = 'https://example.com' and timeout_seconds = 60";
+    let secret = format!(
+        "select count(*) from jobs.claim_runs('{own}', 'w', 10, '{{http}}', '{{}}')
+          where sealed_secret = 's' and target = 'https://example.com' and timeout_seconds = 60"
+    );
     assert_eq!(number(&stage.worker, secret).await?, 1);
     Ok(())
 }

@@ -10,13 +10,13 @@ use crate::sql::{execute, number, refusal, texts};
 
 /// Goes on with what waits for nothing any more.
 async fn go_on(stage: &Stage) -> Result<i64, sqlx::Error> {
-    number(&stage.worker, "select jobs.fire_waiting(100, '1 day')::bigint").await
+    number(&stage.worker, "select coalesce(sum(jobs.fire_waiting(tenant_id, firings, '1 day')), 0)::bigint from jobs.tenants_with_waiting_firings(100)").await
 }
 
 /// What a firing waits for, as the tenant reads it.
 async fn why(stage: &Stage, schedule: Uuid) -> Result<Option<String>, sqlx::Error> {
     let sql = format!(
-        "select jobs.why_waiting(schedule_id, fire_at) from jobs.schedule_firings where schedule_id = '{schedule}' and outcome = 'waiting'"
+        "select jobs.why_waiting(tenancy.current_tenant_id(), schedule_id, fire_at) from jobs.schedule_firings where schedule_id = '{schedule}' and outcome = 'waiting'"
     );
     stage.ask(stage.own, sql).await
 }
@@ -49,7 +49,12 @@ async fn functions_never_wait_for_each_other() -> anyhow::Result<()> {
     // One that is switched off may be switched on.
     assert!(
         stage
-            .ask::<bool>(stage.own, format!("select jobs.switch_schedule('{of_b}', false, null, 'me')"))
+            .ask::<bool>(
+                stage.own,
+                format!(
+                    "select jobs.switch_schedule(tenancy.current_tenant_id(), '{of_b}', false, null, 'me')"
+                )
+            )
             .await?
     );
     refused(new, "c", &["b"], "c → b → c").await?;
@@ -240,7 +245,9 @@ async fn a_chain_stops_at_the_one_that_failed_and_goes_on_after_the_manual_retry
     assert_eq!(why(&stage, third).await?.unwrap(), waits_for("it failed"));
     assert_eq!(firings(&stage, third).await?, ["waiting"]);
 
-    stage.tell(stage.own, format!("select jobs.retry_run('{second_run}', 'me')")).await?;
+    stage
+        .tell(stage.own, format!("select jobs.retry_run(tenancy.current_tenant_id(), '{second_run}', 'me')"))
+        .await?;
     assert_eq!(why(&stage, third).await?.unwrap(), waits_for("it is running"));
     ends_next(End::Done).await?;
     assert_eq!(go_on(&stage).await?, 1);
@@ -271,14 +278,25 @@ async fn what_waits_too_long_or_was_switched_off_is_given_up() -> anyhow::Result
     .await?;
     assert!(
         stage
-            .ask::<bool>(stage.own, format!("select jobs.switch_schedule('{}', false, null, 'me')", ids[1]))
+            .ask::<bool>(
+                stage.own,
+                format!(
+                    "select jobs.switch_schedule(tenancy.current_tenant_id(), '{}', false, null, 'me')",
+                    ids[1]
+                )
+            )
             .await?
     );
     assert_eq!(go_on(&stage).await?, 0);
     assert_eq!(firings(&stage, ids[0]).await?, ["skipped: what it depends on did not complete in time"]);
     assert_eq!(firings(&stage, ids[1]).await?, ["skipped: the schedule was disabled while it waited"]);
     assert_eq!(firings(&stage, ids[2]).await?, ["waiting"]);
-    stage.tell(stage.own, format!("select jobs.cancel_run('{cancelled}', null, 'me')")).await?;
+    stage
+        .tell(
+            stage.own,
+            format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{cancelled}', null, 'me')"),
+        )
+        .await?;
     // Not before midnight, unless the firing was on the other side of it.
     if let Some(why) = why(&stage, ids[2]).await? {
         assert!(
@@ -289,7 +307,7 @@ async fn what_waits_too_long_or_was_switched_off_is_given_up() -> anyhow::Result
     }
     // Another tenant is told nothing about it.
     let other = stage.another("other").await?;
-    let spy = format!("select jobs.why_waiting('{}', now())", ids[2]);
+    let spy = format!("select jobs.why_waiting(tenancy.current_tenant_id(), '{}', now())", ids[2]);
     assert_eq!(stage.ask::<Option<String>>(other, spy).await?, None);
     assert_eq!(
         texts(&stage.admin, "select outcome from jobs.schedule_firings where decided_at is null").await?,

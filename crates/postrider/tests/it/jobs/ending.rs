@@ -95,7 +95,8 @@ async fn a_failure_that_would_come_again_is_given_up_at_once() -> anyhow::Result
     };
     // A person tries it again: the same letter says what became of it, until the run completes.
     for word in ["failed", "completed"] {
-        let retry = format!("select outcome from jobs.retry_run('{}', 'me')", held.id);
+        let retry =
+            format!("select outcome from jobs.retry_run(tenancy.current_tenant_id(), '{}', 'me')", held.id);
         assert_eq!(stage.ask::<String>(stage.own, retry).await?, "retried");
         let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
         if word == "failed" {
@@ -150,7 +151,9 @@ async fn each_function_has_its_own_policy_and_its_longest_pause() -> anyhow::Res
     // A function that is gone has the policy that functions have.
     stage.function_with(stage.own, "gone", "max_retries", "0").await?;
     let held = stage.held(stage.own, "gone").await?;
-    stage.ask::<bool>(stage.own, "select jobs.remove_function('gone', 'me')").await?;
+    stage
+        .ask::<bool>(stage.own, "select jobs.remove_function(tenancy.current_tenant_id(), 'gone', 'me')")
+        .await?;
     assert_eq!(ends(&stage.worker, "w", &[(&held, End::Failed)]).await?, ["failed again"]);
     assert_eq!(stage.look_at_run(PAUSE_MS, held.id).await?, "1000");
     Ok(())
@@ -180,7 +183,15 @@ async fn only_the_newest_claim_of_the_holder_ends_a_run() -> anyhow::Result<()> 
     }
     let old = stage.held(stage.own, "f").await?;
     execute(&stage.admin, "update jobs.job_runs set heartbeat_at = now() - interval '1 day'").await?;
-    assert_eq!(number(&stage.worker, "select count(*) from jobs.recover_runs('1 minute')").await?, 1);
+    assert_eq!(
+        number(
+            &stage.worker,
+            "select count(*) from jobs.tenants_with_stale_runs('1 minute') as stale
+                 cross join lateral jobs.recover_runs(stale.tenant_id, '1 minute')"
+        )
+        .await?,
+        1
+    );
     let late = [(&old, End::Done), (&old, End::Failed), (&old, End::Refused)];
     let fenced = async |worker: &str, run: &Claimed| -> anyhow::Result<()> {
         let before = stage.everything().await?;
@@ -209,6 +220,11 @@ async fn only_the_newest_claim_of_the_holder_ends_a_run() -> anyhow::Result<()> 
     fenced("w", &new).await?;
     fenced("w", &other).await?;
     let cancelled = stage.held(stage.own, "h").await?;
-    stage.ask::<String>(stage.own, format!("select jobs.cancel_run('{}', null, 'me')", cancelled.id)).await?;
+    stage
+        .ask::<String>(
+            stage.own,
+            format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{}', null, 'me')", cancelled.id),
+        )
+        .await?;
     fenced("w", &cancelled).await
 }

@@ -10,7 +10,7 @@ use crate::sql::{execute, number, refusal, texts};
 pub fn put(id: Uuid, function: &str, cron: &str, since: &str, depends_on: &[&str]) -> String {
     let depends_on = depends_on.join(",");
     format!(
-        "select jobs.put_schedule('{id}', '{function}', '{cron}', 'UTC', null, '{{\"b\": 2}}', null, null, '{{{depends_on}}}', 'once', true,
+        "select jobs.put_schedule(tenancy.current_tenant_id(), '{id}', '{function}', '{cron}', 'UTC', null, '{{\"b\": 2}}', null, null, '{{{depends_on}}}', 'once', true,
                                   now() - interval '{since}', 'me')"
     )
 }
@@ -70,8 +70,9 @@ async fn a_schedule_keeps_its_next_firing_while_its_times_stay() -> anyhow::Resu
         put(id, "f", cron, "0", &[]).replace("now() - interval '0'", &format!("'{next}'"))
     };
     let (two, three) = ("2026-01-01 02:00+00", "2026-01-01 03:00+00");
-    let switch =
-        |enabled: bool, next: &str| format!("select jobs.switch_schedule('{id}', {enabled}, '{next}', 'me')");
+    let switch = |enabled: bool, next: &str| {
+        format!("select jobs.switch_schedule(tenancy.current_tenant_id(), '{id}', {enabled}, '{next}', 'me')")
+    };
     stage.tell(own, put("0 0 * * *", two)).await?;
     is("0 0 * * * t 1 2").await?;
     stage.tell(own, put("0 0 * * *", three)).await?;
@@ -91,7 +92,14 @@ async fn a_schedule_keeps_its_next_firing_while_its_times_stay() -> anyhow::Resu
     // Another tenant does not reach it, and under the same id it has one of its own.
     let before = stage.everything().await?;
     assert!(!stage.ask::<bool>(other, switch(false, two)).await?);
-    assert!(!stage.ask::<bool>(other, format!("select jobs.remove_schedule('{id}', 'me')")).await?);
+    assert!(
+        !stage
+            .ask::<bool>(
+                other,
+                format!("select jobs.remove_schedule(tenancy.current_tenant_id(), '{id}', 'me')")
+            )
+            .await?
+    );
     assert_eq!(stage.everything().await?, before);
     stage.tell(other, put("9 9 * * *", two)).await?;
     assert_eq!(number(&stage.admin, "select count(*) from jobs.schedules").await?, 2);
@@ -124,7 +132,7 @@ async fn a_schedule_of_an_unknown_function_is_refused() -> anyhow::Result<()> {
 async fn a_firing_happens_once_at_its_time_by_the_plan_that_still_holds() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let id = schedule(&stage, "f", &[]).await?;
-    let due = "select concat_ws(' ', id, cron, timezone, misfire, version, next_fire_at < now, now = now()) from jobs.due_schedules(10, 10, '{}')";
+    let due = "select concat_ws(' ', id, cron, timezone, misfire, version, next_fire_at < now, now = now()) from jobs.due_schedules(10, 10, '{}', '{}')";
     assert_eq!(texts(&stage.worker, due).await?, [format!("{id} 0 0 * * * UTC once 1 t t")]);
     let at = stage.look("next_fire_at", "schedules", id).await?;
     // Another plan: of a version that is gone, of another time, of another tenant, of times that have not come.
@@ -224,7 +232,14 @@ async fn several_times_fire_each_once_and_what_was_left_out_is_written_down() ->
         stage.look("to_char(last_fire_at at time zone 'UTC', 'HH24:MI')", "schedules", id).await?,
         "03:00"
     );
-    assert!(stage.ask::<bool>(stage.own, format!("select jobs.remove_schedule('{id}', 'me')")).await?);
+    assert!(
+        stage
+            .ask::<bool>(
+                stage.own,
+                format!("select jobs.remove_schedule(tenancy.current_tenant_id(), '{id}', 'me')")
+            )
+            .await?
+    );
     assert_eq!(firings(&stage, id).await?, [""; 0]);
     assert_eq!(number(&stage.admin, "select count(*) from jobs.job_runs").await?, 2, "its runs stay");
     Ok(())
@@ -269,8 +284,12 @@ async fn due_schedules_are_taken_tenant_by_tenant_without_those_that_cannot_be_f
     let theirs = Uuid::now_v7();
     stage.tell(other, put(theirs, "f", "0 0 * * *", "10 seconds", &[])).await?;
     let due = async |limit: i32, per_tenant: i32, except: Vec<Uuid>| -> anyhow::Result<Vec<Uuid>> {
-        let sql = "select id from jobs.due_schedules($1, $2, $3)";
-        Ok(sqlx::query_scalar(sql).bind(limit).bind(per_tenant).bind(except).fetch_all(&stage.worker).await?)
+        // The schedule of the other tenant is an exception under its own tenant alone.
+        let tenants: Vec<Uuid> =
+            except.iter().map(|id| if *id == theirs { other } else { stage.own }).collect();
+        let sql = "select id from jobs.due_schedules($1, $2, $3, $4)";
+        let due = sqlx::query_scalar(sql).bind(limit).bind(per_tenant).bind(tenants).bind(except);
+        Ok(due.fetch_all(&stage.worker).await?)
     };
     let oldest: Vec<Uuid> =
         sqlx::query_scalar("select id from jobs.schedules where tenant_id = $1 order by next_fire_at")

@@ -9,7 +9,7 @@ use crate::sql::{execute, refusal, texts};
 fn put(id: Uuid, name: &str, kind: &str, target: &str, secret: Option<&str>) -> String {
     let secret = secret.map_or("null".to_owned(), |secret| format!("'{secret}'"));
     format!(
-        "select jobs.put_function('{id}', '{name}', '{kind}', '{target}', 'hour', 10, 1, 2, 3, 4, {secret}, 'me')"
+        "select jobs.put_function(tenancy.current_tenant_id(), '{id}', '{name}', '{kind}', '{target}', 'hour', 10, 1, 2, 3, 4, {secret}, 'me')"
     )
 }
 
@@ -49,7 +49,9 @@ async fn a_function_is_set_again_under_its_id_and_keeps_its_secret() -> anyhow::
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_with_the_program_is_made_once_and_replaces_nothing() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    let make = |name: &str| format!("select jobs.put_builtin(gen_random_uuid(), '{name}', '5min')");
+    let make = |name: &str| {
+        format!("select jobs.put_builtin(tenancy.current_tenant_id(), gen_random_uuid(), '{name}', '5min')")
+    };
     for name in ["noop", "noop", "f"] {
         stage.tell(stage.own, make(name)).await?;
     }
@@ -75,7 +77,8 @@ async fn a_function_that_a_schedule_needs_is_kept_and_its_runs_outlive_it() -> a
          values ('{schedule}', '{own}', 'f', '0 0 * * *', 'UTC', '{{g}}', false)"
     );
     execute(&stage.admin, scheduled).await?;
-    let remove = |name: &str| format!("select jobs.remove_function('{name}', 'me')");
+    let remove =
+        |name: &str| format!("select jobs.remove_function(tenancy.current_tenant_id(), '{name}', 'me')");
     for name in ["f", "g"] {
         let refused = refusal(stage.ask::<bool>(own, remove(name)).await)?;
         assert_eq!(
@@ -87,7 +90,14 @@ async fn a_function_that_a_schedule_needs_is_kept_and_its_runs_outlive_it() -> a
     assert!(!stage.ask::<bool>(other, remove("free")).await?);
     assert!(stage.ask::<bool>(own, remove("free")).await?);
     assert_eq!(stage.look_at_run("status", run).await?, "running");
-    assert!(stage.ask::<bool>(own, format!("select jobs.remove_schedule('{schedule}', 'me')")).await?);
+    assert!(
+        stage
+            .ask::<bool>(
+                own,
+                format!("select jobs.remove_schedule(tenancy.current_tenant_id(), '{schedule}', 'me')")
+            )
+            .await?
+    );
     for name in ["f", "g"] {
         assert!(stage.ask::<bool>(own, remove(name)).await?);
     }
@@ -101,18 +111,19 @@ async fn a_function_is_not_removed_under_a_schedule_that_is_being_set() -> anyho
     let stage = Stage::new().await?;
     stage.function(stage.own, "g").await?;
     let mut setting = acting_for(&stage.app, stage.own).await?;
-    let put = "select jobs.put_schedule(gen_random_uuid(), 'f', '0 0 * * *', 'UTC', null, null, null, null, '{g}', 'once', true, now(), 'me')";
+    let put = "select jobs.put_schedule(tenancy.current_tenant_id(), gen_random_uuid(), 'f', '0 0 * * *', 'UTC', null, null, null, null, '{g}', 'once', true, now(), 'me')";
     execute(&mut *setting, put).await?;
     let (app, own) = (stage.app.clone(), stage.own);
-    let removing =
-        tokio::spawn(async move { ask::<bool>(&app, own, "select jobs.remove_function('g', 'me')").await });
+    let removing = tokio::spawn(async move {
+        ask::<bool>(&app, own, "select jobs.remove_function(tenancy.current_tenant_id(), 'g', 'me')").await
+    });
     stage.someone_waits().await?;
     setting.commit().await?;
     assert_eq!(refusal(removing.await?)?.code, "23503");
 
     execute(&stage.admin, "delete from jobs.schedules").await?;
     let mut removing = acting_for(&stage.app, stage.own).await?;
-    execute(&mut *removing, "select jobs.remove_function('g', 'me')").await?;
+    execute(&mut *removing, "select jobs.remove_function(tenancy.current_tenant_id(), 'g', 'me')").await?;
     let app = stage.app.clone();
     let setting = tokio::spawn(async move { execute(&mut *acting_for(&app, own).await?, put).await });
     stage.someone_waits().await?;

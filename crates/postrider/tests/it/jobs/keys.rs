@@ -74,7 +74,7 @@ async fn entity_hashes_are_those_of_javascript_in_the_model_and_in_the_database(
     .fetch_all(&mut *client)
     .await?;
     let stringified: Vec<String> = sqlx::query_scalar(
-        "select jobs.json_stringify(value::json) from unnest($1) with ordinality as given (value, place) order by place",
+        "select jobs.json_text(jobs.json_shielded(value::json), 1) from unnest($1) with ordinality as given (value, place) order by place",
     )
     .bind(&texts[..by_hand])
     .fetch_all(&mut *client)

@@ -8,7 +8,7 @@ use crate::sql::{execute, number, refusal, texts};
 /// Looks by these thresholds, and says how many were raised, resolved, and are open.
 async fn detect_by(stage: &Stage, failed: i32, running: &str, retried: f64) -> Result<String, sqlx::Error> {
     let sql = format!(
-        "select concat_ws(' ', raised, resolved, open) from jobs.detect_alerts({failed}, '{running}', {retried})"
+        "select concat_ws(' ', raised, resolved, open) from jobs.detect_alerts(tenancy.current_tenant_id(), {failed}, '{running}', {retried})"
     );
     stage.ask_as_worker(stage.own, sql).await
 }
@@ -130,7 +130,9 @@ async fn an_alert_that_is_open_since_yesterday_is_not_raised_again() -> anyhow::
     let stage = Stage::new().await?;
     let (own, other) = (stage.own, stage.another("other").await?);
     let raise = |object: &str, title: &str| {
-        format!("select jobs.raise_alert('stock', {object}, '{title}', 'info', '{{\"n\": 1}}')")
+        format!(
+            "select jobs.raise_alert(tenancy.current_tenant_id(), 'stock', {object}, '{title}', 'info', '{{\"n\": 1}}')"
+        )
     };
     let insert = |status: &str, age: &str| {
         format!(
@@ -154,7 +156,8 @@ async fn an_alert_that_is_open_since_yesterday_is_not_raised_again() -> anyhow::
     assert_eq!(stage.ask::<Uuid>(own, raise("null", "newest")).await?, today);
     assert_eq!(stage.look("title", "alert_instances", yesterday).await?, "newer");
 
-    let resolve = |object: &str| format!("select jobs.resolve_alert('stock', {object})");
+    let resolve =
+        |object: &str| format!("select jobs.resolve_alert(tenancy.current_tenant_id(), 'stock', {object})");
     assert!(stage.ask::<bool>(own, resolve("null")).await?);
     assert!(!stage.ask::<bool>(own, resolve("null")).await?);
     for (id, status) in [(yesterday, "resolved"), (today, "resolved"), (of_object, "active")] {
@@ -179,12 +182,14 @@ async fn an_alert_that_is_open_since_yesterday_is_not_raised_again() -> anyhow::
 async fn a_card_is_asked_once_per_alert_and_closed_with_it() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (own, other) = (stage.own, stage.another("other").await?);
-    let generate = "select concat_ws(' ', opened, closed) from jobs.generate_decision_cards()";
+    let generate = "select concat_ws(' ', opened, closed) from jobs.generate_decision_cards(tenancy.current_tenant_id())";
     let card_of = async |alert: Uuid| -> anyhow::Result<Uuid> {
         let sql = "select id from jobs.decision_cards where alert_instance_id = $1";
         Ok(sqlx::query_scalar(sql).bind(alert).fetch_one(&stage.admin).await?)
     };
-    let raise = |name: &str| format!("select jobs.raise_alert('{name}', null, 'title of {name}')");
+    let raise = |name: &str| {
+        format!("select jobs.raise_alert(tenancy.current_tenant_id(), '{name}', null, 'title of {name}')")
+    };
     let (dismissed, taken, left): (Uuid, Uuid, Uuid) = (
         stage.ask(own, raise("failed-jobs")).await?,
         stage.ask(own, raise("taken")).await?,
@@ -214,13 +219,15 @@ async fn a_card_is_asked_once_per_alert_and_closed_with_it() -> anyhow::Result<(
 
     let decide = |card: Uuid, status: &str| {
         format!(
-            "select concat_ws(' ', decided, status) from jobs.decide_card('{card}', '{status}', 'why', 'me')"
+            "select concat_ws(' ', decided, status) from jobs.decide_card(tenancy.current_tenant_id(), '{card}', '{status}', 'why', 'me')"
         )
     };
     let (dismissed_card, taken_card) = (card_of(dismissed).await?, card_of(taken).await?);
     let before = stage.everything().await?;
     for (tenant, card) in [(other, dismissed_card), (own, Uuid::now_v7())] {
-        let none = format!("select count(*) from jobs.decide_card('{card}', 'DISMISSED', null, 'me')");
+        let none = format!(
+            "select count(*) from jobs.decide_card(tenancy.current_tenant_id(), '{card}', 'DISMISSED', null, 'me')"
+        );
         assert_eq!(stage.ask::<i64>(tenant, none).await?, 0);
     }
     assert_eq!(refusal(stage.ask::<String>(own, decide(taken_card, "DONE")).await)?.code, "23514");
@@ -239,7 +246,14 @@ async fn a_card_is_asked_once_per_alert_and_closed_with_it() -> anyhow::Result<(
     assert_eq!(stage.log_of(format!("card:{dismissed_card}")).await?, ["card.dismissed by me why"]);
     assert_eq!(stage.ask_as_worker::<String>(own, generate).await?, "0 0", "nobody is asked twice");
     for name in ["failed-jobs", "taken", "left"] {
-        assert!(stage.ask::<bool>(own, format!("select jobs.resolve_alert('{name}', null)")).await?);
+        assert!(
+            stage
+                .ask::<bool>(
+                    own,
+                    format!("select jobs.resolve_alert(tenancy.current_tenant_id(), '{name}', null)")
+                )
+                .await?
+        );
     }
     assert_eq!(stage.ask_as_worker::<String>(own, generate).await?, "0 2");
     let row = "concat_ws(' ', status, decided_by, note)";

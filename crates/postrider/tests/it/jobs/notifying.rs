@@ -18,7 +18,9 @@ struct Reserved {
 
 /// Two recipients at one account.
 fn plan(account: Uuid) -> String {
-    format!("select jobs.plan_notifications(array['{account}', '{account}']::uuid[], '{{ann,bob}}')")
+    format!(
+        "select jobs.plan_notifications(tenancy.current_tenant_id(), array['{account}', '{account}']::uuid[], '{{ann,bob}}')"
+    )
 }
 
 async fn reserve(client: &PgPool, tenant: Uuid, from: &str) -> Result<Vec<Reserved>, sqlx::Error> {
@@ -30,17 +32,24 @@ async fn reserve(client: &PgPool, tenant: Uuid, from: &str) -> Result<Vec<Reserv
     transaction.commit().await.map(|()| reserved)
 }
 
-const NEW: &str = "reserve_notifications(100)";
-const DOUBTFUL: &str = "claim_doubtful_notifications('10 minutes', 100)";
+const NEW: &str = "reserve_notifications(tenancy.current_tenant_id(), 100)";
+const DOUBTFUL: &str = "claim_doubtful_notifications(tenancy.current_tenant_id(), '10 minutes', 100)";
 
 async fn settle(stage: &Stage, tenant: Uuid, given: &Reserved, verdict: &str) -> Result<bool, sqlx::Error> {
     let (id, claim) = (given.id, given.claims);
-    let sql = format!("select jobs.settle_notification('{id}', {claim}, '{verdict}', 'theirs', '{verdict}')");
+    let sql = format!(
+        "select jobs.settle_notification(tenancy.current_tenant_id(), '{id}', {claim}, '{verdict}', 'theirs', '{verdict}')"
+    );
     stage.ask_as_worker(tenant, sql).await
 }
 
 async fn raise(stage: &Stage, name: &str) -> Result<Uuid, sqlx::Error> {
-    stage.ask(stage.own, format!("select jobs.raise_alert('{name}', null, 'about {name}')")).await
+    stage
+        .ask(
+            stage.own,
+            format!("select jobs.raise_alert(tenancy.current_tenant_id(), '{name}', null, 'about {name}')"),
+        )
+        .await
 }
 
 const ROW: &str = "concat_ws(' ', status, attempts, called_at is not null, in_doubt_since is not null, provider_message_id, last_error)";
@@ -50,7 +59,9 @@ async fn each_recipient_is_told_once_of_each_alert_and_of_its_end() -> anyhow::R
     let stage = Stage::new().await?;
     let (own, other, account) = (stage.own, stage.another("other").await?, Uuid::now_v7());
     raise(&stage, "one").await?;
-    stage.ask::<Uuid>(other, "select jobs.raise_alert('theirs', null, 't')").await?;
+    stage
+        .ask::<Uuid>(other, "select jobs.raise_alert(tenancy.current_tenant_id(), 'theirs', null, 't')")
+        .await?;
     assert_eq!(stage.ask_as_worker::<i32>(own, plan(account)).await?, 2);
     assert_eq!(stage.ask_as_worker::<i32>(own, plan(account)).await?, 0);
     let told = reserve(&stage.worker, own, NEW).await?;
@@ -70,7 +81,14 @@ async fn each_recipient_is_told_once_of_each_alert_and_of_its_end() -> anyhow::R
     raise(&stage, "two").await?;
     assert_eq!(stage.ask_as_worker::<i32>(own, plan(account)).await?, 2);
     for name in ["one", "two"] {
-        assert!(stage.ask::<bool>(own, format!("select jobs.resolve_alert('{name}', null)")).await?);
+        assert!(
+            stage
+                .ask::<bool>(
+                    own,
+                    format!("select jobs.resolve_alert(tenancy.current_tenant_id(), '{name}', null)")
+                )
+                .await?
+        );
     }
     let other_account = Uuid::now_v7();
     assert_eq!(
@@ -183,11 +201,17 @@ async fn a_tenant_cannot_reserve_settle_or_plan_for_another() -> anyhow::Result<
     }
     assert_eq!(stage.everything().await?, before);
     for call in [NEW, DOUBTFUL] {
-        assert_eq!(
-            refusal(execute(&stage.worker, format!("select * from jobs.{call}")).await)?.code,
-            "42501"
+        // Without a tenant, the argument is null.
+        let without = refusal(execute(&stage.worker, format!("select * from jobs.{call}")).await)?;
+        assert_eq!(without.code, "22004", "{call}");
+        let for_another = format!(
+            "select * from jobs.{}",
+            call.replace("tenancy.current_tenant_id()", &format!("'{own}'"))
         );
+        let mut transaction = acting_for(&stage.worker, other).await?;
+        assert_eq!(refusal(execute(&mut *transaction, for_another).await)?.code, "42501", "{call}");
     }
+    assert_eq!(stage.everything().await?, before);
     Ok(())
 }
 
@@ -205,7 +229,8 @@ async fn many_who_plan_and_reserve_at_once_make_one_call_each() -> anyhow::Resul
             let planned: i32 = ask(&worker, own, plan(account)).await?;
             let mut reserved = Vec::new();
             loop {
-                let some = reserve(&worker, own, "reserve_notifications(3)").await?;
+                let some =
+                    reserve(&worker, own, "reserve_notifications(tenancy.current_tenant_id(), 3)").await?;
                 if some.is_empty() {
                     return anyhow::Ok((planned, reserved));
                 }

@@ -24,23 +24,27 @@ async fn one_of_each(stage: &Stage) -> anyhow::Result<[Uuid; 6]> {
 }
 
 async fn cancel(stage: &Stage, id: Uuid) -> Result<Option<String>, sqlx::Error> {
-    stage.ask(stage.own, format!("select jobs.cancel_run('{id}', ' why ', 'me')")).await
+    stage
+        .ask(stage.own, format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{id}', ' why ', 'me')"))
+        .await
 }
 
 async fn retry(stage: &Stage, tenant: Uuid, id: Uuid) -> Result<Option<(String, Uuid)>, sqlx::Error> {
     let mut transaction = acting_for(&stage.app, tenant).await?;
-    let answer = sqlx::query_as("select outcome, run_id from jobs.retry_run($1, 'me')")
-        .bind(id)
-        .fetch_optional(&mut *transaction)
-        .await?;
+    let answer =
+        sqlx::query_as("select outcome, run_id from jobs.retry_run(tenancy.current_tenant_id(), $1, 'me')")
+            .bind(id)
+            .fetch_optional(&mut *transaction)
+            .await?;
     transaction.commit().await.map(|()| answer)
 }
 
 async fn heartbeat(stage: &Stage, worker: &str, runs: &[&Claimed]) -> Result<Vec<Uuid>, sqlx::Error> {
-    sqlx::query_scalar("select * from jobs.heartbeat_runs($1, $2, $3) order by 1")
-        .bind(worker)
+    sqlx::query_scalar("select id from jobs.heartbeat_runs($1, $2, $3, $4) order by 1")
+        .bind(runs.iter().map(|run| run.tenant_id).collect::<Vec<_>>())
         .bind(runs.iter().map(|run| run.id).collect::<Vec<_>>())
         .bind(runs.iter().map(|run| run.claims).collect::<Vec<_>>())
+        .bind(worker)
         .fetch_all(&stage.worker)
         .await
 }
@@ -87,7 +91,8 @@ async fn a_run_whose_process_died_counts_as_a_failed_attempt_once() -> anyhow::R
         stage.held(stage.own, "g").await?.id,
         stage.held(stage.own, "last").await?.id,
     ];
-    let recover = "select concat_ws(' ', function_name, worker, retry_at is not null) from jobs.recover_runs('1 minute') order by 1";
+    let recover = "select concat_ws(' ', function_name, worker, retry_at is not null) from jobs.tenants_with_stale_runs('1 minute') as stale
+                    cross join lateral jobs.recover_runs(stale.tenant_id, '1 minute') order by 1";
     assert_eq!(texts(&stage.worker, recover).await?, [""; 0]);
     execute(
         &stage.admin,
@@ -191,7 +196,7 @@ async fn whatever_is_not_completed_can_be_cancelled_for_ever() -> anyhow::Result
     let all @ [waiting, held, again, dead, done, given_up] = one_of_each(&stage).await?;
     let before = stage.everything().await?;
     for id in all {
-        let foreign = format!("select jobs.cancel_run('{id}', null, 'me')");
+        let foreign = format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{id}', null, 'me')");
         assert_eq!(stage.ask::<Option<String>>(other, foreign).await?, None);
     }
     assert_eq!(cancel(&stage, Uuid::now_v7()).await?, None);
@@ -222,7 +227,9 @@ async fn a_letter_is_resolved_once_with_a_note_by_its_own_tenant() -> anyhow::Re
     let other = stage.another("other").await?;
     let run = stage.ended(stage.own, "f", End::Refused).await?;
     let letter: Uuid = sqlx::query_scalar("select id from jobs.sync_errors").fetch_one(&stage.admin).await?;
-    let resolve = |note: &str| format!("select jobs.resolve_sync_error('{letter}', '{note}', 'me')");
+    let resolve = |note: &str| {
+        format!("select jobs.resolve_sync_error(tenancy.current_tenant_id(), '{letter}', '{note}', 'me')")
+    };
     let before = stage.everything().await?;
     assert_eq!(refusal(stage.ask::<bool>(stage.own, resolve(" ")).await)?.code, "22023");
     assert!(!stage.ask::<bool>(other, resolve("mine")).await?);
@@ -261,7 +268,8 @@ async fn which_runs_have_ended_is_told_and_nothing_more_of_them() -> anyhow::Res
     ] {
         let mut transaction = stage.app.begin().await?;
         execute(&mut *transaction, &context).await?;
-        let mut ended: Vec<Uuid> = sqlx::query_scalar("select * from jobs.which_ended($1)")
+        let mut ended: Vec<Uuid> = sqlx::query_scalar("select id from jobs.which_ended($1, $2)")
+            .bind(vec![stage.own; all.len() + 1])
             .bind(all.iter().copied().chain([Uuid::now_v7()]).collect::<Vec<_>>())
             .fetch_all(&mut *transaction)
             .await?;

@@ -6,7 +6,8 @@ use uuid::Uuid;
 use super::stage::{End, Room, Stage, acting_for, claim, ends};
 use crate::sql::{execute, number, texts};
 
-const DETECT: &str = "select raised from jobs.detect_alerts(5, '30 minutes', 0.1)";
+const DETECT: &str =
+    "select raised from jobs.detect_alerts(tenancy.current_tenant_id(), 5, '30 minutes', 0.1)";
 
 /// `detect-alerts`, once a day, of a tenant of which more jobs failed than may.
 async fn scene() -> anyhow::Result<Stage> {

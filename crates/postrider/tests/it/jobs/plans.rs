@@ -44,14 +44,19 @@ async fn live(stage: &Stage, client: &mut PgConnection) -> anyhow::Result<()> {
     anyhow::ensure!(told(&mut *client, false).await?.0 == "acquired");
     anyhow::ensure!(told(&mut *client, false).await?.0 == "running");
     let first = held(&mut *client).await?;
-    let beat =
-        format!("select jobs.heartbeat_runs('w', array['{}']::uuid[], array[{}])", first.id, first.claims);
+    let beat = format!(
+        "select jobs.heartbeat_runs(array['{}']::uuid[], array['{}']::uuid[], array[{}], 'w')",
+        stage.own, first.id, first.claims
+    );
     frugal(&mut *client, "worker", "the heartbeat", async |client| execute(client, beat).await).await?;
-    let recover = "select jobs.recover_runs('1 hour')";
+    let stale = "select jobs.tenants_with_stale_runs('1 hour')";
+    frugal(&mut *client, "worker", "looking for stale runs", async |client| execute(client, stale).await)
+        .await?;
+    let recover = format!("select jobs.recover_runs('{}', '1 hour')", stage.own);
     frugal(&mut *client, "worker", "recovering", async |client| execute(client, recover).await).await?;
     anyhow::ensure!(ended(&mut *client, &first, End::Refused).await? == ["failed"]);
     anyhow::ensure!(told(&mut *client, false).await?.0 == "acquired");
-    let retry = format!("select jobs.retry_run('{}', 'me')", first.id);
+    let retry = format!("select jobs.retry_run(tenancy.current_tenant_id(), '{}', 'me')", first.id);
     frugal(&mut *client, "app", "retrying what is taken", async |client| execute(client, &retry).await)
         .await?;
     let second = held(&mut *client).await?;
@@ -60,7 +65,7 @@ async fn live(stage: &Stage, client: &mut PgConnection) -> anyhow::Result<()> {
     frugal(&mut *client, "app", "retrying what has completed", async |client| execute(client, &retry).await)
         .await?;
     anyhow::ensure!(told(&mut *client, true).await?.0 == "acquired");
-    let cancel = format!("select jobs.cancel_run('{}', null, 'me')", first.id);
+    let cancel = format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{}', null, 'me')", first.id);
     frugal(&mut *client, "app", "cancelling", async |client| execute(client, cancel).await).await?;
     execute(&mut *client, "rollback").await?;
     Ok(())

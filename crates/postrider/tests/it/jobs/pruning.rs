@@ -47,7 +47,7 @@ async fn what_is_active_open_or_waiting_outlives_its_time() -> anyhow::Result<()
     );
     execute(&stage.admin, rows).await?;
 
-    let prune = |age: &str, limit: &str| format!("select jobs.prune_runs({age}, {limit})");
+    let prune = |age: &str, limit: &str| format!("select jobs.prune_runs('{own}', {age}, {limit})");
     for (age, limit) in
         [("'47 hours'", "10"), ("null", "10"), ("'3 days'", "0"), ("'3 days'", "null"), ("'-3 days'", "10")]
     {
@@ -73,7 +73,8 @@ async fn what_is_active_open_or_waiting_outlives_its_time() -> anyhow::Result<()
         assert_eq!(texts(&stage.admin, left).await?, ["lately", "open"], "{table}");
     }
     // Resolved, the letter lets its run go.
-    let resolve = "select jobs.resolve_sync_error(id, 'seen', 'me') from jobs.sync_errors";
+    let resolve =
+        "select jobs.resolve_sync_error(tenancy.current_tenant_id(), id, 'seen', 'me') from jobs.sync_errors";
     assert!(stage.ask::<bool>(own, resolve).await?);
     assert_eq!(number(&stage.worker, prune("'5 days'", "100")).await?, 1);
     assert_eq!(refusal(number(&stage.app, prune("'5 days'", "100")).await)?.code, "42501");

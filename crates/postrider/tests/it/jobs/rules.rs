@@ -263,7 +263,12 @@ async fn what_is_not_over_cannot_be_removed_and_nothing_is_emptied() -> anyhow::
     let dead = stage.ended(stage.own, "dead", End::Refused).await?;
     let done = stage.ended(stage.own, "done", End::Done).await?;
     let given_up = stage.run(stage.own, "given-up").await?;
-    stage.ask::<String>(stage.own, format!("select jobs.cancel_run('{given_up}', null, 'me')")).await?;
+    stage
+        .ask::<String>(
+            stage.own,
+            format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{given_up}', null, 'me')"),
+        )
+        .await?;
 
     let errors = "delete from jobs.sync_errors";
     assert!(refusal(execute(&stage.admin, errors).await)?.message.contains("nobody has resolved"));

@@ -178,7 +178,7 @@ async fn after_three_hours_without_a_scheduler_each_policy_runs_what_it_says() -
         let counted = texts(&works.admin, counted).await?.join("");
         let said = format!("{runs} {skipped}");
         assert!(counted.starts_with(&said), "{misfire}: {counted}, expected {said}");
-        let reason = format!("nobody was there for {skipped_times} firings from ");
+        let reason = format!("missed {skipped_times} firings from ");
         assert!(skipped == 0 || counted.contains(&reason), "{misfire}: {counted}, expected {reason}");
         let of_it =
             format!("select count(*) from jobs.job_runs where schedule_id = '{id}' and status = 'completed'");

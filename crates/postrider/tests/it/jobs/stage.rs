@@ -252,7 +252,7 @@ pub async fn acquire(
     entity_hash: Option<&str>,
     force: bool,
 ) -> Result<(String, Option<Uuid>), sqlx::Error> {
-    sqlx::query_as("select outcome, run_id from jobs.acquire_run($1, $2, $3, '{\"a\": 1}', $4, 'me')")
+    sqlx::query_as("select outcome, run_id from jobs.acquire_run(tenancy.current_tenant_id(), $1, $2, $3, '{\"a\": 1}', $4, 'me')")
         .bind(Uuid::now_v7())
         .bind(function)
         .bind(entity_hash)
@@ -268,7 +268,10 @@ pub async fn claim(
     room: &Room,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
     let (tenants, rooms): (Vec<Uuid>, Vec<i32>) = room.tenants.iter().copied().unzip();
-    sqlx::query_as("select * from jobs.claim_runs($1, $2, $3, $4, $5, $6, $7, $8)")
+    let claim = "select claimed.*
+                   from jobs.tenants_with_due_runs($2, $3, $4, $5, $6, $7, $8) as due
+                  cross join lateral jobs.claim_runs(due.tenant_id, $1, due.runs, $6, $7) as claimed";
+    sqlx::query_as(claim)
         .bind(worker)
         .bind(room.limit)
         .bind(room.per_tenant)
@@ -294,12 +297,13 @@ pub async fn ends(
     };
     sqlx::query_scalar(
         "select ended.status || case when ended.retry_at is not null then ' again' else '' end
-           from jobs.end_runs($1, $2, $3, $4, $5, $6) as ended
+           from jobs.end_runs($1, $2, $3, $4, $5, $6, $7) as ended
           order by array_position($2, ended.id)",
     )
-    .bind(worker)
+    .bind(ended.iter().map(|(run, _)| run.tenant_id).collect::<Vec<_>>())
     .bind(ended.iter().map(|(run, _)| run.id).collect::<Vec<_>>())
     .bind(ended.iter().map(|(run, _)| run.claims).collect::<Vec<_>>())
+    .bind(worker)
     .bind(ended.iter().map(|_| Some(serde_json::json!({ "sum": 3 }))).collect::<Vec<_>>())
     .bind(ended.iter().map(|(_, end)| error(*end)).collect::<Vec<_>>())
     .bind(ended.iter().map(|(_, end)| matches!(end, End::Failed)).collect::<Vec<_>>())

@@ -240,7 +240,7 @@ async fn each_attempt_is_ended_once_although_others_take_it_away() -> anyhow::Re
                 let name = format!("runner {}", at % 3);
                 let held = claim(&worker, &name, &Room::of(10)).await?;
                 if at % 2 == 0 {
-                    execute(&worker, "select jobs.recover_runs('0 seconds', 3)").await?;
+                    execute(&worker, "select jobs.recover_runs(tenant_id, '0 seconds', 3) from jobs.tenants_with_stale_runs('0 seconds')").await?;
                 }
                 for run in &held {
                     if ends(&worker, &name, &[(run, End::Done)]).await? == ["completed"] {

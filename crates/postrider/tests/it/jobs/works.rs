@@ -105,7 +105,7 @@ impl Works {
         let entities = EntityHash::of(&json!({ "n": about }).to_string())?;
         let invocation = Invocation { function, input: Some(input), entities: Some(&entities), force };
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
-        let acquired = job_runs::acquire(&mut transaction, invocation, "a test").await?;
+        let acquired = job_runs::acquire(&mut transaction, self.tenant, invocation, "a test").await?;
         pool::commit(transaction).await?;
         Ok(acquired)
     }
@@ -115,7 +115,7 @@ impl Works {
         let id = Uuid::now_v7();
         let entities = json!({ "schedule": id }).to_string();
         let sql = format!(
-            "select jobs.put_schedule($1, $2, $3, 'UTC', null, $4, $5::json, $6, $7, $8, true, {}, 'a test')",
+            "select jobs.put_schedule(tenancy.current_tenant_id(), $1, $2, $3, 'UTC', null, $4, $5::json, $6, $7, $8, true, {}, 'a test')",
             schedule.first
         );
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;

@@ -41,7 +41,10 @@ async fn account(
 /// Sets what an account may be asked.
 async fn limit(stage: &Stage, account: Uuid, limits: &Value) -> anyhow::Result<()> {
     let known = stage
-        .ask(&format!("select tenancy.limit_provider_account('{account}', '{limits}', 'a test')::text"))
+        .ask(&format!(
+            "select tenancy.limit_provider_account('{}', '{account}', '{limits}', 'a test')::text",
+            stage.tenant
+        ))
         .await?;
     anyhow::ensure!(known == "true", "there is no account {account}");
     Ok(())
@@ -57,7 +60,7 @@ async fn deploy(
     let campaign = Uuid::now_v7();
     let asset = stage
         .ask(&format!(
-            "select id::text from execution.create_asset(gen_random_uuid(), '{}', '{campaign}', 'email',
+            "select id::text from execution.create_asset(tenancy.current_tenant_id(), gen_random_uuid(), '{}', '{campaign}', 'email',
                                                          '{{\"subject\": \"Hello\", \"text\": \"Hello\"}}', 'a test')",
             stage.workspace
         ))
@@ -68,13 +71,13 @@ async fn deploy(
     }]);
     stage
         .ask(&format!(
-            "select execution.create_campaign('{campaign}', '{}', '{campaign}', true, '{phases}', 'a test')::text",
+            "select execution.create_campaign(tenancy.current_tenant_id(), '{campaign}', '{}', '{campaign}', true, '{phases}', 'a test')::text",
             stage.workspace
         ))
         .await?;
     let run = stage
         .ask(&format!(
-            "select execution.deploy_campaign('{campaign}', 'only', 'a test', null, {job_size})::text"
+            "select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', 'only', 'a test', null, {job_size})::text"
         ))
         .await?;
     Ok(run.parse()?)

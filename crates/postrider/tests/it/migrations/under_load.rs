@@ -149,7 +149,7 @@ async fn invoke_once(
     let mut transaction = app.begin().await?;
     execute(&mut *transaction, acting_as(tenant)).await?;
     let call = format!(
-        "select * from {name}('{run}', 'work', '{n:012x}', '{{\"run\": \"{run}\"}}', false, 'a test')"
+        "select * from {name}('{tenant}', '{run}', 'work', '{n:012x}', '{{\"run\": \"{run}\"}}', false, 'a test')"
     );
     execute(&mut *transaction, call).await?;
     transaction.commit().await

@@ -48,7 +48,7 @@ async fn what_failed_is_retried_and_then_the_next_phase_begins_by_itself() -> an
     let control = async |by: &str| {
         stage
             .ask(&format!(
-                "select outcome || ' ' || coalesce(items, 0) from execution.control_phase('{campaign}', 'mail', '{by}', null, 'a test')"
+                "select outcome || ' ' || coalesce(items, 0) from execution.control_phase(tenancy.current_tenant_id(), '{campaign}', 'mail', '{by}', null, 'a test')"
             ))
             .await
     };

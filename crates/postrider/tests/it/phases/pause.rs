@@ -69,7 +69,7 @@ async fn after_the_answer_of_a_pause_nothing_is_reserved_and_resuming_loses_noth
         workers.push(Server::start(&world, "campaigns", settings)?);
     }
     let run = stage
-        .ask(&format!("select execution.deploy_campaign('{campaign}', 'only', 'a test', null, 50)::text"))
+        .ask(&format!("select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', 'only', 'a test', null, 50)::text"))
         .await?
         .parse()?;
     let place = Place { app: world.pool("postrider_app").await?, stage, campaign, run };
@@ -148,7 +148,7 @@ async fn a_job_that_comes_again_during_a_heartbeat_is_not_taken_for_lost() -> an
                     [campaigns]\npoll_interval_ms = 50\nwindow = 1\nheartbeat_interval_seconds = 1\n";
     let _worker = Server::start(&world, "campaigns", settings)?;
     let run = stage
-        .ask(&format!("select execution.deploy_campaign('{campaign}', 'only', 'a test', null, 20)::text"))
+        .ask(&format!("select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', 'only', 'a test', null, 20)::text"))
         .await?
         .parse()?;
     let place = Place { app: world.pool("postrider_app").await?, stage, campaign, run };
@@ -162,7 +162,7 @@ async fn a_job_that_comes_again_during_a_heartbeat_is_not_taken_for_lost() -> an
         );
         execute(&mut *transaction, settings).await?;
         let sql = format!(
-            "select outcome from execution.control_phase('{campaign}', 'only', '{trigger}', null, 'a test')"
+            "select outcome from execution.control_phase(tenancy.current_tenant_id(), '{campaign}', 'only', '{trigger}', null, 'a test')"
         );
         let answer = texts(&mut *transaction, sql).await;
         if answer.is_err() {

@@ -136,8 +136,15 @@ impl Server<'_> {
             phases::control(self.app, self.tenant, control).await?;
         } else {
             let mut transaction = pool::begin_as(self.app, self.tenant).await?;
-            phases::report_progress(&mut transaction, self.campaign, phase, choice as f64 * 6.5, "a test")
-                .await?;
+            phases::report_progress(
+                &mut transaction,
+                self.tenant,
+                self.campaign,
+                phase,
+                choice as f64 * 6.5,
+                "a test",
+            )
+            .await?;
             pool::commit(transaction).await?;
         }
         Ok(())
@@ -159,7 +166,8 @@ impl Server<'_> {
             crate::sql::execute(
                 admin,
                 "update execution.campaigns set progress_at = progress_at - interval '2 seconds';
-                 select execution.note_progress('nobody')",
+                 select execution.note_progress(due.tenant_id, 'nobody')
+                   from execution.tenants_with_due_progress('nobody') as due",
             )
             .await?;
             taken.push(self.snapshot().await?);
@@ -181,7 +189,7 @@ async fn whatever_order_things_reach_it_in_a_client_ends_where_the_server_is() -
         .collect();
     stage
         .ask(&format!(
-            "select execution.create_campaign('{campaign}', '{}', 'news', false, '{}', 'a test')::text",
+            "select execution.create_campaign(tenancy.current_tenant_id(), '{campaign}', '{}', 'news', false, '{}', 'a test')::text",
             stage.workspace,
             json!(described)
         ))

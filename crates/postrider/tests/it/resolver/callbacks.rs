@@ -1,7 +1,12 @@
 //! Callbacks are believed because they are signed, and for nothing else.
 
+use uuid::Uuid;
+
 use super::Scene;
-use crate::{campaigns::crash::send, sql::number};
+use crate::{
+    campaigns::crash::send,
+    sql::{number, tenant},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_callback_is_refused_with_the_reason_and_changes_nothing() -> anyhow::Result<()> {
@@ -17,9 +22,11 @@ async fn a_forged_callback_is_refused_with_the_reason_and_changes_nothing() -> a
     let body = "CallSid=CA0123456789abcdef0123456789abcdef&CallStatus=completed";
     let form = ("content-type", "application/x-www-form-urlencoded");
     let forged = ("x-twilio-signature", "RSOYDt4T1cUTdK1PDd93/VVr8B8=");
-    let path = |provider: &str, account: &str, key: &str| {
-        format!("/api/v2/providers/{provider}/{account}/callback/{key}")
+    let of = |tenant: Uuid, provider: &str, account: &str, key: &str| {
+        format!("/api/v2/tenants/{tenant}/providers/{provider}/{account}/callback/{key}")
     };
+    let path = |provider: &str, account: &str, key: &str| of(scene.stage.tenant, provider, account, key);
+    let (other, _) = tenant(&scene.stage.admin, "other").await?;
     let good = path("twilio", &twilio.to_string(), &key);
     for (path, headers, status, says) in [
         (good.clone(), vec![form], "403", "`X-Twilio-Signature` is missing"),
@@ -34,6 +41,18 @@ async fn a_forged_callback_is_refused_with_the_reason_and_changes_nothing() -> a
             "no such callback address",
         ),
         (path("twilio", "not-an-id", &key), vec![form, forged], "404", "no such callback address"),
+        (
+            of(other, "twilio", &twilio.to_string(), &key),
+            vec![form, forged],
+            "404",
+            "no such callback address",
+        ),
+        (
+            of(Uuid::nil(), "twilio", &twilio.to_string(), &key),
+            vec![form, forged],
+            "404",
+            "no such callback address",
+        ),
     ] {
         let answer = send(&scene.api.http_url, "POST", &path, &headers, body)?;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");

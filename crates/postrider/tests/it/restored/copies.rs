@@ -54,7 +54,9 @@ async fn is_refused(site: &Site, stage: &Stage, server: &Server, run: Uuid) -> a
     .await?;
     let (found, is_failure) = site.doctor()?;
     assert!(is_failure && found.starts_with(WAITS), "{found}");
-    let certified = format!("select duplicates_are_impossible::text from execution.verify_launch('{run}')");
+    let certified = format!(
+        "select duplicates_are_impossible::text from execution.verify_launch(tenancy.current_tenant_id(), '{run}')"
+    );
     eventually("every process knows", async || Ok(stage.ask(&certified).await? == "false")).await?;
     let verified = site.postrider(&["campaign", "verify", "--tenant", "acme", &run.to_string()])?;
     assert_ne!(verified.code, 0);

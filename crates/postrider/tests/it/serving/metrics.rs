@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use postrider_engine::meters::{Kind, METRICS, Metric};
+use postrider_engine::common::metrics::{Kind, METRICS, Metric};
 
 use super::{SECRET, publish};
 use crate::{

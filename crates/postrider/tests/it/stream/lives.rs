@@ -84,7 +84,8 @@ async fn an_idle_stream_ends_within_five_seconds_of_the_revocation_of_its_key() 
     // A machine that is busy with other things may delay one answer, and not each of three.
     for _ in 0..3 {
         let mut transaction = pool::begin_as(&stage.api.admin, stage.api.acme.id).await?;
-        let (id, key) = keys::create(&mut transaction, "short", Role::Viewer, None, "test").await?;
+        let (id, key) =
+            keys::create(&mut transaction, stage.api.acme.id, "short", Role::Viewer, None, "test").await?;
         pool::commit(transaction).await?;
         let mut reading = Reading::open(stage.url(), &stage.path(), key.expose(), &[]).await?;
         let revoke = stage.api.call("DELETE", &format!("/keys/{}", id.0)).key(&stage.api.acme.admin);

@@ -82,7 +82,8 @@ impl Stage {
              set local session_replication_role = replica;
              update execution.campaign_events set at = at - interval '2 days' where sequence <= {through};
              commit;
-             select execution.prune_campaign_events(now() - interval '1 day', 100000)"
+             select execution.prune_campaign_events('{}', now() - interval '1 day', 100000)",
+            self.api.acme.id.0
         );
         Ok(execute(&self.api.admin, sql).await?)
     }
@@ -107,13 +108,15 @@ async fn campaign(app: &PgPool, tenant: &Tenant, name: &str) -> anyhow::Result<U
     let id = Uuid::now_v7();
     let phases = json!([{ "id": Uuid::now_v7(), "phase": "only", "kind": "external" }]);
     let mut transaction = acting_for(app, tenant).await?;
-    sqlx::query("select execution.create_campaign($1, $2, $3, false, $4, 'a test')")
-        .bind(id)
-        .bind(tenant.workspace_id.0)
-        .bind(name)
-        .bind(phases)
-        .execute(&mut *transaction)
-        .await?;
+    sqlx::query(
+        "select execution.create_campaign(tenancy.current_tenant_id(), $1, $2, $3, false, $4, 'a test')",
+    )
+    .bind(id)
+    .bind(tenant.workspace_id.0)
+    .bind(name)
+    .bind(phases)
+    .execute(&mut *transaction)
+    .await?;
     transaction.commit().await?;
     Ok(id)
 }
@@ -125,7 +128,7 @@ async fn write(app: &PgPool, tenant: &Tenant, campaign: Uuid, events: i64) -> an
         "do $$
          begin
              for i in 1..{events} loop
-                 perform execution.control_phase('{campaign}', 'only', phase.next, null, 'a test')
+                 perform execution.control_phase(tenancy.current_tenant_id(), '{campaign}', 'only', phase.next, null, 'a test')
                     from (select case status when 'not_started' then 'start' when 'in_progress' then 'pause' else 'resume' end
                             from execution.campaign_phases where campaign_id = '{campaign}') as phase (next);
              end loop;

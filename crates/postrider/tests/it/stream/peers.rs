@@ -72,11 +72,13 @@ async fn a_thousand_breaks_lose_and_repeat_nothing_for_npm_eventsource() -> anyh
         }
         let mut transaction = super::acting_for(&stage.app, &stage.api.acme).await?;
         for trigger in ["resume", "complete"] {
-            sqlx::query("select execution.control_phase($1, 'only', $2, null, 'a test')")
-                .bind(stage.campaign)
-                .bind(trigger)
-                .execute(&mut *transaction)
-                .await?;
+            sqlx::query(
+                "select execution.control_phase(tenancy.current_tenant_id(), $1, 'only', $2, null, 'a test')",
+            )
+            .bind(stage.campaign)
+            .bind(trigger)
+            .execute(&mut *transaction)
+            .await?;
         }
         transaction.commit().await?;
         anyhow::Ok(())

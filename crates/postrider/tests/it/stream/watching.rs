@@ -8,11 +8,13 @@ use crate::world::{Process, postrider, run};
 impl Stage {
     async fn control(&self, trigger: &str) -> anyhow::Result<()> {
         let mut transaction = super::acting_for(&self.app, &self.api.acme).await?;
-        sqlx::query("select execution.control_phase($1, 'only', $2, null, 'a test')")
-            .bind(self.campaign)
-            .bind(trigger)
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::query(
+            "select execution.control_phase(tenancy.current_tenant_id(), $1, 'only', $2, null, 'a test')",
+        )
+        .bind(self.campaign)
+        .bind(trigger)
+        .execute(&mut *transaction)
+        .await?;
         transaction.commit().await?;
         Ok(())
     }

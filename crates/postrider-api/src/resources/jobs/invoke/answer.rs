@@ -1,4 +1,4 @@
-//! What whoever invoked a function is told. Errors are problems like all others, and also say `success`, and `reason` or `error`.
+//! Responses to an invocation. Errors are problems like all others, and also have `success`, and `reason` or `error`.
 
 use axum::{
     Json,
@@ -26,11 +26,11 @@ pub(crate) struct Done {
     /// Always true.
     success: bool,
     job_id: Uuid,
-    /// What the function answered.
+    /// Result of the function.
     result: Option<Value>,
 }
 
-/// A run that is not over yet.
+/// A run that has not ended yet.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = InvocationAccepted)]
 pub(crate) struct Waiting {
@@ -40,26 +40,26 @@ pub(crate) struct Waiting {
     /// `running`, or `failed` while it waits for its retry.
     #[schema(value_type = words::JobRunStatus)]
     status: JobRunStatus,
-    /// When it is tried again.
+    /// Time of the next retry.
     retry_at: Option<Timestamp>,
 }
 
 impl Waiting {
-    /// A run that was made at this moment.
+    /// A run that was created at this moment.
     pub(super) fn fresh(run: JobRunId) -> Self {
         Self { success: true, job_id: run.0, status: JobRunStatus::Running, retry_at: None }
     }
 }
 
-/// The run that an invocation made before.
+/// The run that an earlier invocation created.
 pub(super) fn run_of(kept: &Answer) -> ApiResult<JobRunId> {
     let kept = kept.body.as_deref().and_then(|body| serde_json::from_str::<Waiting>(body).ok());
     let kept =
-        kept.ok_or_else(|| ApiError::Internal("what was kept of an invocation names no run".to_owned()))?;
+        kept.ok_or_else(|| ApiError::Internal("the stored answer of an invocation names no run".to_owned()))?;
     Ok(JobRunId(kept.job_id))
 }
 
-/// Why there is no run: this one is in the way.
+/// The conflict with an existing run.
 pub(super) fn in_the_way(acquired: Acquired, existing: &RunState) -> ApiError {
     let (state, reason) = match acquired {
         Acquired::Completed(_) => {
@@ -83,7 +83,7 @@ pub(super) fn in_the_way(acquired: Acquired, existing: &RunState) -> ApiError {
         .with("existing_job_id", existing.id.0)
 }
 
-/// How a run stands, to who waited for it.
+/// The response with the state of a run.
 pub(super) fn standing(run: RunState) -> Response {
     let (success, job_id) = (true, run.id.0);
     match (run.status, run.retry_at) {
@@ -92,7 +92,7 @@ pub(super) fn standing(run: RunState) -> Response {
             (StatusCode::ACCEPTED, Json(Waiting { success, job_id, status, retry_at })).into_response()
         }
         (JobRunStatus::Failed, None) => {
-            let error = run.error_message.unwrap_or_else(|| "it did not say why".to_owned());
+            let error = run.error_message.unwrap_or_else(|| "no reason was given".to_owned());
             let mut problem =
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the function failed: {error}"));
             problem.members.insert("error".to_owned(), json!(error));
@@ -106,7 +106,7 @@ pub(super) fn standing(run: RunState) -> Response {
     }
 }
 
-/// Adds to every problem of the route what its callers look for.
+/// Adds to every problem of the route the fields that its callers expect.
 pub(crate) async fn refused(mut response: Response) -> Response {
     let Some(mut problem) = response.extensions_mut().remove::<Problem>() else { return response };
     let why = if response.status() == StatusCode::CONFLICT { "reason" } else { "error" };

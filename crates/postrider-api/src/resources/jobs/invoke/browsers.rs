@@ -21,7 +21,7 @@ const ALLOWED: [(HeaderName, HeaderValue); 4] = [
     ),
 ];
 
-/// Lets pages of every origin read what the invocation of a function answers, and nothing else.
+/// Allows pages of every origin to read the response to an invocation, and nothing else.
 pub(crate) async fn open_to_pages(request: Request, next: Next) -> Response {
     if !is_invocation(request.uri()) {
         return next.run(request).await;

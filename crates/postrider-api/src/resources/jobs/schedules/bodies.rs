@@ -31,14 +31,14 @@ pub(crate) struct ScheduleBody {
     cron: String,
     #[schema(example = "Europe/Berlin")]
     timezone: String,
-    /// Within what time it runs once; the function's own grain if it is null.
+    /// Grain within which it runs once; the function's own grain if it is null.
     #[schema(value_type = Option<words::Grain>)]
     grain: Option<Grain>,
-    /// What the function is given.
+    /// Input of the function.
     input: Option<Value>,
-    /// What it is about.
+    /// Entities that its runs are about.
     entities: Option<Value>,
-    /// What must have completed before, in the same grain.
+    /// Functions that must have completed before, in the same grain.
     depends_on: Vec<String>,
     #[schema(value_type = words::Misfire)]
     misfire: Misfire,
@@ -70,7 +70,7 @@ impl From<ScheduleState> for ScheduleBody {
     }
 }
 
-/// A schedule, when it fires next, and what may surprise about that.
+/// A schedule with its next firings and warnings about them.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ScheduleDetails {
     #[serde(flatten)]
@@ -80,7 +80,7 @@ pub(crate) struct ScheduleDetails {
     pub(super) warnings: Vec<String>,
 }
 
-/// What a schedule is set to.
+/// The definition of a schedule.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewSchedule)]
@@ -94,14 +94,14 @@ pub(crate) struct NewScheduleBody {
     #[serde(default)]
     #[schema(example = "Europe/Berlin", max_length = 255)]
     pub(super) timezone: Option<String>,
-    /// Within what time it runs once; that of the function when left out.
+    /// Grain within which it runs once; that of the function when left out.
     #[serde(default)]
     #[schema(value_type = Option<words::Grain>)]
     pub(super) grain: Option<Grain>,
-    /// What the function is given: any JSON, up to 64 KiB.
+    /// Input of the function: any JSON, up to 64 KiB.
     #[serde(default)]
     pub(super) input: Option<Value>,
-    /// What it is about: it runs once per grain and entities.
+    /// Entities that it is about: it runs once per grain and entities.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub(super) entities: Option<Box<RawValue>>,
@@ -118,7 +118,7 @@ pub(crate) struct NewScheduleBody {
     pub(super) enabled: Option<bool>,
 }
 
-/// Which schedules to list.
+/// Filters for the list of schedules.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -126,7 +126,7 @@ pub(crate) struct SchedulesQuery {
     /// Only of this function.
     #[param(example = "detect-alerts")]
     pub(super) function: Option<String>,
-    /// Most items of the page.
+    /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     pub(super) limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -134,7 +134,7 @@ pub(crate) struct SchedulesQuery {
     pub(super) cursor: Option<String>,
 }
 
-/// A firing, and what became of it.
+/// A firing and its result.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Firing)]
 pub(crate) struct FiringBody {
@@ -142,9 +142,9 @@ pub(crate) struct FiringBody {
     fire_at: Timestamp,
     #[schema(value_type = words::FiringOutcome)]
     outcome: FiringOutcome,
-    /// The run that was made, or that was in the way.
+    /// The run that was created, or that had the lock key.
     job_run_id: Option<Uuid>,
-    /// What it waits for, or why there is no run.
+    /// The dependencies that it waits for, or the reason why there is no run.
     reason: Option<String>,
     decided_at: Option<Timestamp>,
 }
@@ -162,7 +162,7 @@ impl From<FiringState> for FiringBody {
 }
 
 impl NewScheduleBody {
-    /// What is wrong with it, as far as it can be told without looking anything up.
+    /// Checks the values, without a query.
     pub(super) fn check(&self) -> ApiResult<Timing> {
         let wrong = |error| ApiError::Unprocessable(vec![error]);
         let timing = read(&self.cron, self.timezone.as_deref()).map_err(wrong)?;

@@ -1,4 +1,4 @@
-//! A dry run: when a schedule would fire.
+//! A dry run: the next firings of a schedule.
 
 use axum::{Json, extract::State};
 use jiff::Timestamp;
@@ -18,12 +18,12 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// How many firings are shown when nobody says.
+/// Default number of firings.
 const COUNT: u32 = 10;
-/// The most that can be said.
+/// Maximum number of firings.
 const COUNT_MAX: u32 = 100;
 
-/// What to try.
+/// The schedule to try.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SchedulePreview)]
@@ -35,7 +35,7 @@ pub(crate) struct PreviewBody {
     #[serde(default)]
     #[schema(example = "Europe/Berlin", max_length = 255)]
     timezone: Option<String>,
-    /// To be warned of firings that share one.
+    /// Grain for the warnings about firings that share one.
     #[serde(default)]
     #[schema(value_type = Option<words::Grain>)]
     grain: Option<Grain>,
@@ -43,12 +43,12 @@ pub(crate) struct PreviewBody {
     #[serde(default)]
     #[schema(minimum = 1, maximum = 100)]
     count: Option<u32>,
-    /// After which moment; now, when left out.
+    /// Time after which the firings are computed; now, when left out.
     #[serde(default)]
     from: Option<Timestamp>,
 }
 
-/// When it would fire.
+/// The next firings of a schedule.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ScheduleFirings)]
 pub(crate) struct Previewed {
@@ -56,14 +56,14 @@ pub(crate) struct Previewed {
     warnings: Vec<String>,
 }
 
-/// Says when a schedule would fire, and stores nothing.
+/// Computes the next firings of a schedule, and stores nothing.
 #[utoipa::path(
     post,
     path = "/schedules/preview",
     operation_id = "preview_schedule",
     tag = "jobs",
     request_body = PreviewBody,
-    responses((status = 200, description = "Its next firings", body = Previewed)),
+    responses((status = 200, description = "The next firings of the schedule", body = Previewed)),
 )]
 pub(crate) async fn preview(
     State(app): State<App>,

@@ -1,4 +1,4 @@
-//! When a schedule fires, as it is shown.
+//! Times of a schedule's firings, as responses show them.
 
 use jiff::{SignedDuration, Timestamp};
 use postrider_model::{
@@ -31,7 +31,7 @@ impl NextFiring {
     }
 }
 
-/// Reads when a schedule fires.
+/// Reads the times of a schedule.
 pub(super) fn read(cron: &str, timezone: Option<&str>) -> Result<Timing, FieldError> {
     let cron: Cron = cron
         .parse()
@@ -43,7 +43,7 @@ pub(super) fn read(cron: &str, timezone: Option<&str>) -> Result<Timing, FieldEr
     Ok(Timing { cron, zone })
 }
 
-/// What may surprise about a schedule.
+/// Warnings about the times of a schedule.
 pub(super) fn warnings(timing: &Timing, grain: Option<Grain>, from: Timestamp) -> Vec<String> {
     let shared =
         grain.and_then(|grain| shared_grains(timing, grain, from, HORIZON).map(|pair| (grain, pair)));

@@ -59,7 +59,7 @@ pub async fn follow(pool: &Pool, tenant: &Tenant, run: RunId, json: bool) -> any
     };
     let runs = ended.into_iter().map(|state| state.run).collect();
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
-    let certified = verdict::certify(&mut transaction, runs).await?;
+    let certified = verdict::certify(&mut transaction, tenant.id, runs).await?;
     Ok(judge([certified]).exit_code())
 }
 

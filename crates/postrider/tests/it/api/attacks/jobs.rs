@@ -66,8 +66,8 @@ impl Jobs {
         }
         let made = format!(
             "select set_config('app.current_tenant_id', '{tenant}', false);
-             select jobs.raise_alert('{mark}-rule', 'a', '{mark}-title'), jobs.raise_alert('{mark}-rule', 'b', '{mark}-title');
-             select jobs.generate_decision_cards();
+             select jobs.raise_alert(tenancy.current_tenant_id(), '{mark}-rule', 'a', '{mark}-title'), jobs.raise_alert(tenancy.current_tenant_id(), '{mark}-rule', 'b', '{mark}-title');
+             select jobs.generate_decision_cards(tenancy.current_tenant_id());
              insert into jobs.schedule_firings (tenant_id, schedule_id, fire_at, outcome, reason, decided_at)
              select '{tenant}', '{schedule}', now() - n * interval '1 hour', 'skipped', '{mark}-reason', now()
                from generate_series(1, 2) as n;",

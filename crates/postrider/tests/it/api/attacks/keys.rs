@@ -10,10 +10,12 @@ async fn no_operation_lets_anybody_in_without_a_valid_key() -> anyhow::Result<()
     let duel = Duel::new().await?;
     let owner = &duel.attacker;
     let mut transaction = pool::begin_as(&duel.stage.admin, owner.tenant.id).await?;
-    let (revoked_id, revoked) = keys::create(&mut transaction, "revoked", Role::Admin, None, "test").await?;
+    let (revoked_id, revoked) =
+        keys::create(&mut transaction, owner.tenant.id, "revoked", Role::Admin, None, "test").await?;
     let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
-    let (_, expired) = keys::create(&mut transaction, "expired", Role::Admin, Some(soon), "test").await?;
-    keys::revoke(&mut transaction, revoked_id, "test").await?;
+    let (_, expired) =
+        keys::create(&mut transaction, owner.tenant.id, "expired", Role::Admin, Some(soon), "test").await?;
+    keys::revoke(&mut transaction, owner.tenant.id, revoked_id, "test").await?;
     pool::commit(transaction).await?;
     sqlx::query(
         "update tenancy.api_keys set expires_at = now() - interval '1 second' where name = 'expired'",
@@ -22,12 +24,16 @@ async fn no_operation_lets_anybody_in_without_a_valid_key() -> anyhow::Result<()
     .await?;
 
     let valid = &owner.tenant.admin;
-    let wrong = format!("pr_{}", "A".repeat(valid.len() - 3));
+    // Of the same tenant, and of another one.
+    let (prefix, random) = valid.split_at("pr_".len() + 32 + 1);
+    let wrong = format!("{prefix}{}", "A".repeat(random.len()));
+    let moved = format!("pr_{}_{random}", duel.victim.tenant.id.0.simple());
     let bearer = |key: &str| vec![format!("Bearer {key}")];
     let headers = [
         ("no key", vec![]),
         ("an empty key", bearer("")),
         ("a wrong key", bearer(&wrong)),
+        ("a key that names another tenant", bearer(&moved)),
         ("half a key", bearer(&valid[..20])),
         ("a revoked key", bearer(revoked.expose())),
         ("an expired key", bearer(expired.expose())),

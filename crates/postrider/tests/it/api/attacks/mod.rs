@@ -94,6 +94,7 @@ impl Operation {
     fn concrete(&self, about: &Things, id: &str) -> String {
         let fill = |part: &str| match part {
             "{id}" | "{outbox_id}" | "{account}" | "{name}" => id.to_owned(),
+            "{tenant}" => about.tenant.id.0.to_string(),
             "{phase}" => about.phase.to_owned(),
             "{control}" => "start".to_owned(),
             "{provider}" => "sim".to_owned(),

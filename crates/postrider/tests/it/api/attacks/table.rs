@@ -243,7 +243,7 @@ impl Things {
             let (worker, taken) = take_all(stage).await?;
             let reserved: Vec<_> = taken.into_iter().flat_map(|(_, items)| items).collect();
             let doubted: Vec<_> = reserved.iter().map(|item| (*item, "in_doubt")).collect();
-            finalize(&worker, "w", &doubted).await?;
+            finalize(&worker, tenant.id.0, "w", &doubted).await?;
             items.extend(reserved);
         }
         // Two accounts at which people write; two messages, and their replies are dead.

@@ -89,9 +89,9 @@ async fn alerts_are_listed_and_their_cards_decided() -> anyhow::Result<()> {
         &stage.admin,
         format!(
             "select set_config('app.current_tenant_id', '{tenant}', false);
-             select jobs.raise_alert('stock', 'sku-' || n, 'low: ' || n, 'critical', '{{\"left\": 1}}') from generate_series(1, 3) as n;
-             select jobs.generate_decision_cards();
-             select jobs.resolve_alert('stock', 'sku-1');"
+             select jobs.raise_alert(tenancy.current_tenant_id(), 'stock', 'sku-' || n, 'low: ' || n, 'critical', '{{\"left\": 1}}') from generate_series(1, 3) as n;
+             select jobs.generate_decision_cards(tenancy.current_tenant_id());
+             select jobs.resolve_alert(tenancy.current_tenant_id(), 'stock', 'sku-1');"
         ),
     )
     .await?;

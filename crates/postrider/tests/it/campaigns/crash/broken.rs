@@ -126,15 +126,32 @@ async fn call_first(database: &str, provider: &str, shutdown: CancellationToken)
 /// So many items are called before the first of them is written down.
 const CARELESS: usize = 10;
 
+/// A job that the plain worker holds.
+#[derive(Clone, Copy)]
+struct Held {
+    tenant: Uuid,
+    id: Uuid,
+    attempt: i32,
+}
+
 async fn work(
     database: &PgPool,
     provider: &str,
     name: &str,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
+    sqlx::query(
+        "select execution.requeue_overdue_jobs(due.tenant_id, $1)
+           from execution.tenants_with_due_jobs(1) as due
+          where due.is_overdue",
+    )
+    .bind(name)
+    .execute(database)
+    .await?;
     let claimed = sqlx::query(
-        "select job_id, tenant_id, item_ids, attempts, run_id, key_part, channel
-           from execution.claim_queued_jobs($1, 1)",
+        "select job_id, claimed.tenant_id, item_ids, attempts, run_id, key_part, channel
+           from execution.tenants_with_due_jobs(1) as due
+                cross join lateral execution.claim_queued_jobs(due.tenant_id, $1, 1) as claimed",
     )
     .bind(name)
     .fetch_optional(database)
@@ -143,14 +160,17 @@ async fn work(
         tokio::time::sleep(Duration::from_millis(50)).await; // between two looks
         return Ok(());
     };
-    let (id, attempt): (Uuid, i32) = (job.try_get("job_id")?, job.try_get("attempts")?);
+    let held = Held {
+        tenant: job.try_get("tenant_id")?,
+        id: job.try_get("job_id")?,
+        attempt: job.try_get("attempts")?,
+    };
     let items: Vec<Uuid> = job.try_get("item_ids")?;
     let channel: String = job.try_get("channel")?;
     for (stretch, items) in items.chunks(CARELESS).enumerate() {
         if shutdown.is_cancelled() {
-            let release =
-                sqlx::query("select execution.release_job($1, $2, $3)").bind(id).bind(name).bind(attempt);
-            release.execute(database).await?;
+            let release = sqlx::query("select execution.release_job($1, $2, $3, $4)").bind(held.tenant);
+            release.bind(held.id).bind(name).bind(held.attempt).execute(database).await?;
             return Ok(());
         }
         let mut answers = Vec::new();
@@ -166,13 +186,14 @@ async fn work(
             answers.push((stretch * CARELESS + place, answer));
         }
         for (place, answer) in answers {
-            record(database, name, id, attempt, place, &answer, &channel).await?;
+            record(database, name, held, place, &answer, &channel).await?;
         }
     }
-    sqlx::query("select execution.complete_job($1, $2, $3)")
-        .bind(id)
+    sqlx::query("select execution.complete_job($1, $2, $3, $4)")
+        .bind(held.tenant)
+        .bind(held.id)
         .bind(name)
-        .bind(attempt)
+        .bind(held.attempt)
         .execute(database)
         .await?;
     Ok(())
@@ -198,20 +219,20 @@ async fn key_of_a_new_item(database: &PgPool, job: &PgRow, item: Uuid) -> anyhow
 async fn record(
     database: &PgPool,
     name: &str,
-    job: Uuid,
-    attempt: i32,
+    job: Held,
     place: usize,
     answer: &str,
     channel: &str,
 ) -> anyhow::Result<()> {
     let outbox = Uuid::now_v7();
     sqlx::query(
-        "select execution.begin_outbox_items($1, array[$2], array[$3], array[$4], array[1], array[$5], array[null::text],
-                                             array[null::bytea], array[null::text], array[null::text])",
+        "select execution.begin_outbox_items(array[$1], $2, array[$3], array[$4], array[$5], array[1], array[$6],
+                                             array[null::text], array[null::bytea], array[null::text], array[null::text])",
     )
+    .bind(job.tenant)
     .bind(name)
-    .bind(job)
-    .bind(attempt)
+    .bind(job.id)
+    .bind(job.attempt)
     .bind(i32::try_from(place + 1)?)
     .bind(outbox)
     .execute(database)
@@ -227,11 +248,14 @@ async fn record(
         Some("400" | "429") => "failed",
         _ => "in_doubt",
     };
-    sqlx::query("select execution.finalize_outbox_items($1, array[$2], array[$3], array[null::text], array['said so'])")
-        .bind(name)
-        .bind(outbox)
-        .bind(status)
-        .execute(database)
-        .await?;
+    sqlx::query(
+        "select execution.finalize_outbox_items(array[$1], $2, array[$3], array[$4], array[null::text], array['said so'])",
+    )
+    .bind(job.tenant)
+    .bind(name)
+    .bind(outbox)
+    .bind(status)
+    .execute(database)
+    .await?;
     Ok(())
 }

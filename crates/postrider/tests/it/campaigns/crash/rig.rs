@@ -161,7 +161,7 @@ impl Rig {
         );
         execute(&self.admin, sql).await?;
         stage
-            .ask(&format!("select execution.deploy_campaign('{campaign}', p_job_size => {JOB_ITEMS})::text"))
+            .ask(&format!("select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', p_job_size => {JOB_ITEMS})::text"))
             .await?;
         self.runs += 1;
         self.intended += RUN_ITEMS;

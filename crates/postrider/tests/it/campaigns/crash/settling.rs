@@ -40,9 +40,9 @@ async fn settled(rig: &Rig) -> anyhow::Result<BTreeMap<String, Settled>> {
         "with doubt as (
              select item.id, item.provider, item.status, min(log.at) as since
                from execution.campaign_audit_log as log
-                    join execution.channel_outbox as item on item.id = log.outbox_id
+                    join execution.channel_outbox as item on item.tenant_id = log.tenant_id and item.id = log.outbox_id
               where log.action = 'item.in_doubt'
-              group by item.id
+              group by item.tenant_id, item.id
          ), ended as (
              select doubt.*, log.at - doubt.since as took, log.action, open.note
                from doubt

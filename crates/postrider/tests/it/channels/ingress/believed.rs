@@ -9,7 +9,10 @@ use super::{
     stage::Stage,
     vendors::{Headers, Vendor, Webhooked, whatsapp, whsec},
 };
-use crate::{api::Call, world::PATIENCE};
+use crate::{
+    api::{Call, tenant},
+    world::PATIENCE,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_each_vendor_is_executed_once_and_its_reply_waits_in_the_outbox() -> anyhow::Result<()> {
@@ -184,19 +187,30 @@ async fn what_is_too_large_or_packed_is_refused_before_it_is_read() -> anyhow::R
 async fn every_address_that_does_not_exist_is_the_same_404() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (slack, telegram) = (stage.bot(Vendor::Slack).await?, stage.bot(Vendor::Telegram).await?);
+    let beta = stage.bot_of(&tenant(&stage.admin, "beta").await?, Vendor::Slack, "own").await?;
     let webhook = Vendor::Slack.message(1, "hello");
+    let id = slack.account.0.to_string();
+    let (own, nobody) = (slack.tenant.0.to_string(), "019a0000-0000-7000-8000-000000000000".to_owned());
+    let (nil, other) = (uuid::Uuid::nil().to_string(), beta.tenant.0.to_string());
     let mut answers = Vec::new();
-    for (provider, account) in [
-        ("slack", "019a0000-0000-7000-8000-000000000000".to_owned()),
-        ("slack", "not-an-id".to_owned()),
-        ("slack", telegram.account.0.to_string()),
-        ("telegram", slack.account.0.to_string()),
-        ("nobody", slack.account.0.to_string()),
-        ("SLACK", slack.account.0.to_string()),
-        ("slack%00", slack.account.0.to_string()),
+    for (tenant, provider, account) in [
+        (&own, "slack", &nobody),
+        (&own, "slack", &"not-an-id".to_owned()),
+        (&own, "slack", &telegram.account.0.to_string()),
+        (&own, "telegram", &id),
+        (&own, "nobody", &id),
+        (&own, "SLACK", &id),
+        (&own, "slack%00", &id),
+        // The account of another tenant, whatever its secret.
+        (&other, "slack", &id),
+        (&own, "slack", &beta.account.0.to_string()),
+        (&nobody, "slack", &id),
+        (&nil, "slack", &id),
+        (&"not-an-id".to_owned(), "slack", &id),
+        (&"%00".to_owned(), "slack", &id),
     ] {
         for method in ["POST", "GET"] {
-            let path = format!("/api/v2/channels/{provider}/{account}/webhook");
+            let path = format!("/api/v2/tenants/{tenant}/channels/{provider}/{account}/webhook");
             let mut call =
                 Call::new(&stage.server.http_url, method, &path).bytes("application/json", &webhook.body);
             for (name, value) in webhook.signed("own") {

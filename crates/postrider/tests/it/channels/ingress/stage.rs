@@ -90,7 +90,7 @@ impl Stage {
         let mut transaction = pool::begin_as(&self.admin, bot.tenant).await?;
         let user_id = format!("user-{sender_id}");
         let link = NewLink { account: bot.account, sender_id, user_id: &user_id, role };
-        links::put(&mut transaction, &link, "a test").await?;
+        links::put(&mut transaction, bot.tenant, &link, "a test").await?;
         Ok(pool::commit(transaction).await?)
     }
 
@@ -166,7 +166,8 @@ impl Stage {
 
 impl Bot {
     pub fn path(&self) -> String {
-        format!("/api/v2/channels/{}/{}/webhook", self.vendor.name(), self.account.0)
+        let (tenant, account) = (self.tenant.0, self.account.0);
+        format!("/api/v2/tenants/{tenant}/channels/{}/{account}/webhook", self.vendor.name())
     }
 }
 

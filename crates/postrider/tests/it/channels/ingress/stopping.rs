@@ -119,7 +119,7 @@ async fn a_message_is_put_off_while_the_database_is_away() -> anyhow::Result<()>
     postgres.stop()?;
     eventually("the server is not ready", async || Ok(get(&server.http_url, "/readyz")?.status == 503))
         .await?;
-    let path = "/api/v2/channels/slack/019a0000-0000-7000-8000-000000000000/webhook";
+    let path = "/api/v2/tenants/019a0000-0000-7000-8000-000000000001/channels/slack/019a0000-0000-7000-8000-000000000000/webhook";
     Call::new(&server.http_url, "POST", path).json(&serde_json::json!({})).send()?.problem(503)?;
     postgres.start_again().await?;
     eventually("the server is ready again", async || Ok(get(&server.http_url, "/readyz")?.status == 200))

@@ -69,12 +69,12 @@ async fn alerts_and_cards_are_listed_and_decided() -> anyhow::Result<()> {
     assert_eq!(stage.told(&["cards"])?, "nothing waits for a decision");
     stage
         .as_acme(
-            "select jobs.raise_alert('failed-jobs', null, '6 jobs failed', 'critical');
-             select * from jobs.generate_decision_cards();
-             select jobs.raise_alert('stock', 'SKU001', 'SKU001 runs out');
-             select * from jobs.generate_decision_cards();
-             select jobs.resolve_alert('stock', 'SKU001');
-             select * from jobs.generate_decision_cards()",
+            "select jobs.raise_alert(tenancy.current_tenant_id(), 'failed-jobs', null, '6 jobs failed', 'critical');
+             select * from jobs.generate_decision_cards(tenancy.current_tenant_id());
+             select jobs.raise_alert(tenancy.current_tenant_id(), 'stock', 'SKU001', 'SKU001 runs out');
+             select * from jobs.generate_decision_cards(tenancy.current_tenant_id());
+             select jobs.resolve_alert(tenancy.current_tenant_id(), 'stock', 'SKU001');
+             select * from jobs.generate_decision_cards(tenancy.current_tenant_id())",
         )
         .await?;
     assert_snapshot!(in_order(&stage.told(&["alerts", "--all"])?), @r"

@@ -19,7 +19,7 @@ async fn work(stage: &Stage, words: &[&str]) -> anyhow::Result<()> {
         for job in jobs {
             let ids = reserve_all(&stage.worker, "w", &job).await?;
             let settled: Vec<_> = ids.into_iter().zip(words.by_ref()).collect();
-            finalize(&stage.worker, "w", &settled).await?;
+            finalize(&stage.worker, stage.own.id, "w", &settled).await?;
             complete(&stage.worker, "w", &job).await?;
         }
     }
@@ -93,7 +93,9 @@ async fn what_is_in_doubt_is_not_retried() -> anyhow::Result<()> {
     execute(&stage.admin, "update execution.channel_outbox set in_doubt_since = now() - interval '1 hour'")
         .await?;
     let settle = |id: &str, how: &str| {
-        format!("select execution.resolve_in_doubt('{id}', '{how}', null, 'it was looked up', 'a test')")
+        format!(
+            "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{id}', '{how}', null, 'it was looked up', 'a test')"
+        )
     };
     stage.ask::<String>(stage.own, settle(&ids[0], "failed")).await?;
     let retried = control(&stage, campaign, "first", "retry", None).await?;
@@ -124,7 +126,7 @@ async fn what_turns_out_to_have_failed_is_retried_later_and_nobody_twice() -> an
         texts(&stage.admin, "select id::text from execution.channel_outbox where in_doubt_since is not null")
             .await?;
     let sql = format!(
-        "select execution.resolve_in_doubt('{}', 'failed', null, 'it was looked up', 'a test')",
+        "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{}', 'failed', null, 'it was looked up', 'a test')",
         doubt[0]
     );
     stage.ask::<String>(stage.own, sql).await?;
@@ -151,8 +153,9 @@ async fn a_retry_with_nothing_left_to_send_completes_the_phase() -> anyhow::Resu
     execute(&stage.admin, "set session_replication_role = replica; update execution.job_queue set max_attempts = 1; reset session_replication_role").await?;
     work(&stage, &["in_doubt"]).await?;
     for id in texts(&stage.admin, "select id::text from execution.channel_outbox").await? {
-        let sql =
-            format!("select execution.resolve_in_doubt('{id}', 'sent', null, 'they have it', 'a test')");
+        let sql = format!(
+            "select execution.resolve_in_doubt(tenancy.current_tenant_id(), '{id}', 'sent', null, 'they have it', 'a test')"
+        );
         stage.ask::<String>(stage.own, sql).await?;
     }
     let retried = control(&stage, campaign, "first", "retry", None).await?;

@@ -10,13 +10,14 @@ use crate::{
 
 async fn report(stage: &Stage, campaign: uuid::Uuid, percentage: &str) -> Result<String, sqlx::Error> {
     let sql = format!(
-        "select outcome || ' ' || status from execution.report_progress('{campaign}', 'only', {percentage}, 'a test')"
+        "select outcome || ' ' || status from execution.report_progress(tenancy.current_tenant_id(), '{campaign}', 'only', {percentage}, 'a test')"
     );
     stage.ask(stage.own, sql).await
 }
 
 async fn note_progress(stage: &Stage) -> Result<(), sqlx::Error> {
-    execute(&stage.worker, "select execution.note_progress('w')").await
+    let note = "select execution.note_progress(due.tenant_id, 'w') from execution.tenants_with_due_progress('w') as due";
+    execute(&stage.worker, note).await
 }
 
 /// As if the last progress had been said a while ago.
@@ -90,13 +91,13 @@ async fn a_delivery_s_progress_is_counted() -> anyhow::Result<()> {
     let ids = reserve_all(&stage.worker, "w", &job).await?;
     note_progress(&stage).await?;
     assert_eq!(events(&stage, campaign).await?, 1, "nothing has ended yet");
-    finalize(&stage.worker, "w", &[(ids[0], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent")]).await?;
     note_progress(&stage).await?;
     note_progress(&stage).await?;
     assert_eq!(history(&stage, campaign).await?[1..], ["2 campaign_progress first 25.0"]);
     assert_eq!(status(&stage, campaign, "first").await?, "in_progress");
     let sql = format!(
-        "select outcome || ': ' || reason from execution.report_progress('{campaign}', 'first', 50, 'a test')"
+        "select outcome || ': ' || reason from execution.report_progress(tenancy.current_tenant_id(), '{campaign}', 'first', 50, 'a test')"
     );
     assert_eq!(
         stage.ask::<String>(stage.own, sql).await?,
@@ -116,7 +117,7 @@ async fn a_campaign_goes_on_by_itself_once() -> anyhow::Result<()> {
     assert_eq!(status(&stage, campaign, "check").await?, "not_started");
     let job = claim(&stage.worker, "w", 1).await?.remove(0);
     let ids = reserve_all(&stage.worker, "w", &job).await?;
-    finalize(&stage.worker, "w", &[(ids[0], "sent"), (ids[1], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], "sent")]).await?;
     complete(&stage.worker, "w", &job).await?;
     tend(&stage).await?;
     assert_eq!(status(&stage, campaign, "check").await?, "in_progress");
@@ -200,8 +201,11 @@ async fn old_events_are_removed_in_order_and_the_campaign_remembers() -> anyhow:
         control(&stage, campaign, "only", "pause", None).await?;
         control(&stage, campaign, "only", "resume", None).await?;
     }
-    let prune = "select execution.prune_campaign_events(now(), 1000)";
-    assert_eq!(number(&stage.worker, prune).await?, 0, "what is younger than an hour stays");
+    let prune =
+        |limit: i32| format!("select execution.prune_campaign_events('{}', now(), {limit})", stage.own.id);
+    let old = "select count(*) from execution.tenants_with_old_history(now())";
+    assert_eq!(number(&stage.worker, old).await?, 0);
+    assert_eq!(number(&stage.worker, prune(1000)).await?, 0, "what is younger than an hour stays");
     execute(
         &stage.admin,
         "set session_replication_role = replica;
@@ -209,9 +213,10 @@ async fn old_events_are_removed_in_order_and_the_campaign_remembers() -> anyhow:
          reset session_replication_role",
     )
     .await?;
-    assert_eq!(number(&stage.worker, "select execution.prune_campaign_events(now(), 4)").await?, 4);
+    assert_eq!(number(&stage.worker, old).await?, 1);
+    assert_eq!(number(&stage.worker, prune(4)).await?, 4);
     assert_eq!(number(&stage.admin, "select pruned_through from execution.campaigns").await?, 4);
-    assert_eq!(number(&stage.worker, prune).await?, 2);
+    assert_eq!(number(&stage.worker, prune(1000)).await?, 2);
     assert_eq!(history(&stage, campaign).await?.len(), 3);
     assert_eq!(history(&stage, campaign).await?[0], "7 phase_resumed only");
     control(&stage, campaign, "only", "pause", None).await?;

@@ -179,12 +179,14 @@ async fn what_is_unknown_is_refused_and_so_is_who_is_nobody() -> anyhow::Result<
     assert_eq!(unknown.code, "22023");
 
     let other = crate::execution::Tenant::create(&stage.admin, "other").await?;
-    let sql =
-        format!("select outcome from execution.control_phase('{campaign}', 'only', 'start', null, 'a test')");
+    let sql = format!(
+        "select outcome from execution.control_phase(tenancy.current_tenant_id(), '{campaign}', 'only', 'start', null, 'a test')"
+    );
     let foreign = refusal(stage.ask::<String>(other, sql).await)?;
     assert_eq!(foreign.message, format!("there is no campaign {campaign}"));
-    let sql =
-        format!("select outcome from execution.control_phase('{campaign}', 'only', 'start', null, ' ')");
+    let sql = format!(
+        "select outcome from execution.control_phase(tenancy.current_tenant_id(), '{campaign}', 'only', 'start', null, ' ')"
+    );
     assert_eq!(refusal(stage.ask::<String>(stage.own, sql).await)?.code, "22023");
     assert_eq!(events(&stage, campaign).await?, 0);
     Ok(())

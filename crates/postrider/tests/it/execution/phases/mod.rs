@@ -34,7 +34,7 @@ pub async fn control(
 ) -> Result<Answer, sqlx::Error> {
     let expected = expected.map_or("null".to_owned(), |state| format!("'{state}'"));
     let sql = format!(
-        "select * from execution.control_phase('{campaign}', '{phase}', '{trigger}', {expected}, 'a test', null, 2)"
+        "select * from execution.control_phase(tenancy.current_tenant_id(), '{campaign}', '{phase}', '{trigger}', {expected}, 'a test', null, 2)"
     );
     let mut transaction = stage.acting_for(stage.own).await?;
     let answer = row(&mut *transaction, sql).await?;
@@ -104,7 +104,9 @@ pub async fn status(stage: &Stage, campaign: Uuid, phase: &str) -> Result<String
 
 /// Does what phases are due for, as workers do now and then.
 pub async fn tend(stage: &Stage) -> Result<(), sqlx::Error> {
-    while sqlx::query_scalar("select execution.tend_phase('w')").fetch_one(&stage.worker).await? {}
+    let tend = "select coalesce(bool_or(tended), false)
+                  from execution.tenants_with_due_phases(1) as due, execution.tend_phase(due.tenant_id, 'w') as tended";
+    while sqlx::query_scalar(tend).fetch_one(&stage.worker).await? {}
     Ok(())
 }
 

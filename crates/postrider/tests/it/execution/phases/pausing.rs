@@ -12,7 +12,8 @@ use crate::{
 };
 
 async fn release(stage: &Stage, worker: &str, job: &Job) -> anyhow::Result<()> {
-    sqlx::query("select execution.release_job($1, $2, $3)")
+    sqlx::query("select execution.release_job($1, $2, $3, $4)")
+        .bind(job.tenant_id)
         .bind(job.job_id)
         .bind(worker)
         .bind(job.attempts)
@@ -22,7 +23,14 @@ async fn release(stage: &Stage, worker: &str, job: &Job) -> anyhow::Result<()> {
 }
 
 async fn await_reservations(stage: &Stage, campaign: uuid::Uuid) -> Result<i64, sqlx::Error> {
-    stage.ask(stage.own, format!("select execution.await_reservations('{campaign}', 'first')")).await
+    stage
+        .ask(
+            stage.own,
+            format!(
+                "select execution.await_reservations(tenancy.current_tenant_id(), '{campaign}', 'first')"
+            ),
+        )
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,7 +54,7 @@ async fn a_paused_phase_reserves_nothing_and_goes_on_where_it_was() -> anyhow::R
     assert_eq!(number(&stage.admin, "select count(*) from execution.channel_outbox").await?, 1);
 
     // What was under way is recorded; the jobs wait where no claim looks, and burn nothing.
-    finalize(&stage.worker, "w", &[(sent.ids[0], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(sent.ids[0], "sent")]).await?;
     release(&stage, "w", &begun).await?;
     release(&stage, "w", &idle).await?;
     assert_eq!(claim(&stage.worker, "w", 10).await?.len(), 0);
@@ -60,7 +68,8 @@ async fn a_paused_phase_reserves_nothing_and_goes_on_where_it_was() -> anyhow::R
         let windows = Windows::of(&job, 1, 2);
         for item in windows.begin(&stage.worker, "w").await?.iter().filter(|item| item.verdict == "reserved")
         {
-            finalize(&stage.worker, "w", &[(item.outbox_id.unwrap_or_default(), "sent")]).await?;
+            finalize(&stage.worker, stage.own.id, "w", &[(item.outbox_id.unwrap_or_default(), "sent")])
+                .await?;
         }
         assert_eq!(complete(&stage.worker, "w", &job).await?, "completed");
     }
@@ -132,7 +141,7 @@ async fn a_run_that_ends_while_paused_ends_its_phase_when_resumed() -> anyhow::R
     let job = claim(&stage.worker, "w", 1).await?.remove(0);
     let ids = reserve_all(&stage.worker, "w", &job).await?;
     control(&stage, campaign, "first", "pause", None).await?;
-    finalize(&stage.worker, "w", &[(ids[0], "sent"), (ids[1], "sent")]).await?;
+    finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], "sent")]).await?;
     assert_eq!(complete(&stage.worker, "w", &job).await?, "completed");
     assert_eq!(status(&stage, campaign, "first").await?, "paused");
 
@@ -175,7 +184,8 @@ async fn a_job_that_is_handed_back_meets_a_resume_half_way() -> anyhow::Result<(
     control(&stage, campaign, "first", "pause", None).await?;
     // Handed back to the shelf, uncommitted, while somebody resumes: the resume waits and finds it.
     let mut releasing = stage.worker.begin().await?;
-    sqlx::query("select execution.release_job($1, 'w', $2)")
+    sqlx::query("select execution.release_job($1, $2, 'w', $3)")
+        .bind(job.tenant_id)
         .bind(job.job_id)
         .bind(job.attempts)
         .execute(&mut *releasing)

@@ -147,7 +147,7 @@ async fn a_cancelled_function_is_hung_up_on_and_its_late_answer_changes_nothing(
     crew.call(&server, "POST", &format!("/job-runs/{told}/cancel"), &note)?.expect(200)?;
     endpoint.wait_for_hang_up("told")?;
     // Cancelled behind the runner's back: it learns that from the answer to its own end.
-    let sql = format!("select jobs.cancel_run('{untold}', null, 'me')");
+    let sql = format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{untold}', null, 'me')");
     assert_eq!(ask::<String>(&crew.app, crew.tenant, sql).await?, "cancelled");
     assert!(crew.is_free("untold").await?, "the key is free before the answer");
     let again = crew.invoke(&server, "untold", &Value::Null)?;

@@ -274,7 +274,7 @@ async fn long_sql_functions_leave_room_for_others_and_die_with_their_run() -> an
     crew.put(&server, "z", &json!({ "target": { "sql": "shop.waits" }, "timeout_seconds": 900 }))?;
     let late = crew.invoke(&server, "z", &json!({ "lock": 1 }))?;
     eventually("it is at it", async || Ok(crew.count(&waiting(1)).await? == 1)).await?;
-    let unheard = format!("select jobs.cancel_run('{late}', null, 'me')");
+    let unheard = format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{late}', null, 'me')");
     assert_eq!(ask::<String>(&crew.app, crew.tenant, unheard).await?, "cancelled");
     execute(&mut gate, "select pg_advisory_unlock(1)").await?;
     eventually("it is through", async || Ok(crew.count(&waiting(1)).await? == 0)).await?;

@@ -24,7 +24,7 @@ async fn a_process_that_is_asked_to_stop_finishes_what_it_runs() -> anyhow::Resu
     let held = crew.invoke(&server, "held", &Value::Null)?;
     endpoint.wait_for("held")?;
     server.process.signal("TERM")?;
-    server.process.wait_for_line("the runner finishes what it holds")?;
+    server.process.wait_for_line("the runner finishes its attempts")?;
     // What comes now is left to others.
     let later = crew.acquire(crew.tenant, "later", None).await?;
     endpoint.release("held");
@@ -45,7 +45,7 @@ async fn a_process_that_is_asked_to_stop_finishes_what_it_runs() -> anyhow::Resu
     assert!(later.error().contains("outbound.allow_private"), "{later:?}");
     assert_eq!(endpoint.asked("held").len(), 1);
     assert_eq!(crew.run(held.id).await?, held);
-    assert!(!server.process.lines().iter().any(|line| line.contains("the process of a run went away")));
+    assert!(!server.process.lines().iter().any(|line| line.contains("was recovered from a dead process")));
     Ok(())
 }
 
@@ -84,7 +84,7 @@ async fn a_process_that_dies_inside_a_sql_function_has_done_nothing_and_it_is_re
         1,
         "once, by the attempt that completed it"
     );
-    next.process.wait_for_line("the process of a run went away")?;
+    next.process.wait_for_line("a run was recovered from a dead process")?;
     Ok(())
 }
 
@@ -118,7 +118,7 @@ async fn an_end_outlives_a_restart_of_the_database() -> anyhow::Result<()> {
 
     postgres.stop()?;
     endpoint.release("held");
-    server.process.wait_for_line("ends are not recorded yet")?;
+    server.process.wait_for_line("job run results are not recorded yet")?;
     postgres.start_again().await?;
     let admin = sqlx::PgPool::connect(&admin_url).await?;
     let state = "select concat_ws(' ', status, claims, retry_count, result) from jobs.job_runs where id = $1";

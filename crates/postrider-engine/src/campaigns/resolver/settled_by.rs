@@ -1,0 +1,51 @@
+//! The way in which an item in doubt will be settled.
+
+use std::fmt;
+
+use postrider_model::DoubtClass;
+use postrider_providers::Adapters;
+use postrider_store::doubts::Doubt;
+use serde::Serialize;
+
+/// The way in which an item in doubt will be settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SettledBy {
+    /// The resolver repeats the call, which is harmless at this provider.
+    Repeat,
+    /// The resolver queries the provider.
+    LookUp,
+    /// The provider reports the result in a callback.
+    Callback,
+    /// A person decides.
+    Person,
+}
+
+impl SettledBy {
+    /// All values.
+    pub const ALL: &[Self] = &[Self::Repeat, Self::LookUp, Self::Callback, Self::Person];
+}
+
+impl fmt::Display for SettledBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Repeat => "a repeat",
+            Self::LookUp => "a look-up",
+            Self::Callback => "a callback",
+            Self::Person => "a person",
+        })
+    }
+}
+
+/// The way in which this item will be settled.
+#[must_use]
+pub fn settled_by(doubt: &Doubt, adapters: &Adapters) -> SettledBy {
+    let class = adapters.get(&doubt.provider).map(|adapter| adapter.manifest().doubt);
+    match class {
+        _ if doubt.is_for_person => SettledBy::Person,
+        Some(DoubtClass::Key | DoubtClass::Natural) => SettledBy::Repeat,
+        Some(DoubtClass::Lookup) => SettledBy::LookUp,
+        Some(DoubtClass::Echo) => SettledBy::Callback,
+        Some(DoubtClass::Person) | None => SettledBy::Person,
+    }
+}

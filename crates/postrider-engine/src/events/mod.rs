@@ -1,0 +1,3 @@
+//! Domain events.
+
+pub mod relay;
