@@ -1265,6 +1265,10 @@ COMMENT ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id bigin
 CREATE FUNCTION events.tenants_with_events() RETURNS SETOF uuid
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
     select tenant.id
       from tenancy.tenants as tenant
@@ -5604,7 +5608,8 @@ CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
          CASE
              WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
              WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
-'::text))), 4, '0'::text)
+
+'::text))), 4, '0'::text)
              WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
              ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
          END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
@@ -6603,6 +6608,10 @@ COMMENT ON FUNCTION jobs.tenants_with_due_runs(p_limit integer, p_per_tenant int
 CREATE FUNCTION jobs.tenants_with_old_runs(p_older_than interval) RETURNS TABLE(tenant_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
     select tenant.id
       from tenancy.tenants as tenant
@@ -8841,6 +8850,7 @@ CREATE TABLE tenancy.api_keys (
     CONSTRAINT api_keys_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
 );
+ALTER TABLE ONLY tenancy.api_keys ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY tenancy.api_keys FORCE ROW LEVEL SECURITY;
 
@@ -8956,6 +8966,7 @@ CREATE TABLE tenancy.provider_accounts (
     CONSTRAINT provider_accounts_provider_is_given CHECK ((provider ~ '^[a-z][a-z0-9_]{0,62}$'::text)),
     CONSTRAINT provider_accounts_settings_are_an_object CHECK ((jsonb_typeof(settings) = 'object'::text))
 );
+ALTER TABLE ONLY tenancy.provider_accounts ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY tenancy.provider_accounts FORCE ROW LEVEL SECURITY;
 
@@ -8973,6 +8984,7 @@ CREATE TABLE tenancy.requests (
     CONSTRAINT requests_fingerprint_is_sha256 CHECK ((octet_length(fingerprint) = 32)),
     CONSTRAINT requests_key_is_printable CHECK ((idempotency_key ~ '^[ -~]{1,255}$'::text))
 );
+ALTER TABLE ONLY tenancy.requests ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY tenancy.requests FORCE ROW LEVEL SECURITY;
 

@@ -5,6 +5,7 @@ mod attacks;
 mod bodies;
 mod context;
 mod lint;
+mod plans;
 mod rights;
 mod tenants;
 mod visibility;
