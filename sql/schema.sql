@@ -4932,14 +4932,15 @@ CREATE FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[],
     select not exists (
         select
           from unnest(p_depends_on) as wanted (name)
-         where not exists (
-             select
-               from jobs.job_runs as run
-              where run.tenant_id = p_tenant_id
-                and run.function_name = wanted.name
-                and run.status = 'completed'
-                and jobs.grain_overlaps(run.grain, run.grain_start, jobs.grain_start(p_grain, p_fire_at),
-                                        jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain))))
+         -- Not `not exists`: as a join, it may read the completed runs of all functions of the tenant.
+         where (select true
+                  from jobs.job_runs as run
+                 where run.tenant_id = p_tenant_id
+                   and run.function_name = wanted.name
+                   and run.status = 'completed'
+                   and jobs.grain_overlaps(run.grain, run.grain_start, jobs.grain_start(p_grain, p_fire_at),
+                                           jobs.grain_start(p_grain, p_fire_at) + jobs.grain_length(p_grain))
+                 limit 1) is null)
 $$;
 
 COMMENT ON FUNCTION jobs.are_dependencies_met(p_tenant_id uuid, p_depends_on text[], p_grain text, p_fire_at timestamp with time zone) IS 'Returns whether every function in p_depends_on has a completed run in a grain that overlaps the grain of the firing. Schedulers call it often, so it gives no reasons; unmet_dependencies does.';
@@ -8089,6 +8090,7 @@ CREATE TABLE channels.channel_executors (
     CONSTRAINT channel_executors_sentinel_is_an_object CHECK ((jsonb_typeof(sentinel) = 'object'::text)),
     CONSTRAINT channel_executors_timeout_is_bounded CHECK (((timeout_seconds >= 1) AND (timeout_seconds <= 60)))
 );
+ALTER TABLE ONLY channels.channel_executors ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY channels.channel_executors FORCE ROW LEVEL SECURITY;
 
@@ -8106,6 +8108,7 @@ CREATE TABLE channels.channel_links (
     CONSTRAINT channel_links_names_are_given CHECK (((btrim(sender_id) <> ''::text) AND (octet_length(sender_id) <= 255) AND (btrim(user_id) <> ''::text) AND (octet_length(user_id) <= 255))),
     CONSTRAINT channel_links_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))
 );
+ALTER TABLE ONLY channels.channel_links ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY channels.channel_links FORCE ROW LEVEL SECURITY;
 
@@ -8545,6 +8548,7 @@ CREATE TABLE jobs.alert_instances (
     CONSTRAINT alert_instances_severity_check CHECK ((severity = ANY (ARRAY['info'::text, 'warning'::text, 'critical'::text]))),
     CONSTRAINT alert_instances_status_check CHECK ((status = ANY (ARRAY['active'::text, 'open'::text, 'triggered'::text, 'resolved'::text])))
 );
+ALTER TABLE ONLY jobs.alert_instances ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY jobs.alert_instances FORCE ROW LEVEL SECURITY;
 
@@ -8573,6 +8577,7 @@ CREATE TABLE jobs.alert_notifications (
     CONSTRAINT alert_notifications_recipient_is_bounded CHECK (((btrim(recipient) <> ''::text) AND (octet_length(recipient) <= 255))),
     CONSTRAINT alert_notifications_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'failed'::text])))
 );
+ALTER TABLE ONLY jobs.alert_notifications ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY jobs.alert_notifications FORCE ROW LEVEL SECURITY;
 
@@ -8597,6 +8602,7 @@ CREATE TABLE jobs.decision_cards (
     CONSTRAINT decision_cards_decided_say_by_whom CHECK (((status = 'OPEN'::text) OR (decided_by IS NOT NULL))),
     CONSTRAINT decision_cards_status_check CHECK ((status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text, 'RESOLVED'::text, 'DISMISSED'::text])))
 );
+ALTER TABLE ONLY jobs.decision_cards ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY jobs.decision_cards FORCE ROW LEVEL SECURITY;
 
@@ -8625,6 +8631,7 @@ CREATE TABLE jobs.functions (
     CONSTRAINT functions_target_is_given CHECK (((btrim(target) <> ''::text) AND (octet_length(target) <= 2048))),
     CONSTRAINT functions_timeout_is_bounded CHECK (((timeout_seconds >= 1) AND (timeout_seconds <= 900)))
 );
+ALTER TABLE ONLY jobs.functions ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY jobs.functions FORCE ROW LEVEL SECURITY;
 
@@ -8673,6 +8680,7 @@ END) STORED,
     CONSTRAINT job_runs_status_check CHECK ((status = ANY (ARRAY['running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02');
+ALTER TABLE ONLY jobs.job_runs ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY jobs.job_runs FORCE ROW LEVEL SECURITY;
 
@@ -8717,6 +8725,7 @@ CREATE TABLE jobs.schedule_firings (
     CONSTRAINT schedule_firings_started_have_a_run CHECK (((outcome <> 'started'::text) OR (job_run_id IS NOT NULL))),
     CONSTRAINT schedule_firings_waiting_are_not_decided CHECK (((outcome = 'waiting'::text) = (decided_at IS NULL)))
 );
+ALTER TABLE ONLY jobs.schedule_firings ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY jobs.schedule_firings FORCE ROW LEVEL SECURITY;
 
@@ -8750,6 +8759,7 @@ CREATE TABLE jobs.schedules (
     CONSTRAINT schedules_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text]))),
     CONSTRAINT schedules_timezone_is_given CHECK (((btrim(timezone) <> ''::text) AND (octet_length(timezone) <= 255)))
 );
+ALTER TABLE ONLY jobs.schedules ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY jobs.schedules FORCE ROW LEVEL SECURITY;
 
@@ -8780,6 +8790,7 @@ CREATE TABLE jobs.sync_errors (
     CONSTRAINT sync_errors_details_are_an_object CHECK ((jsonb_typeof(error_details) = 'object'::text)),
     CONSTRAINT sync_errors_resolved_say_by_whom CHECK (((is_resolved = (resolved_at IS NOT NULL)) AND (is_resolved = (resolved_by IS NOT NULL))))
 );
+ALTER TABLE ONLY jobs.sync_errors ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY jobs.sync_errors FORCE ROW LEVEL SECURITY;
 
@@ -8801,6 +8812,7 @@ CREATE TABLE m10_recovery.outbox (
     tenant_id uuid DEFAULT '00000000-0000-0000-0000-000000000001'::uuid NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.02', autovacuum_vacuum_cost_delay='1');
+ALTER TABLE ONLY m10_recovery.outbox ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY m10_recovery.outbox FORCE ROW LEVEL SECURITY;
 
@@ -8866,6 +8878,7 @@ CREATE TABLE tenancy.audit_log (
     note text,
     CONSTRAINT audit_log_actor_is_named CHECK ((btrim(actor) <> ''::text))
 );
+ALTER TABLE ONLY tenancy.audit_log ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY tenancy.audit_log FORCE ROW LEVEL SECURITY;
 
@@ -9009,6 +9022,7 @@ CREATE TABLE tenancy.workspaces (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT workspaces_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255)))
 );
+ALTER TABLE ONLY tenancy.workspaces ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY tenancy.workspaces FORCE ROW LEVEL SECURITY;
 

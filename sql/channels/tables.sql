@@ -19,6 +19,8 @@ create table channels.channel_links (
                and btrim(user_id) <> '' and octet_length(user_id) <= 255),
     constraint channel_links_one_per_sender unique (tenant_id, account_id, sender_id)
 );
+-- As for channel_messages.
+alter table channels.channel_links alter column tenant_id set statistics 0;
 comment on table channels.channel_links is
     'The user and role of a sender at one account. The same sender id at another account may be a different person.';
 
@@ -45,6 +47,8 @@ create table channels.channel_executors (
     constraint channel_executors_sentinel_is_an_object check (jsonb_typeof(sentinel) = 'object'),
     constraint channel_executors_one_per_account unique nulls not distinct (tenant_id, account_id)
 );
+-- As for channel_messages.
+alter table channels.channel_executors alter column tenant_id set statistics 0;
 comment on table channels.channel_executors is
     'The executor of an account''s messages, or with a null account the executor of all accounts without one of their '
     'own. The secret is sealed to the row.';

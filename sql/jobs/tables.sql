@@ -30,6 +30,9 @@ create table jobs.functions (
         check (max_retries between 0 and 100 and initial_delay_ms between 0 and 86400000
                and backoff_multiplier between 1 and 100 and max_delay_ms between 0 and 86400000)
 );
+-- As for channels.channel_messages: with statistics, a tenant that is missing in the last sample counts as empty, and a
+-- lookup by key may read all rows of the tenant through another index. So it is for every table of this area.
+alter table jobs.functions alter column tenant_id set statistics 0;
 comment on table jobs.functions is
     'Functions that a tenant can run, with their retry policy. A function of kind http has a secret, sealed to its '
     'row; the runner signs its requests with it.';
@@ -70,6 +73,7 @@ create table jobs.schedules (
 );
 create index schedules_due on jobs.schedules (next_fire_at) where enabled;
 create index schedules_by_function on jobs.schedules (tenant_id, function_name);
+alter table jobs.schedules alter column tenant_id set statistics 0;
 comment on table jobs.schedules is
     'Times at which a function runs by itself. A scheduler that fires a schedule advances next_fire_at in the same '
     'transaction, so any number of schedulers can run.';
@@ -147,6 +151,7 @@ create index job_runs_waiting
     where (status = 'running' and locked_by is null) or retry_at is not null;
 -- For tenants_with_stale_runs and recover_runs. It holds the claimed runs alone.
 create index job_runs_heartbeats on jobs.job_runs (heartbeat_at, tenant_id) where heartbeat_at is not null;
+alter table jobs.job_runs alter column tenant_id set statistics 0;
 comment on table jobs.job_runs is
     'Runs of functions, each under a lock key. At most one run per lock key is active, and at most one that is not '
     'forced completes per grain.';
@@ -183,6 +188,7 @@ create index schedule_firings_waiting on jobs.schedule_firings (looked_at) where
 create index schedule_firings_waiting_by_tenant on jobs.schedule_firings (tenant_id, looked_at) where outcome = 'waiting';
 -- For prune_runs.
 create index schedule_firings_by_age on jobs.schedule_firings (tenant_id, fire_at) where outcome <> 'waiting';
+alter table jobs.schedule_firings alter column tenant_id set statistics 0;
 comment on table jobs.schedule_firings is
     'Firings of schedules and their outcomes: started (a run exists), waiting (for functions it depends on), '
     'skipped (reason says why).';
@@ -215,6 +221,7 @@ create index sync_errors_by_id on jobs.sync_errors (tenant_id, is_resolved, id d
 create unique index sync_errors_one_open_per_source
     on jobs.sync_errors (tenant_id, source_entity_type, source_entity_id) where not is_resolved;
 create index sync_errors_by_age on jobs.sync_errors (tenant_id, resolved_at) where is_resolved;
+alter table jobs.sync_errors alter column tenant_id set statistics 0;
 comment on table jobs.sync_errors is
     'Dead letters: job runs that failed for good and that a person must resolve.';
 
@@ -247,6 +254,7 @@ create unique index unique_alert_instance
     nulls not distinct
     where status in ('active', 'open', 'triggered');
 create index alert_instances_by_age on jobs.alert_instances (tenant_id, resolved_at) where status = 'resolved';
+alter table jobs.alert_instances alter column tenant_id set statistics 0;
 comment on table jobs.alert_instances is
     'Alerts about conditions that a person should know. At most one alert per day is open for one configuration and '
     'object.';
@@ -276,6 +284,7 @@ create unique index unique_decision_card
     nulls not distinct
     where status in ('OPEN', 'IN_PROGRESS');
 create index decision_cards_by_alert on jobs.decision_cards (tenant_id, alert_instance_id);
+alter table jobs.decision_cards alter column tenant_id set statistics 0;
 comment on table jobs.decision_cards is
     'Cards that ask a person to decide about an alert, with a recommendation.';
 
@@ -308,6 +317,7 @@ create table jobs.alert_notifications (
         check (btrim(recipient) <> '' and octet_length(recipient) <= 255)
 );
 create index alert_notifications_open on jobs.alert_notifications (tenant_id, created_at) where status = 'queued';
+alter table jobs.alert_notifications alter column tenant_id set statistics 0;
 comment on table jobs.alert_notifications is
     'Messages that tell a recipient that an alert was raised or resolved. Each has one row and one idempotency key, '
     'so that a recipient gets it once.';

@@ -25,6 +25,8 @@ create table tenancy.workspaces (
     constraint workspaces_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
     constraint workspaces_one_per_name unique (tenant_id, name)
 );
+-- As for api_keys.
+alter table tenancy.workspaces alter column tenant_id set statistics 0;
 comment on table tenancy.workspaces is
     'The workspaces of a tenant. Each tenant gets one called `default` when it is created.';
 
@@ -66,6 +68,8 @@ create table tenancy.audit_log (
     constraint audit_log_actor_is_named check (btrim(actor) <> '')
 );
 create index audit_log_by_subject on tenancy.audit_log (tenant_id, subject, id);
+-- As for api_keys.
+alter table tenancy.audit_log alter column tenant_id set statistics 0;
 comment on table tenancy.audit_log is
     'One row per administrative action: actor, action and subject. The function that acts adds the row in the same '
     'transaction. Rows never change.';
