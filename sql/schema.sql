@@ -1022,6 +1022,7 @@ COMMENT ON FUNCTION events.complete_events(p_generation bigint, p_processor_id t
 CREATE FUNCTION events.complete_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_errors text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
@@ -1104,6 +1105,7 @@ COMMENT ON FUNCTION events.outbox_backlog(p_stuck_after integer) IS 'Counts the 
 CREATE FUNCTION events.prune_outbox(p_tenant_id uuid, p_processed_before timestamp with time zone, p_after_id bigint DEFAULT 0, p_window integer DEFAULT 1000) RETURNS TABLE(removed bigint, last_id bigint, done boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
     v_ids bigint[];
@@ -1164,6 +1166,7 @@ COMMENT ON FUNCTION events.register_sinks(p_sinks jsonb, p_actor text) IS 'Regis
 CREATE FUNCTION events.release_outbox_events(p_processor_id text, p_tenant_ids uuid[], p_event_ids bigint[], p_delays_ms bigint[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
     v_now constant timestamptz := now();
@@ -1591,7 +1594,7 @@ begin
                    held_by = p_resolver_id,
                    held_until = v_now + p_lease
               from due
-             where doubt.tenant_id = due.tenant_id
+             where doubt.tenant_id = p_tenant_id
                and doubt.outbox_id = due.outbox_id
          returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
@@ -1630,11 +1633,11 @@ begin
                  order by callback.received_at
                  limit 1)
           from held
-               join execution.channel_outbox as item on item.tenant_id = held.tenant_id and item.id = held.outbox_id
+               join execution.channel_outbox as item on item.tenant_id = p_tenant_id and item.id = held.outbox_id
                join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
                join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
-                      on account.tenant_id = held.tenant_id
+                      on account.tenant_id = p_tenant_id
                      and account.id = held.account_id
                left join execution.leads as lead on lead.tenant_id = item.tenant_id and lead.id = item.recipient_id
          where item.in_doubt_since is not null;
@@ -1793,7 +1796,7 @@ begin
     update execution.job_queue as job
        set run_after = v_now
       from waiting
-     where job.tenant_id = waiting.tenant_id
+     where job.tenant_id = p_tenant_id
        and job.id = waiting.id;
 end
 $$;
@@ -2357,14 +2360,14 @@ begin
            set in_doubt_since = v_now,
                error = 'the worker that reserved it is gone'
           from leftover
-         where item.tenant_id = leftover.tenant_id
+         where item.tenant_id = p_tenant_id
            and item.id = leftover.id
            and item.status = 'queued'
            and item.in_doubt_since is null
-     returning item.id, item.tenant_id, item.run_id
+     returning item.id, item.run_id
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select doubted.tenant_id, doubted.run_id, p_job_id, doubted.id, p_actor, 'item.in_doubt',
+    select p_tenant_id, doubted.run_id, p_job_id, doubted.id, p_actor, 'item.in_doubt',
            'the worker that reserved it is gone'
       from doubted;
     get diagnostics v_count = row_count;
@@ -2886,6 +2889,7 @@ CREATE FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_worksp
 #variable_conflict use_column
 declare
     v_tenant_id constant uuid := p_tenant_id;
+    v_now constant timestamptz := now();
     v_list_id uuid;
     v_identities text[];
     v_external_ids text[];
@@ -3057,7 +3061,7 @@ begin
         -- Ordered by identity, so that two imports cannot deadlock.
         select people.lead_id, v_tenant_id, p_workspace_id, people.identity, people.external_id, people.email,
                people.phone, people.timezone, people.attributes,
-               case when people.suppression_reason is not null then now() end, people.suppression_reason
+               case when people.suppression_reason is not null then v_now end, people.suppression_reason
           from people
          order by people.identity
             on conflict (tenant_id, workspace_id, identity) where identity is not null do update
@@ -3068,7 +3072,7 @@ begin
                attributes = lead.attributes || excluded.attributes,
                suppressed_at = coalesce(lead.suppressed_at, excluded.suppressed_at),
                suppression_reason = coalesce(lead.suppression_reason, excluded.suppression_reason),
-               updated_at = now()
+               updated_at = v_now
      returning lead.id, lead.xmax = 0 as is_new
     ), members as (
         insert into execution.lead_list_members (tenant_id, list_id, lead_id)
@@ -3563,7 +3567,7 @@ begin
            set run_after = v_until,
                waits_for = p_why
           from waiting
-         where job.tenant_id = waiting.tenant_id
+         where job.tenant_id = p_tenant_id
            and job.id = waiting.id;
         get diagnostics v_others = row_count;
     end if;
@@ -4104,43 +4108,21 @@ $$;
 
 COMMENT ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) IS 'Counts the jobs and items of runs of the tenant by status.';
 
-CREATE TABLE execution.campaign_runs (
-    id uuid NOT NULL,
-    tenant_id uuid NOT NULL,
-    workspace_id uuid NOT NULL,
-    campaign_id uuid NOT NULL,
-    phase_id uuid NOT NULL,
-    channel text NOT NULL,
-    status text DEFAULT 'queued'::text NOT NULL,
-    asset_id uuid NOT NULL,
-    provider_account_id uuid NOT NULL,
-    provider text NOT NULL,
-    scheduled_for timestamp with time zone,
-    quiet_time interval NOT NULL,
-    key_part text NOT NULL,
-    intended integer NOT NULL,
-    same_address integer DEFAULT 0 NOT NULL,
-    correlation_id uuid NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    started_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    failover_account_id uuid,
-    number integer DEFAULT 1 NOT NULL,
-    cause text DEFAULT 'start'::text NOT NULL,
-    CONSTRAINT campaign_runs_cause_check CHECK ((cause = ANY (ARRAY['start'::text, 'retry'::text, 'rerun'::text]))),
-    CONSTRAINT campaign_runs_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
-    CONSTRAINT campaign_runs_intend_something CHECK ((intended > 0)),
-    CONSTRAINT campaign_runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'partial'::text, 'failed'::text])))
-);
-
-ALTER TABLE ONLY execution.campaign_runs FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE execution.campaign_runs IS 'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted.';
-
 CREATE FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) RETURNS uuid[]
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    RETURN ARRAY(SELECT run.id FROM execution.campaign_runs run WHERE ((run.tenant_id = runs_since_all.p_tenant_id) AND (run.phase_id = runs_since_all.p_phase_id) AND (run.number >= (SELECT max(whole.number) AS max FROM execution.campaign_runs whole WHERE ((whole.tenant_id = runs_since_all.p_tenant_id) AND (whole.phase_id = runs_since_all.p_phase_id) AND (whole.cause <> 'retry'::text))))) ORDER BY run.number DESC);
+    AS $$
+    select array(select run.id
+                   from execution.campaign_runs as run
+                  where run.tenant_id = p_tenant_id
+                    and run.phase_id = p_phase_id
+                    and run.number >= (select max(whole.number)
+                                         from execution.campaign_runs as whole
+                                        where whole.tenant_id = p_tenant_id
+                                          and whole.phase_id = p_phase_id
+                                          and whole.cause <> 'retry')
+                  order by run.number desc)
+$$;
 
 COMMENT ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) IS 'Returns the runs of a phase since it was last sent to its whole audience, newest first.';
 
@@ -4278,7 +4260,7 @@ CREATE FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS v
                and waiting.run_after < 'infinity'
              order by waiting.id
                for no key update skip locked) as waiting
-     where job.tenant_id = waiting.tenant_id
+     where job.tenant_id = p_tenant_id
        and job.id = waiting.id
 $$;
 
@@ -5609,8 +5591,7 @@ CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
          CASE
              WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
              WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
-
-'::text))), 4, '0'::text)
+'::text))), 4, '0'::text)
              WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
              ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
          END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
@@ -5972,6 +5953,7 @@ COMMENT ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid
 CREATE FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
     v_before  constant timestamptz := now() - p_older_than;
@@ -8244,6 +8226,7 @@ CREATE TABLE execution.assets (
     CONSTRAINT assets_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT assets_versions_count_from_one CHECK ((version >= 1))
 );
+ALTER TABLE ONLY execution.assets ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY execution.assets FORCE ROW LEVEL SECURITY;
 
@@ -8263,6 +8246,7 @@ CREATE TABLE execution.campaign_audit_log (
     note text,
     CONSTRAINT campaign_audit_log_actor_is_named CHECK ((btrim(actor) <> ''::text))
 );
+ALTER TABLE ONLY execution.campaign_audit_log ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY execution.campaign_audit_log FORCE ROW LEVEL SECURITY;
 
@@ -8328,10 +8312,45 @@ CREATE TABLE execution.campaign_phases (
     CONSTRAINT campaign_phases_status_check CHECK ((status = ANY (ARRAY['not_started'::text, 'in_progress'::text, 'paused'::text, 'completed'::text, 'failed'::text]))),
     CONSTRAINT campaign_phases_tolerance_is_a_share CHECK (((failure_tolerance >= (0)::numeric) AND (failure_tolerance <= (1)::numeric)))
 );
+ALTER TABLE ONLY execution.campaign_phases ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY execution.campaign_phases FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.campaign_phases IS 'The phases of a campaign, in order. A delivery names the asset it sends, the list it addresses and the provider account it uses; an external phase is the work of another service.';
+
+CREATE TABLE execution.campaign_runs (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    campaign_id uuid NOT NULL,
+    phase_id uuid NOT NULL,
+    channel text NOT NULL,
+    status text DEFAULT 'queued'::text NOT NULL,
+    asset_id uuid NOT NULL,
+    provider_account_id uuid NOT NULL,
+    provider text NOT NULL,
+    scheduled_for timestamp with time zone,
+    quiet_time interval NOT NULL,
+    key_part text NOT NULL,
+    intended integer NOT NULL,
+    same_address integer DEFAULT 0 NOT NULL,
+    correlation_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    failover_account_id uuid,
+    number integer DEFAULT 1 NOT NULL,
+    cause text DEFAULT 'start'::text NOT NULL,
+    CONSTRAINT campaign_runs_cause_check CHECK ((cause = ANY (ARRAY['start'::text, 'retry'::text, 'rerun'::text]))),
+    CONSTRAINT campaign_runs_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
+    CONSTRAINT campaign_runs_intend_something CHECK ((intended > 0)),
+    CONSTRAINT campaign_runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'partial'::text, 'failed'::text])))
+);
+ALTER TABLE ONLY execution.campaign_runs ALTER COLUMN tenant_id SET STATISTICS 0;
+
+ALTER TABLE ONLY execution.campaign_runs FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.campaign_runs IS 'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted.';
 
 CREATE TABLE execution.campaigns (
     id uuid NOT NULL,
@@ -8347,6 +8366,7 @@ CREATE TABLE execution.campaigns (
     CONSTRAINT campaigns_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT campaigns_prune_what_happened CHECK (((pruned_through >= 0) AND (pruned_through <= sequence)))
 );
+ALTER TABLE ONLY execution.campaigns ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY execution.campaigns FORCE ROW LEVEL SECURITY;
 
@@ -8398,6 +8418,7 @@ CREATE TABLE execution.doubts (
     note text
 )
 WITH (fillfactor='70');
+ALTER TABLE ONLY execution.doubts ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY execution.doubts FORCE ROW LEVEL SECURITY;
 
@@ -10143,10 +10164,6 @@ GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[])
 GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) TO postrider_read;
 
-GRANT SELECT ON TABLE execution.campaign_runs TO postrider_app;
-GRANT SELECT ON TABLE execution.campaign_runs TO postrider_worker;
-GRANT SELECT ON TABLE execution.campaign_runs TO postrider_read;
-
 REVOKE ALL ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
@@ -10619,6 +10636,10 @@ GRANT SELECT ON TABLE execution.campaign_events TO postrider_read;
 GRANT SELECT ON TABLE execution.campaign_phases TO postrider_app;
 GRANT SELECT ON TABLE execution.campaign_phases TO postrider_worker;
 GRANT SELECT ON TABLE execution.campaign_phases TO postrider_read;
+
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_app;
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_worker;
+GRANT SELECT ON TABLE execution.campaign_runs TO postrider_read;
 
 GRANT SELECT ON TABLE execution.campaigns TO postrider_app;
 GRANT SELECT ON TABLE execution.campaigns TO postrider_worker;

@@ -21,10 +21,7 @@ create table m10_recovery.outbox (
     claimed_at     timestamptz,
     claimed_by     text,
     last_error     text,
-    tenant_id      uuid        not null default '00000000-0000-0000-0000-000000000001',
-    primary key (id),
-    -- For the list of a tenant's events, and for outbox_deliveries.
-    constraint outbox_one_row_per_tenant_and_id unique (tenant_id, id)
+    tenant_id      uuid        not null default '00000000-0000-0000-0000-000000000001'
 ) with (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02,
@@ -40,6 +37,11 @@ create index outbox_ready_to_claim
 create index outbox_failed_before
     on m10_recovery.outbox (retry_count, id)
     where processed_at is null and retry_count > 0;
+-- Among indexes of equal cost the planner takes the newest, and keeps that plan in a session that began while the table was
+-- empty. So the two indexes by id are made after those above, the one that begins with the tenant last.
+alter table m10_recovery.outbox add primary key (id);
+-- For the list of a tenant's events, and for outbox_deliveries.
+alter table m10_recovery.outbox add constraint outbox_one_row_per_tenant_and_id unique (tenant_id, id);
 -- As for channels.channel_messages: with statistics, a tenant that is missing in the last sample counts as empty, and
 -- prune_outbox read all its events to delete those with some ids.
 alter table m10_recovery.outbox alter column tenant_id set statistics 0;

@@ -9,7 +9,7 @@ use postrider_model::{
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{StoreError, campaigns::word, unprepared::unprepared};
+use crate::{StoreError, campaigns::word, pool, unprepared::unprepared};
 
 /// An item of a run: it was reserved, and perhaps has come to an end.
 #[derive(Debug, Clone)]
@@ -72,6 +72,8 @@ pub async fn page(
         State::Is(status) => status.as_str(),
         State::InDoubt => "in_doubt",
     });
+    // The statistics may take the send jobs of a run for scattered. A bitmap would then read and sort all of them for one page.
+    pool::read_in_order_of_an_index(connection).await?;
     let rows = sqlx::query_file!(
         "sql/list_run_items.sql",
         tenant.0,

@@ -223,6 +223,16 @@ pub async fn begin_as_server(pool: &Pool) -> Result<Transaction, StoreError> {
     begin_for(pool, BEGIN, SERVER).await
 }
 
+/// Lets the rest of the transaction read no table by a bitmap: a list whose index has the order of the page then stops at the end of
+/// the page.
+pub(crate) async fn read_in_order_of_an_index(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::raw_sql("set local enable_bitmapscan = off")
+        .execute(connection)
+        .await
+        .map_err(StoreError::on("preparing to list"))?;
+    Ok(())
+}
+
 /// Begins and sets the tenant, in one round trip.
 async fn begin_for(pool: &Pool, begin: &'static str, tenant: TenantId) -> Result<Transaction, StoreError> {
     let failed = StoreError::on("beginning a transaction");

@@ -20,6 +20,7 @@ as $$
 #variable_conflict use_column
 declare
     v_tenant_id constant uuid := p_tenant_id;
+    v_now constant timestamptz := now();
     v_list_id uuid;
     v_identities text[];
     v_external_ids text[];
@@ -191,7 +192,7 @@ begin
         -- Ordered by identity, so that two imports cannot deadlock.
         select people.lead_id, v_tenant_id, p_workspace_id, people.identity, people.external_id, people.email,
                people.phone, people.timezone, people.attributes,
-               case when people.suppression_reason is not null then now() end, people.suppression_reason
+               case when people.suppression_reason is not null then v_now end, people.suppression_reason
           from people
          order by people.identity
             on conflict (tenant_id, workspace_id, identity) where identity is not null do update
@@ -202,7 +203,7 @@ begin
                attributes = lead.attributes || excluded.attributes,
                suppressed_at = coalesce(lead.suppressed_at, excluded.suppressed_at),
                suppression_reason = coalesce(lead.suppression_reason, excluded.suppression_reason),
-               updated_at = now()
+               updated_at = v_now
      returning lead.id, lead.xmax = 0 as is_new
     ), members as (
         insert into execution.lead_list_members (tenant_id, list_id, lead_id)

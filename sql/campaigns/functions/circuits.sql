@@ -90,7 +90,7 @@ begin
     update execution.job_queue as job
        set run_after = v_now
       from waiting
-     where job.tenant_id = waiting.tenant_id
+     where job.tenant_id = p_tenant_id
        and job.id = waiting.id;
 end
 $$;

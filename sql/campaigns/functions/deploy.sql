@@ -5,17 +5,18 @@ returns uuid[]
 language sql
 stable
 set search_path = pg_catalog, pg_temp
-return array(
-    select run.id
-      from execution.campaign_runs as run
-     where run.tenant_id = p_tenant_id
-       and run.phase_id = p_phase_id
-       and run.number >= (select max(whole.number)
-                            from execution.campaign_runs as whole
-                           where whole.tenant_id = p_tenant_id
-                             and whole.phase_id = p_phase_id
-                             and whole.cause <> 'retry')
-     order by run.number desc);
+as $$
+    select array(select run.id
+                   from execution.campaign_runs as run
+                  where run.tenant_id = p_tenant_id
+                    and run.phase_id = p_phase_id
+                    and run.number >= (select max(whole.number)
+                                         from execution.campaign_runs as whole
+                                        where whole.tenant_id = p_tenant_id
+                                          and whole.phase_id = p_phase_id
+                                          and whole.cause <> 'retry')
+                  order by run.number desc)
+$$;
 comment on function execution.runs_since_all(uuid, uuid) is
     'Returns the runs of a phase since it was last sent to its whole audience, newest first.';
 revoke all on function execution.runs_since_all(uuid, uuid) from public;

@@ -24,14 +24,14 @@ begin
            set in_doubt_since = v_now,
                error = 'the worker that reserved it is gone'
           from leftover
-         where item.tenant_id = leftover.tenant_id
+         where item.tenant_id = p_tenant_id
            and item.id = leftover.id
            and item.status = 'queued'
            and item.in_doubt_since is null
-     returning item.id, item.tenant_id, item.run_id
+     returning item.id, item.run_id
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-    select doubted.tenant_id, doubted.run_id, p_job_id, doubted.id, p_actor, 'item.in_doubt',
+    select p_tenant_id, doubted.run_id, p_job_id, doubted.id, p_actor, 'item.in_doubt',
            'the worker that reserved it is gone'
       from doubted;
     get diagnostics v_count = row_count;

@@ -18,7 +18,7 @@ as $$
                and waiting.run_after < 'infinity'
              order by waiting.id
                for no key update skip locked) as waiting
-     where job.tenant_id = waiting.tenant_id
+     where job.tenant_id = p_tenant_id
        and job.id = waiting.id
 $$;
 comment on function execution.shelve_jobs(uuid, uuid) is

@@ -105,7 +105,7 @@ begin
            set run_after = v_until,
                waits_for = p_why
           from waiting
-         where job.tenant_id = waiting.tenant_id
+         where job.tenant_id = p_tenant_id
            and job.id = waiting.id;
         get diagnostics v_others = row_count;
     end if;

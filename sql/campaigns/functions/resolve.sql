@@ -87,7 +87,7 @@ begin
                    held_by = p_resolver_id,
                    held_until = v_now + p_lease
               from due
-             where doubt.tenant_id = due.tenant_id
+             where doubt.tenant_id = p_tenant_id
                and doubt.outbox_id = due.outbox_id
          returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
@@ -126,11 +126,11 @@ begin
                  order by callback.received_at
                  limit 1)
           from held
-               join execution.channel_outbox as item on item.tenant_id = held.tenant_id and item.id = held.outbox_id
+               join execution.channel_outbox as item on item.tenant_id = p_tenant_id and item.id = held.outbox_id
                join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
                join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
-                      on account.tenant_id = held.tenant_id
+                      on account.tenant_id = p_tenant_id
                      and account.id = held.account_id
                left join execution.leads as lead on lead.tenant_id = item.tenant_id and lead.id = item.recipient_id
          where item.in_doubt_since is not null;

@@ -128,6 +128,7 @@ create table execution.assets (
     constraint assets_content_is_a_small_object
         check (jsonb_typeof(content) = 'object' and octet_length(content::text) <= 1048576)
 );
+alter table execution.assets alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.assets is
     'Content in versions that never change, so that the content of every message can be read again.';
 

@@ -23,6 +23,7 @@ create table execution.campaigns (
     constraint campaigns_one_per_name unique (tenant_id, workspace_id, name),
     constraint campaigns_prune_what_happened check (pruned_through between 0 and sequence)
 );
+alter table execution.campaigns alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.campaigns is
     'Campaigns. The row also counts the events of the campaign''s history and is the lock for every change of its '
     'phases.';
@@ -90,6 +91,7 @@ create table execution.campaign_phases (
     constraint campaign_phases_progress_is_a_percentage check (progress between 0 and 100),
     constraint campaign_phases_reports_are_percentages check (progress_reported between 0 and 100)
 );
+alter table execution.campaign_phases alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.campaign_phases is
     'The phases of a campaign, in order. A delivery names the asset it sends, the list it addresses and the provider '
     'account it uses; an external phase is the work of another service.';

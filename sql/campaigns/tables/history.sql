@@ -15,6 +15,7 @@ create table execution.campaign_audit_log (
     primary key (tenant_id, id),
     constraint campaign_audit_log_actor_is_named check (btrim(actor) <> '')
 );
+alter table execution.campaign_audit_log alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.campaign_audit_log is
     'Append-only log of every change of a campaign, phase, run and job, and of every doubt and its settlement, with '
     'the actor. An item that goes well has no line here: its outbox row records it.';

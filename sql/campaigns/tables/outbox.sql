@@ -65,6 +65,7 @@ create table execution.doubts (
     note          text,
     primary key (tenant_id, outbox_id)
 ) with (fillfactor = 70);
+alter table execution.doubts alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.doubts is
     'One row per item in doubt, for as long as it is in doubt: the resolver that holds it, the time of the next look, '
     'and the findings so far. looks counts the claims and is the fencing token of a claim.';

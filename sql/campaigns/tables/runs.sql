@@ -38,6 +38,7 @@ create table execution.campaign_runs (
     constraint campaign_runs_cause_check check (cause in ('start', 'retry', 'rerun')),
     constraint campaign_runs_intend_something check (intended > 0)
 );
+alter table execution.campaign_runs alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.campaign_runs is
     'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted.';
 

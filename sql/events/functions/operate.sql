@@ -178,6 +178,8 @@ returns table (removed bigint, last_id bigint, done boolean)
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+-- A plan from the time when the table was empty reads all events of the tenant.
+set plan_cache_mode = force_custom_plan
 as $$
 declare
     v_ids bigint[];

@@ -116,6 +116,8 @@ returns void
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+-- A plan from the time when the table was empty reads all unprocessed events. One plan serves the whole batch.
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
@@ -164,6 +166,8 @@ returns void
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+-- A plan from the time when the table was empty reads all unprocessed events.
+set plan_cache_mode = force_custom_plan
 as $$
 declare
     v_now constant timestamptz := now();

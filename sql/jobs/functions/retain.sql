@@ -42,6 +42,8 @@ returns bigint
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+-- A plan from the time when a table was empty may use any index of the tenant.
+set plan_cache_mode = force_custom_plan
 as $$
 declare
     v_before  constant timestamptz := now() - p_older_than;

@@ -1,4 +1,4 @@
--- What functions of every area do with the current transaction: its settings, and the hint that its commit sends.
+-- Functions that every area calls about its transaction: the settings of the transaction, and the hint that its commit sends.
 
 create or replace function tenancy.limit_idle_time(p_limit text default '30s')
 returns void

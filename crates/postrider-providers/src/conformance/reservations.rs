@@ -157,11 +157,20 @@ impl Reservations {
         let id = reservation.outbox_id();
         self.settle(reservation, Outcome::Unknown { reason: "the suite puts this item in doubt".to_owned() })
             .await?;
-        // Also claims doubts of earlier calls, which are ignored.
-        let held =
-            resolving::claim(&self.pool, ACTOR, &self.key, &[&self.provider], 1000, LEASE, &[]).await?;
-        let ours = held.into_iter().map(|claimed| claimed.doubt).find(|doubt| doubt.outbox_id() == id);
-        ours.ok_or_else(|| NoReservations::Other(format!("item {id} is in doubt and could not be claimed")))
+        // Also claims doubts of other calls, which are ignored. A claim takes as many as were due when the tenant was chosen, so a
+        // doubt that another call makes at that moment may be claimed in place of this one.
+        loop {
+            let held =
+                resolving::claim(&self.pool, ACTOR, &self.key, &[&self.provider], 1000, LEASE, &[]).await?;
+            if held.is_empty() {
+                let lost = format!("item {id} is in doubt and could not be claimed");
+                return Err(NoReservations::Other(lost));
+            }
+            let ours = held.into_iter().map(|claimed| claimed.doubt).find(|doubt| doubt.outbox_id() == id);
+            if let Some(doubt) = ours {
+                return Ok(doubt);
+            }
+        }
     }
 
     async fn people(&self, list: &str, count: usize) -> Result<(), NoReservations> {

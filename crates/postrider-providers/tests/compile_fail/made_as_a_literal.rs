@@ -1,4 +1,7 @@
-use postrider_model::{Channel, Outcome, ids::OutboxId};
+use postrider_model::{
+    Channel, Outcome,
+    ids::{OutboxId, TenantId},
+};
 use postrider_store::{Reservation, Settlement};
 
 fn another_reservation(of: Reservation) -> Reservation {
@@ -7,7 +10,8 @@ fn another_reservation(of: Reservation) -> Reservation {
 
 fn a_settlement_of_nothing() -> Settlement {
     Settlement {
-        outbox_id: OutboxId::new(), //~ E0451
+        tenant_id: TenantId::new(), //~ E0451
+        outbox_id: OutboxId::new(),
         channel: Channel::Email,
         outcome: Outcome::Delivered { message_id: "m".to_owned() },
     }

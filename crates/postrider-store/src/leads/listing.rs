@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::{StoreError, tenants, unprepared::unprepared};
+use crate::{StoreError, pool, tenants, unprepared::unprepared};
 
 /// A person whom campaigns address.
 #[derive(Debug)]
@@ -120,10 +120,7 @@ async fn page_of_all(
 ) -> Result<Vec<Lead>, StoreError> {
     // The planner takes every tenant for a small one (sql/campaigns/tables/audience.sql). A bitmap of all suppressed leads would then
     // look as cheap as the index that has them in the order of the page.
-    sqlx::raw_sql("set local enable_bitmapscan = off")
-        .execute(&mut *connection)
-        .await
-        .map_err(StoreError::on("listing leads"))?;
+    pool::read_in_order_of_an_index(connection).await?;
     let rows = sqlx::query_file_as!(
         Row,
         "sql/list_leads.sql",

@@ -10,14 +10,17 @@ use crate::{
 /// Loops of the roles, each with a function that it cannot work without. The roles of one round differ.
 const ROUNDS: [&[(&str, &str)]; 3] = [
     &[
-        ("campaigns", "execution.claim_queued_jobs"),
-        ("resolver", "execution.claim_doubts"),
-        ("dispatcher", "channels.claim_replies"),
+        ("campaigns", "execution.tenants_with_due_jobs"),
+        ("resolver", "execution.tenants_with_due_doubts"),
+        ("dispatcher", "channels.accounts_with_due_replies"),
         ("relay", "events.claim_events"),
         ("scheduler", "jobs.due_schedules"),
     ],
-    &[("dispatcher", "channels.reclaim_replies"), ("scheduler", "jobs.claim_runs")],
-    &[("dispatcher", "channels.claim_unfinished_messages"), ("scheduler", "jobs.fire_waiting")],
+    &[("dispatcher", "channels.tenants_with_stale_replies"), ("scheduler", "jobs.tenants_with_due_runs")],
+    &[
+        ("dispatcher", "channels.tenants_with_expired_leases"),
+        ("scheduler", "jobs.tenants_with_waiting_firings"),
+    ],
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,7 +37,8 @@ async fn a_process_is_not_ready_while_any_loop_of_its_roles_cannot_work() -> any
         }
         eventually(&format!("none of these can work: {round:?}"), async || {
             let ready = ready()?;
-            let says = |role: &str| ready.body.contains(&format!("{role} cannot work: it has failed for "));
+            let says =
+                |role: &str| ready.body.contains(&format!("{role} cannot work: every pass has failed for "));
             Ok(ready.status == 503 && round.iter().all(|(role, _)| says(role)))
         })
         .await?;
