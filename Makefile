@@ -15,20 +15,21 @@ help: ## Show this list
 
 demo: ## Run a campaign of three phases on this machine, and kill a worker in the middle
 	@scripts/setup
-	@cargo build --quiet -p postrider
+	@cargo build --quiet -p postrider-cli
 	@target/debug/postrider demo
 
 build: ## Build the release binary
-	cargo build --release -p postrider
+	cargo build --release -p postrider-cli
 
 test: ## Check formatting, lints and prepared queries, and run every test
 	@scripts/setup tests
 	@$(MAKE) --no-print-directory check test-only
 
-check: ## Check formatting, lints and the prepared queries in .sqlx
+check: ## Check formatting, lints, the pages of cargo doc and the prepared queries in .sqlx
 	@scripts/setup
 	cargo fmt --all --check
 	scripts/sqlx check cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace
 
 test-only: ## Run the tests alone
 ifeq ($(NEXTEST),yes)
@@ -41,26 +42,26 @@ endif
 # Set CRASH_SECONDS, CRASH_SEED, CRASH_KILLS, CRASH_ITEMS and CRASH_RATES to choose another run.
 crash: ## Run the long crash proof of campaigns: kills, stops, database crashes and provider faults, checked by the auditor
 	@scripts/setup tests
-	cargo test -p postrider --test it -- --ignored --exact --nocapture campaigns::crash::the_long_run
+	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture campaigns::crash::the_long_run
 
 # Set CRASH_SECONDS and CRASH_SEED to choose another run.
 crash-replies: ## Run the long crash proof of chat: kills of receiving and sending processes, and one-minute outages with ten thousand waiting replies
 	@scripts/setup tests
-	cargo test -p postrider --test it -- --ignored --exact --nocapture --test-threads=1 channels::crash::the_long_run channels::outage::ten_thousand_replies_outlive_every_outage_of_a_minute
+	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture --test-threads=1 channels::crash::the_long_run channels::outage::ten_thousand_replies_outlive_every_outage_of_a_minute
 
 # Set CRASH_SECONDS and CRASH_SEED to choose another run.
 crash-jobs: ## Run the long crash proof of jobs: kills of processes that fire schedules and run functions
 	@scripts/setup tests
-	cargo test -p postrider --test it -- --ignored --exact --nocapture jobs::crash::the_long_run
+	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture jobs::crash::the_long_run
 
 # Set FUZZ_SECONDS and FUZZ_SEED to choose another run.
 fuzz: ## Send generated requests, valid and invalid, to every route of the OpenAPI document for longer
 	@scripts/setup tests
-	cargo test -p postrider --test it -- --ignored --exact --nocapture api::schemathesis::the_long_run
+	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture api::schemathesis::the_long_run
 
 bench: ## Compare the speed with raw SQL, on a temporary cluster
 	@scripts/setup
-	@cargo build --quiet --release -p postrider
+	@cargo build --quiet --release -p postrider-cli
 	@target/release/postrider bench
 
 sqlx: ## Write .sqlx again, after a change of a query or of sql/
@@ -69,7 +70,7 @@ sqlx: ## Write .sqlx again, after a change of a query or of sql/
 
 schema: ## Write sql/schema.sql again, after a change of sql/
 	@scripts/setup
-	UPDATE_SCHEMA=1 cargo test --quiet -p postrider --test it -- migrations::dump
+	UPDATE_SCHEMA=1 cargo test --quiet -p postrider-cli --test it -- migrations::dump
 
 clean: ## Remove all build results
 	cargo clean

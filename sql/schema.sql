@@ -5950,6 +5950,33 @@ $$;
 
 COMMENT ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) IS 'Inserts the missing notifications for these accounts and recipients, and returns their number: one for each open alert, and one for each resolved alert of which the recipient may have been notified.';
 
+CREATE FUNCTION jobs.provide_functions(p_runner text, p_names text[], p_lease interval) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    -- Rows of dead processes. Two runners that remove them at the same time do not wait for each other.
+    with expired as (
+        select name, runner
+          from jobs.provided_functions
+         where expires_at < now()
+           for update skip locked
+    )
+    delete from jobs.provided_functions as known
+     using expired
+     where known.name = expired.name
+       and known.runner = expired.runner;
+    insert into jobs.provided_functions (name, runner, expires_at)
+    select distinct name, p_runner, now() + p_lease
+      from unnest(p_names) as name
+     order by name
+    on conflict (name, runner) do update
+       set expires_at = excluded.expires_at;
+end
+$$;
+
+COMMENT ON FUNCTION jobs.provide_functions(p_runner text, p_names text[], p_lease interval) IS 'Registers the Rust functions that a running process provides, or renews them, for the time of p_lease. Removes the rows of dead processes.';
+
 CREATE FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6713,6 +6740,15 @@ end
 $$;
 
 COMMENT ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) IS 'Describes the dependencies for which a firing waits; null if it waits for none.';
+
+CREATE FUNCTION jobs.withdraw_functions(p_runner text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    delete from jobs.provided_functions where runner = p_runner
+$$;
+
+COMMENT ON FUNCTION jobs.withdraw_functions(p_runner text) IS 'Removes the Rust functions of a process that stops.';
 
 CREATE FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer DEFAULT 10) RETURNS TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -8732,6 +8768,20 @@ CREATE VIEW jobs.job_health WITH (security_invoker='true') AS
 
 COMMENT ON VIEW jobs.job_health IS 'Job runs of the last 24 hours by tenant, function and status, of the tenants that the reader may see.';
 
+CREATE TABLE jobs.provided_functions (
+    name text NOT NULL,
+    runner text NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT provided_functions_name_is_plain CHECK ((name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'::text)),
+    CONSTRAINT provided_functions_runner_is_given CHECK (((btrim(runner) <> ''::text) AND (octet_length(runner) <= 255)))
+);
+
+COMMENT ON TABLE jobs.provided_functions IS 'Rust functions of applications that running processes provide, one row per process and name. They belong to the installation, not to a tenant. A function of kind builtin can be set to a name that is here and has not expired.';
+
+COMMENT ON COLUMN jobs.provided_functions.runner IS 'Name of the runner. It is new at every start of a process.';
+
+COMMENT ON COLUMN jobs.provided_functions.expires_at IS 'Time at which the process counts as dead unless it renews the row.';
+
 CREATE TABLE jobs.schedule_firings (
     tenant_id uuid NOT NULL,
     schedule_id uuid NOT NULL,
@@ -9162,6 +9212,9 @@ ALTER TABLE ONLY jobs.functions
 
 ALTER TABLE ONLY jobs.job_runs
     ADD CONSTRAINT job_runs_pkey PRIMARY KEY (tenant_id, id);
+
+ALTER TABLE ONLY jobs.provided_functions
+    ADD CONSTRAINT provided_functions_pkey PRIMARY KEY (name, runner);
 
 ALTER TABLE ONLY jobs.schedule_firings
     ADD CONSTRAINT schedule_firings_pkey PRIMARY KEY (tenant_id, schedule_id, fire_at);
@@ -10336,6 +10389,9 @@ REVOKE ALL ON FUNCTION jobs.open_run(p_tenant_id uuid, p_id uuid, p_function tex
 REVOKE ALL ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.plan_notifications(p_tenant_id uuid, p_account_ids uuid[], p_recipients text[]) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION jobs.provide_functions(p_runner text, p_names text[], p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.provide_functions(p_runner text, p_names text[], p_lease interval) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.prune_runs(p_tenant_id uuid, p_older_than interval, p_limit integer) TO postrider_worker;
 
@@ -10407,6 +10463,9 @@ REVOKE ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_
 GRANT ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_app;
 GRANT ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_worker;
 GRANT ALL ON FUNCTION jobs.why_waiting(p_tenant_id uuid, p_schedule_id uuid, p_fire_at timestamp with time zone) TO postrider_read;
+
+REVOKE ALL ON FUNCTION jobs.withdraw_functions(p_runner text) FROM PUBLIC;
+GRANT ALL ON FUNCTION jobs.withdraw_functions(p_runner text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer) TO postrider_worker;
@@ -10746,6 +10805,10 @@ GRANT SELECT ON TABLE jobs.job_runs TO postrider_read;
 GRANT SELECT ON TABLE jobs.job_health TO postrider_app;
 GRANT SELECT ON TABLE jobs.job_health TO postrider_worker;
 GRANT SELECT ON TABLE jobs.job_health TO postrider_read;
+
+GRANT SELECT ON TABLE jobs.provided_functions TO postrider_app;
+GRANT SELECT ON TABLE jobs.provided_functions TO postrider_worker;
+GRANT SELECT ON TABLE jobs.provided_functions TO postrider_read;
 
 GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_app;
 GRANT SELECT ON TABLE jobs.schedule_firings TO postrider_worker;

@@ -1,4 +1,4 @@
--- The opponent: the outbox without anything that guards it. Same columns, same storage, same indexes.
+-- The raw side: the outbox without triggers. Same columns, storage and indexes.
 create schema raw;
 create table raw.outbox (
     id             bigint      generated always as identity,

@@ -1,5 +1,5 @@
-//! Claim + complete: through the contract's functions and raw; alone, with many processed rows beside, and while
-//! somebody holds a snapshot.
+//! Claim + complete: with the functions of the contract and in plain SQL; alone, with many processed rows in the table, and
+//! while another session holds a snapshot.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::{
 
 const BAR: f64 = 0.60;
 const BAR_BESIDE_PROCESSED: f64 = 0.80;
-/// At which batch size everything but the first comparison is made.
+/// Batch size of all comparisons except the first.
 pub(crate) const BATCH: i32 = 1000;
-/// How many events are added at a time while the rate is watched for long.
+/// Number of events that are added at a time during a long measurement.
 const REFILL: i64 = 100_000;
 
 const LIMIT: &str = "What limits ours: the guards around the same row changes (triggers, row-level security, the look-up of \
@@ -55,7 +55,7 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     Ok(())
 }
 
-/// Ours with many processed rows in the same table, against ours with none.
+/// Our side with many processed rows in the same table, compared with none.
 pub(crate) async fn measure_beside_processed(
     place: &Place,
     scale: Scale,
@@ -88,7 +88,7 @@ pub(crate) async fn measure_beside_processed(
     full.remove().await
 }
 
-/// Ours before and while another session holds a snapshot, which keeps dead rows and index entries in place.
+/// Our side before and while another session holds a snapshot, which prevents the removal of dead rows and index entries.
 pub(crate) async fn measure_with_snapshot(
     place: &Place,
     scale: Scale,
@@ -121,8 +121,8 @@ pub(crate) async fn measure_with_snapshot(
     Ok(())
 }
 
-/// Claims and completes for so long, with new events whenever none is left, and returns the rate at the end. The
-/// time that adding them takes does not count.
+/// Claims and completes for this time, adding events when none is left, and returns the rate at the end. The
+/// time for adding events does not count.
 async fn steady(
     database: &Database<'_>,
     client: &mut Client,
@@ -146,7 +146,7 @@ async fn steady(
     Ok(last.rate())
 }
 
-/// Claims and completes everything there is.
+/// Claims and completes all events.
 pub(crate) async fn drain(
     database: &Database<'_>,
     side: Side,
@@ -173,13 +173,13 @@ pub(crate) async fn drain(
     Ok(Drained { took: begun.elapsed(), ..all })
 }
 
-/// What the server had written and committed at some time.
+/// The counters of the server at some time.
 struct Cost {
     wal: i64,
     commits: i64,
 }
 
-/// What a drain costs: bytes of WAL and commits per 1,000 events, microseconds of the client's waiting per event.
+/// The cost of a drain: bytes of WAL and commits per 1,000 events, and microseconds that the client waits per event.
 struct PerEvents {
     wal: f64,
     commits: f64,
@@ -200,7 +200,7 @@ impl Cost {
         Ok(Self { wal, commits })
     }
 
-    /// The drain's connections are closed, so that what they counted is in.
+    /// The connections of the drain must be closed, so that the server has added their counters.
     async fn after(self, database: &Database<'_>, drained: Drained) -> anyhow::Result<PerEvents> {
         let now = Self::before(database).await?;
         let events = drained.events as f64;

@@ -1,4 +1,4 @@
-//! The two sides, and the one driver for both.
+//! The compared sides, and the driver that both use.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use sqlx::{Connection, PgConnection, Row};
 
 use crate::place::{Database, connect};
 
-/// Holds the planner of the raw side to the plan that our functions pin for themselves.
+/// Settings that give the raw side the same plan that our functions enforce.
 pub(crate) const RAW_PLAN: &str = "
     set enable_seqscan = off;
     set enable_bitmapscan = off;
@@ -21,7 +21,7 @@ pub(crate) const RAW_PLAN: &str = "
 pub(crate) enum Side {
     /// Plain SQL.
     Raw,
-    /// The contract's functions, a batch completed in one statement, as the relay does it.
+    /// The functions of the contract, with one statement to complete a batch, like the relay.
     Ours,
     /// The same, with one call of `complete_outbox_event` per event.
     OursOneByOne,
@@ -61,7 +61,7 @@ impl Side {
     }
 }
 
-/// A connection to one side. Each statement is a transaction of its own and is prepared once.
+/// A connection for one side. Each statement is its own transaction and is prepared once.
 pub(crate) struct Client {
     connection: PgConnection,
     pub(crate) side: Side,
@@ -69,7 +69,7 @@ pub(crate) struct Client {
     spent: Spent,
 }
 
-/// Where a client's time went.
+/// The time of a client by statement.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Spent {
     pub(crate) claiming: Duration,
@@ -113,7 +113,7 @@ impl Client {
         Ok(())
     }
 
-    /// Claims and completes one batch, and says how many events that were.
+    /// Claims and completes one batch. Returns the number of its events.
     pub(crate) async fn step(&mut self, batch_size: i32) -> anyhow::Result<usize> {
         let begun = Instant::now();
         let claimed = sqlx::query(self.side.claim())
@@ -155,7 +155,7 @@ impl Client {
     }
 }
 
-/// What was done, and how long it took.
+/// The number of drained events and the time for them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Drained {
     pub(crate) events: usize,

@@ -1,18 +1,18 @@
-//! What `make bench` runs: Postrider beside the raw SQL limit, on one cluster, in one run.
+//! Benchmarks of Postrider against plain SQL, on one cluster, in one run (`make bench`).
 //!
-//! "Raw" is plain SQL that makes the same row changes in a table of the same shape without triggers and row-level
-//! security. Both sides go through the same driver, with their statements prepared. Every measurement has
-//! a fresh database, the sides take turns, and what is printed is the median.
+//! "Raw" is plain SQL that makes the same row changes in a table with the same columns, without triggers and row-level
+//! security. Both sides use the same driver, with prepared statements. Every measurement has
+//! a fresh database, the sides alternate, and the report shows medians.
 //!
-//! | module | what it measures |
+//! | module | measures |
 //! |---|---|
-//! | [`publish`] | publishing in batches and one by one |
-//! | [`drain`] | claim + complete: batch sizes, two connections, many processed rows, a held snapshot |
-//! | [`relay`] | the relay into a sink that does nothing, and its memory with many events waiting |
-//! | [`campaigns`] | deploying; whole campaigns: one and two processes, limits, many finished items, a held snapshot, memory |
-//! | [`replies`] | replies to a provider that does nothing, and how soon one is picked up |
-//! | [`jobs`] | invoking functions that do nothing, in Rust and over HTTP, beside calling them; firing schedules |
-//! | [`stream`] | readers of a campaign's history: memory of many, and how long after its commit an event is read |
+//! | `publish` | publishing in batches and one by one |
+//! | `drain` | claim + complete: batch sizes, two connections, many processed rows, a held snapshot |
+//! | `relay` | the relay with a sink that does nothing, and its memory with many waiting events |
+//! | `campaigns` | deploying; whole campaigns: one and two processes, limits, many finished items, a held snapshot, memory |
+//! | `replies` | replies to a provider that does nothing, and the time from commit to call |
+//! | `jobs` | invocations of functions that do nothing, in Rust and over HTTP, compared with direct calls; firing schedules |
+//! | `stream` | readers of a campaign's history: memory of many, and the time from the commit of an event to its arrival |
 
 mod campaigns;
 mod drain;
@@ -34,34 +34,34 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{place::Place, report::Report};
 
-/// How much of everything.
+/// The amounts of a benchmark run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     /// Rounds per measurement.
     pub(crate) rounds: usize,
     /// Events per round.
     pub(crate) events: i64,
-    /// Events per round, where each is a commit of its own.
+    /// Events per round with one commit per event.
     pub(crate) single_events: i64,
-    /// Processed rows that lie beside the waiting ones.
+    /// Processed rows in the table beside the waiting ones.
     pub(crate) processed: i64,
-    /// Events that wait while the relay's memory is watched.
+    /// Waiting events during the measurement of the relay's memory.
     pub(crate) waiting: i64,
-    /// Items of a campaign, and people on its list.
+    /// Items of a campaign, and leads on its list.
     pub(crate) items: i64,
-    /// People on the list of a campaign whose deployment is watched.
+    /// Leads on the list of the campaign whose deployment is measured.
     pub(crate) audience: i64,
-    /// Finished items that lie beside.
+    /// Finished items in the table beside the measured ones.
     pub(crate) finished: i64,
     /// Replies that are sent.
     pub(crate) replies: i64,
     /// Invocations of a function by many callers.
     pub(crate) invocations: u64,
-    /// How long a snapshot is held.
+    /// Time for which another session holds a snapshot.
     pub(crate) hold: Duration,
 }
 
-/// What to measure.
+/// The part of the benchmarks to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Everything.
@@ -74,9 +74,9 @@ pub enum Part {
     Controls,
     /// Replies in chats.
     Replies,
-    /// Functions: invoked, and fired by schedules.
+    /// Functions: invocations and schedules.
     Jobs,
-    /// Readers of what happens to campaigns.
+    /// Readers of the campaign stream.
     Stream,
 }
 
@@ -109,7 +109,7 @@ impl Scale {
     };
 }
 
-/// Measures everything on a private cluster, prints it, and removes the cluster. An error when a bar is missed.
+/// Runs the benchmarks on a private cluster, prints the report, and removes the cluster. Fails if a bar is missed.
 pub async fn run(quick: bool, part: Part) -> anyhow::Result<()> {
     let scale = if quick { Scale::QUICK } else { Scale::FULL };
     let mut terminate = signal(SignalKind::terminate())?;
@@ -156,8 +156,8 @@ async fn measure(place: &Place, scale: Scale, part: Part, report: &mut Report) -
     Ok(())
 }
 
-/// Works on campaigns with a provider that does nothing, until standard input ends. This is what the benchmark runs in
-/// processes of their own. `metrics` are the process's, as text.
+/// Works on campaigns with a provider that does nothing, until standard input ends. The benchmark runs it in child
+/// processes. `metrics` returns the metrics of the process as text.
 pub async fn null_worker(
     url: &str,
     commit_connections: u32,

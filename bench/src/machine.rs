@@ -1,4 +1,4 @@
-//! What it was measured on. The figures do not travel; the ratios do, mostly.
+//! Facts about the machine. The figures depend on it; the ratios mostly do not.
 
 use std::{
     io::Write,
@@ -60,18 +60,18 @@ fn load() -> String {
     text.split(' ').next().unwrap_or("unknown").to_owned()
 }
 
-/// What a process has used of the processor, without its children.
+/// Processor time of a process, without its children.
 pub(crate) fn processor_time(pid: u32) -> anyhow::Result<Duration> {
     Ok(Stat::read(&pid.to_string())?.own)
 }
 
-/// What a server has used of the processor: its first process, those that it started, and those of them that have ended.
+/// Processor time of a Postgres server: the postmaster, its child processes, and its ended child processes.
 pub(crate) fn server_processor_time(postmaster: u32) -> anyhow::Result<Duration> {
     let first = Stat::read(&postmaster.to_string())?;
     let mut sum = first.own + first.ended_children;
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        // A process may end while it is looked at.
+        // A process may end before its file is read.
         let Ok(stat) = Stat::read(&name.to_string_lossy()) else { continue };
         if stat.parent == postmaster {
             sum += stat.own;
@@ -80,12 +80,12 @@ pub(crate) fn server_processor_time(postmaster: u32) -> anyhow::Result<Duration>
     Ok(sum)
 }
 
-/// The most memory that a process has had.
+/// Peak memory of a process.
 pub(crate) fn peak_memory_mb(pid: u32) -> anyhow::Result<f64> {
     status_mb(pid, "VmHWM:")
 }
 
-/// The memory that a process has.
+/// Current memory of a process.
 pub(crate) fn memory_mb(pid: u32) -> anyhow::Result<f64> {
     status_mb(pid, "VmRSS:")
 }
@@ -106,12 +106,12 @@ struct Stat {
 impl Stat {
     fn read(pid: &str) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // The name of the program, in brackets, may hold anything; what follows it does not.
+        // The name of the program, in parentheses, may contain any character, so the fields are counted after it.
         let (_, text) = text.rsplit_once(") ").context("no name in stat")?;
         let fields: Vec<&str> = text.split(' ').collect();
         let number =
             |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).context("a short stat");
-        // Linux counts in hundredths here, whatever its clock does.
+        // Linux reports hundredths of a second here, for every clock frequency.
         let ticks = |at: usize| anyhow::Ok(Duration::from_millis(number(at)? * 10));
         Ok(Self {
             parent: u32::try_from(number(1)?)?,

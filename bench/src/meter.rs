@@ -1,4 +1,4 @@
-//! What a measurement costs: WAL, commits, and time of the processor on either side.
+//! The cost of a measurement: WAL, commits, and processor time of server and client.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meter {
     wal: i64,
-    /// Transactions that wrote something: only those are given a number.
+    /// Transactions with writes, because only they get a transaction id.
     commits: i64,
     server: Duration,
     client: Duration,
 }
 
 impl Meter {
-    /// Where this process is the client.
+    /// A reading with this process as the client.
     pub(crate) async fn of_this_process(database: &Database<'_>) -> anyhow::Result<Self> {
         Self::read(database, machine::processor_time(std::process::id())?).await
     }
 
-    /// `client` is what the clients have used of the processor so far.
+    /// A reading. `client` is the processor time of the clients so far.
     pub(crate) async fn read(database: &Database<'_>, client: Duration) -> anyhow::Result<Self> {
         let mut admin = database.admin().await?;
         let (wal, commits) = sqlx::query_as(
@@ -40,7 +40,7 @@ impl Meter {
         Ok(Self { wal, commits, server, client })
     }
 
-    /// What happened since another reading.
+    /// The cost since another reading.
     pub(crate) fn since(self, before: Self, items: i64, took: Duration) -> Cost {
         let items = items as f64;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
@@ -56,7 +56,7 @@ impl Meter {
     }
 }
 
-/// Bytes of WAL and commits per 1,000 items, microseconds of the processor per item, and the share of it that was used.
+/// Bytes of WAL and commits per 1,000 items, microseconds of processor time per item, and the utilisation of all cores.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
     pub(crate) wal: f64,
@@ -67,9 +67,9 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// The middle of several, figure by figure.
+    /// The median of each figure.
     pub(crate) fn median(costs: &[Self]) -> Self {
-        let middle = |what: fn(&Self) -> f64| median(costs.iter().map(what));
+        let middle = |figure: fn(&Self) -> f64| median(costs.iter().map(figure));
         Self {
             wal: middle(|cost| cost.wal),
             commits: middle(|cost| cost.commits),
@@ -79,7 +79,7 @@ impl Cost {
         }
     }
 
-    /// Items per second of the processor's time, on both sides together.
+    /// Items per second of processor time, of server and client together.
     pub(crate) fn items_per_second(self) -> f64 {
         1e6 / (self.server + self.client)
     }

@@ -1,4 +1,4 @@
-//! Where it is measured: a private cluster in a temporary directory, and a fresh database for every measurement.
+//! A private cluster in a temporary directory, with a fresh database for every measurement.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,8 +16,8 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::Pg
 
 const TEMPLATE: &str = "bench_template";
 
-/// What differs from a fresh installation, besides memory: no checkpoint falls into a measurement, so that no side pays for
-/// full page images that the other is spared; and the files of the log are kept. Durability is untouched.
+/// Settings that differ from a fresh installation. Besides memory, no checkpoint happens during a measurement, so that the
+/// cost of full page images does not depend on its time; and the files of the log are kept. Durability is unchanged.
 const SETTINGS: [(&str, &str); 5] = [
     ("shared_buffers", "2GB"),
     ("max_wal_size", "8GB"),
@@ -26,7 +26,7 @@ const SETTINGS: [(&str, &str); 5] = [
     ("max_connections", "60"),
 ];
 
-/// As many as `min_wal_size` keeps, of 16 MB each.
+/// Number of log files that `min_wal_size` keeps, of 16 MB each.
 const LOG_FILES: usize = 256;
 
 pub(crate) struct Place {
@@ -35,7 +35,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Starts the cluster and makes the template. What was begun is removed when it fails.
+    /// Starts the cluster and creates the template database. Removes both on failure.
     pub(crate) async fn make() -> anyhow::Result<Self> {
         let dir = std::env::temp_dir().join(format!("postrider-bench-{}", std::process::id()));
         anyhow::ensure!(!dir.exists(), "{} exists already; remove it", dir.display());
@@ -80,8 +80,8 @@ impl Place {
         Ok(())
     }
 
-    /// Makes as many files of the log as are kept. A server that has run for a while writes over those that it has; a new
-    /// one fills each with zeros first, and whatever is measured later would be the slower for it.
+    /// Creates all log files that are kept. A server that has run for a while reuses its files; a new one fills each with zeros
+    /// first, which would slow down the measurements.
     async fn make_log(&self) -> anyhow::Result<()> {
         let mut connection = connect(&self.cluster.url(SUPERUSER, "postgres")).await?;
         for _ in 0..LOG_FILES {
@@ -94,24 +94,24 @@ impl Place {
         Ok(())
     }
 
-    /// Where small files of a measurement may go.
+    /// Directory for small files of a measurement.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The server's first process.
+    /// Process id of the postmaster.
     pub(crate) fn postmaster_pid(&self) -> u32 {
         self.cluster.postmaster_pid()
     }
 
-    /// A migrated database with nothing in it, beside empty raw tables.
+    /// A migrated, empty database with empty raw tables.
     pub(crate) async fn fresh(&self, name: &str) -> anyhow::Result<Database<'_>> {
         self.make_like(TEMPLATE, name).await
     }
 
     async fn make_like(&self, template: &str, name: &str) -> anyhow::Result<Database<'_>> {
         self.maintain(&format!("create database {name} template {template} strategy file_copy")).await?;
-        // What was written so far is not to be written during the measurement.
+        // The checkpoint writes dirty pages now and not during the measurement.
         self.maintain("checkpoint").await?;
         Ok(Database { place: self, name: name.to_owned() })
     }
@@ -148,7 +148,7 @@ pub(crate) struct Database<'a> {
 }
 
 impl<'a> Database<'a> {
-    /// Another one with the same content. Nobody may be connected to this one.
+    /// A copy of this database, which must have no connections.
     pub(crate) async fn copy(&self, name: &str) -> anyhow::Result<Database<'a>> {
         self.place.make_like(&self.name, name).await
     }
@@ -161,12 +161,12 @@ impl<'a> Database<'a> {
         self.place.cluster.url(role, &self.name)
     }
 
-    /// A connection that may do everything.
+    /// A connection as superuser.
     pub(crate) async fn admin(&self) -> anyhow::Result<PgConnection> {
         connect(&self.url(SUPERUSER)).await
     }
 
-    /// A pool as the API has it: of the role that serves requests, with the key that signs tenants.
+    /// A pool like that of the API: with the role of HTTP requests and the key that signs tenants.
     pub(crate) async fn app_pool(&self, settings: pool::Settings) -> anyhow::Result<Pool> {
         let mut admin = self.admin().await?;
         let key = context::key(&mut admin).await?;
@@ -174,12 +174,12 @@ impl<'a> Database<'a> {
         Ok(pool::connect(&self.url("postrider_app"), settings).await?.signing_with(key).await?)
     }
 
-    /// Puts events into a table, then cleans up and gathers statistics as autovacuum would in time.
+    /// Inserts events into a table, and runs vacuum and analyze, as autovacuum would later.
     pub(crate) async fn fill(&self, table: &str, events: i64) -> anyhow::Result<()> {
         self.load(&include_str!("../sql/fill.sql").replace("{table}", table), events).await
     }
 
-    /// Puts processed events into our outbox.
+    /// Inserts processed events into the outbox.
     pub(crate) async fn fill_processed(&self, events: i64) -> anyhow::Result<()> {
         self.load(include_str!("../sql/fill_processed.sql"), events).await
     }
@@ -197,7 +197,7 @@ impl<'a> Database<'a> {
     }
 
     pub(crate) async fn remove(self) -> anyhow::Result<()> {
-        // Who is about to leave may do so in peace.
+        // Connections that are being closed get a second to end.
         for _ in 0..50 {
             let mut admin = self.admin().await?;
             let others = "select exists (select from pg_stat_activity
@@ -207,7 +207,7 @@ impl<'a> Database<'a> {
             if !others {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await; // between two looks
+            tokio::time::sleep(Duration::from_millis(20)).await; // poll interval
         }
         self.place.maintain(&format!("drop database {} with (force)", self.name)).await
     }

@@ -1,5 +1,4 @@
-//! The relay: how fast it empties the outbox into a sink that does nothing, and how much memory it takes while very
-//! many events wait.
+//! The relay: its rate with a sink that does nothing, and its memory while very many events wait.
 
 use std::{
     path::PathBuf,
@@ -33,10 +32,10 @@ use crate::{
 };
 
 const MEMORY_BAR_MB: f64 = 64.0;
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Beside claim + complete in plain SQL.
+/// Compares the relay with claim + complete in plain SQL.
 pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) -> anyhow::Result<()> {
     for (label, settings) in [
         ("as configured by default", RelaySettings::default()),
@@ -52,16 +51,16 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
                 database.fill(side.table(), scale.events).await?;
             }
             let raw = drain(&database, Side::Raw, BATCH, 1).await?.rate();
-            rounds.push((raw, into_nothing(&database, settings.clone(), scale.events).await?));
+            rounds.push((raw, relay_all(&database, settings.clone(), scale.events).await?));
             database.remove().await?;
         }
         report.compare(&format!("relay to a null sink, {label}"), &rounds, None);
     }
-    beside_many_waiting(place, scale.waiting, report).await
+    measure_memory(place, scale.waiting, report).await
 }
 
 /// Events per second from the start of a relay in this process until all are processed.
-async fn into_nothing(database: &Database<'_>, settings: RelaySettings, events: i64) -> anyhow::Result<f64> {
+async fn relay_all(database: &Database<'_>, settings: RelaySettings, events: i64) -> anyhow::Result<f64> {
     let shutdown = CancellationToken::new();
     let url = database.url("postrider_worker");
     let pool = pool::connect(&url, pool::Settings::default()).await?;
@@ -85,8 +84,8 @@ async fn into_nothing(database: &Database<'_>, settings: RelaySettings, events: 
     let relay = tokio::spawn(relay.run(shutdown.clone()));
     let mut admin = database.admin().await?;
     while taken.load(Ordering::Relaxed) < wanted || waiting(&mut admin).await? {
-        anyhow::ensure!(begun.elapsed() < PATIENCE, "the relay does not come to an end");
-        tokio::time::sleep(Duration::from_millis(5)).await; // between two looks
+        anyhow::ensure!(begun.elapsed() < PATIENCE, "the relay did not finish in time");
+        tokio::time::sleep(Duration::from_millis(5)).await; // poll interval
     }
     let took = begun.elapsed();
     shutdown.cancel();
@@ -100,8 +99,8 @@ async fn waiting(admin: &mut PgConnection) -> anyhow::Result<bool> {
     Ok(sqlx::query_scalar(waiting).fetch_one(admin).await?)
 }
 
-/// `postrider serve --roles relay` as a process of its own, watched from outside.
-async fn beside_many_waiting(place: &Place, events: i64, report: &mut Report) -> anyhow::Result<()> {
+/// Measures rate and memory of a process `postrider serve --roles relay`.
+async fn measure_memory(place: &Place, events: i64, report: &mut Report) -> anyhow::Result<()> {
     let database = place.fresh("bench_waiting").await?;
     database.fill(Side::Ours.table(), events).await?;
     let mut served = Served::start(place, &database).await?;
@@ -109,10 +108,10 @@ async fn beside_many_waiting(place: &Place, events: i64, report: &mut Report) ->
     let mut progress = Vec::new();
     let mut peak = 0.0_f64;
     loop {
-        tokio::time::sleep(GLANCE).await; // between two looks
+        tokio::time::sleep(POLL_EVERY).await; // poll interval
         anyhow::ensure!(
             begun.elapsed() < PATIENCE,
-            "the relay does not come to an end; see {}",
+            "the relay did not finish in time; see {}",
             served.log.display()
         );
         let exited = served.child.try_wait()?;
@@ -160,11 +159,11 @@ fn rate_between(progress: &[(f64, f64)], from: f64, to: f64) -> f64 {
     }
 }
 
-/// The relay needs a sink to run, and this one wants no event that is published here.
-const SINK_FOR_NOTHING: &str = "[relay.sinks.nobody]\nkind = 'http'\nurl = 'https://receiver.invalid/'\n\
+/// A sink that matches no event of the benchmark, because a relay needs at least one sink.
+const UNUSED_SINK: &str = "[relay.sinks.unused]\nkind = 'http'\nurl = 'https://receiver.invalid/'\n\
     secrets = ['whsec_bm9ib2R5IHJlYWRzIHdoYXQgaXMgc2lnbmVkIGhlcmU=']\nevents = ['nothing.of.this.type']\n";
 
-/// The relay's process. It is killed when this is dropped.
+/// The process of the relay. Dropping the value kills it.
 struct Served {
     child: Child,
     address: String,
@@ -173,13 +172,13 @@ struct Served {
 
 impl Served {
     async fn start(place: &Place, database: &Database<'_>) -> anyhow::Result<Self> {
-        // A port that is free now and will be in a moment.
+        // A free port; the listener is closed before the relay binds it.
         let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let config = place.dir().join("bench.toml");
         std::fs::write(
             &config,
             format!(
-                "[database]\nurl = '{}'\napp_url = '{}'\n[http]\nlisten = '{address}'\n{SINK_FOR_NOTHING}",
+                "[database]\nurl = '{}'\napp_url = '{}'\n[http]\nlisten = '{address}'\n{UNUSED_SINK}",
                 database.url("postrider_worker"),
                 database.url("postrider_app"),
             ),
@@ -209,7 +208,7 @@ impl Served {
         machine::peak_memory_mb(self.child.id().context("the relay's process is gone")?)
     }
 
-    /// How many events it says it has completed; nothing while it does not serve yet.
+    /// Number of completed events from its metrics; `None` before the process serves.
     async fn completed(&self) -> Option<f64> {
         let mut stream = TcpStream::connect(&self.address).await.ok()?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n").await.ok()?;

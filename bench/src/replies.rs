@@ -1,4 +1,4 @@
-//! Replies: how fast the dispatcher sends them to a provider that does nothing, and how long after its commit a reply is called.
+//! Replies: the rate of the dispatcher with a provider that does nothing, and the time from the commit of a reply to its call.
 
 use std::{
     sync::{
@@ -35,17 +35,17 @@ use crate::{
 
 const BAR: f64 = 0.60;
 const PICKUP_BAR: Duration = Duration::from_millis(10);
-/// As the dispatcher has it by default.
+/// Default batch size of the dispatcher.
 const BATCH: usize = 100;
-/// Enough that a batch is never bounded by one of them.
+/// Enough accounts that the limit of one account never bounds a batch.
 const ACCOUNTS: usize = 20;
-/// Replies whose way is timed.
+/// Replies whose time from commit to call is measured.
 const PICKUPS: i64 = 300;
 const PATIENCE: Duration = Duration::from_secs(600);
 const ACTOR: &str = "bench";
 const MANIFEST: Manifest = Manifest::new("null", &[Channel::Chat]);
 
-/// As `channels.outbox` has it by default.
+/// The defaults of `channels.outbox`.
 fn settings() -> DispatcherSettings {
     DispatcherSettings {
         batch_size: BATCH,
@@ -63,7 +63,7 @@ fn settings() -> DispatcherSettings {
     }
 }
 
-/// Beside the same row changes in plain SQL.
+/// Compares the dispatcher with the same row changes in plain SQL.
 pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) -> anyhow::Result<()> {
     let mut rounds = Vec::new();
     for round in 0..scale.rounds {
@@ -73,7 +73,7 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
             stage.fill(&database, table, scale.replies).await?;
         }
         let raw = raw(&database, &stage).await?;
-        rounds.push((raw, to_nobody(&database, &stage, scale.replies).await?));
+        rounds.push((raw, send_all(&database, &stage, scale.replies).await?));
         database.remove().await?;
     }
     report.compare(&format!("replies to a null provider, batch {BATCH}"), &rounds, Some(BAR));
@@ -148,7 +148,7 @@ impl Stage {
     }
 }
 
-/// Claims and settles everything in plain SQL, account after account, and says how fast.
+/// Claims and settles all replies in plain SQL, account by account. Returns the rate.
 async fn raw(database: &Database<'_>, stage: &Stage) -> anyhow::Result<f64> {
     let mut connection = connect(&database.url(SUPERUSER)).await?;
     sqlx::raw_sql(RAW_PLAN).execute(&mut connection).await?;
@@ -189,15 +189,15 @@ async fn raw_batch(connection: &mut PgConnection, tenant: TenantId, account: Uui
 }
 
 /// Replies per second from the start of a dispatcher in this process until all are sent.
-async fn to_nobody(database: &Database<'_>, stage: &Stage, replies: i64) -> anyhow::Result<f64> {
+async fn send_all(database: &Database<'_>, stage: &Stage, replies: i64) -> anyhow::Result<f64> {
     let (shutdown, wanted) = (CancellationToken::new(), usize::try_from(replies)?);
     let null = Arc::new(Null::default());
     let begun = Instant::now();
     let dispatcher = stage.dispatch(database, Arc::clone(&null) as Arc<dyn Adapter>, &shutdown).await?;
     let mut admin = database.admin().await?;
     while null.calls.load(Ordering::Relaxed) < wanted || waiting(&mut admin).await? {
-        anyhow::ensure!(begun.elapsed() < PATIENCE, "the dispatcher does not come to an end");
-        tokio::time::sleep(Duration::from_millis(5)).await; // between two looks
+        anyhow::ensure!(begun.elapsed() < PATIENCE, "the dispatcher did not finish in time");
+        tokio::time::sleep(Duration::from_millis(5)).await; // poll interval
     }
     let took = begun.elapsed();
     anyhow::ensure!(null.calls.load(Ordering::Relaxed) == wanted, "some were called twice");
@@ -213,7 +213,7 @@ async fn waiting(admin: &mut PgConnection) -> anyhow::Result<bool> {
     Ok(sqlx::query_scalar(waiting).fetch_one(admin).await?)
 }
 
-/// How long after its commit a reply is called, one at a time, while nothing else happens.
+/// Measures the time from the commit of a reply to its call, one reply at a time on an idle system.
 async fn pickup(place: &Place, report: &mut Report) -> anyhow::Result<()> {
     let database = place.fresh("bench_pickup").await?;
     let stage = Stage::make(&database).await?;
@@ -259,7 +259,7 @@ async fn pickup(place: &Place, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes everything at once, and says when.
+/// A provider that accepts every call at once and reports its time.
 #[derive(Default)]
 struct Null {
     calls: Arc<AtomicUsize>,

@@ -1,6 +1,6 @@
-//! The one table, and whether every bar was reached.
+//! The table of results, and the check that every bar was reached.
 
-/// What was found.
+/// The results.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) machine: Vec<String>,
@@ -12,8 +12,8 @@ pub(crate) struct Report {
 const HEAD: [&str; 6] = ["quantity", "raw/s", "ours/s", "ratio", "bar", "verdict"];
 
 impl Report {
-    /// One quantity on both sides, in rounds that took turns. The ratio is the median of the rounds' ratios: what
-    /// disturbs the machine for a while disturbs both sides of a round.
+    /// Adds a quantity of both sides, measured alternately. The ratio is the median of the rounds' ratios, because a temporary
+    /// load of the machine affects both sides of a round.
     pub(crate) fn compare(&mut self, quantity: &str, rounds: &[(f64, f64)], bar: Option<f64>) {
         let raw = median(rounds.iter().map(|round| round.0));
         let ours = median(rounds.iter().map(|round| round.1));
@@ -23,13 +23,13 @@ impl Report {
         self.row([quantity, &count(raw), &count(ours), &format!("{:.0} %", ratio * 100.0), &bar, verdict]);
     }
 
-    /// A quantity that has no raw side.
+    /// Adds a quantity without a raw side.
     pub(crate) fn single(&mut self, quantity: &str, found: &str, bar: Option<(&str, bool)>) {
         let verdict = self.judge(quantity, bar.map(|(_, reached)| reached));
         self.row([quantity, "", found, "", bar.map_or("", |(bar, _)| bar), verdict]);
     }
 
-    /// A sentence below the table.
+    /// Adds a sentence below the table.
     pub(crate) fn note(&mut self, note: String) {
         self.notes.push(note);
     }
@@ -81,21 +81,21 @@ impl Report {
         }
     }
 
-    /// An error that names every bar that was missed.
+    /// Fails with the names of all quantities below their bar.
     pub(crate) fn verdict(&self) -> anyhow::Result<()> {
         anyhow::ensure!(self.below.is_empty(), "below the bar: {}", self.below.join("; "));
         Ok(())
     }
 }
 
-/// The middle one.
+/// The median.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// 123,456.
+/// A number with separators, such as 123,456.
 pub(crate) fn count(value: f64) -> String {
     let digits = format!("{value:.0}");
     let grouped = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group).into_owned());

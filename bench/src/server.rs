@@ -1,4 +1,4 @@
-//! The server in a process of its own, for what is measured over HTTP.
+//! A server process, for measurements over HTTP.
 
 use std::{path::Path, process::Stdio, time::Duration};
 
@@ -49,7 +49,7 @@ impl Server {
             }
             wrote.push(line);
         };
-        // Whatever else it has to say must not fill the pipe.
+        // The log must be read, or the server would block on a full pipe.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Self { child, address })
     }
@@ -63,7 +63,7 @@ impl Server {
     }
 }
 
-/// The middle, and what one in a hundred exceeds.
+/// The median and the 99th percentile.
 pub(crate) fn percentiles(mut delays: Vec<Duration>) -> String {
     delays.sort();
     let at = |share: f64| {

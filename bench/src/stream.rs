@@ -1,5 +1,5 @@
-//! The live stream of a campaign: what idle readers cost, how soon an event has reached all of them, and how long after its
-//! commit one reader has it, beside a bare LISTEN/NOTIFY. The server is `postrider serve` in a process of its own.
+//! The stream of a campaign: the memory of idle readers, the time until an event has reached all of them, and the time from
+//! its commit to one reader, compared with a bare LISTEN/NOTIFY. The server is a process `postrider serve`.
 
 use std::time::{Duration, Instant};
 
@@ -27,16 +27,16 @@ use crate::{
     server::{Server, percentiles},
 };
 
-/// Readers that wait at a time.
+/// Number of concurrent readers.
 const READERS: usize = 5000;
 const MEMORY_MB_MAX: f64 = 300.0;
-/// Within so long one event has reached all of them.
+/// Bar for the time until one event has reached all readers.
 const REACH_ALL_WITHIN: Duration = Duration::from_secs(2);
-/// Events that are sent to all of them, one after another.
+/// Events that are sent to all readers, one after another.
 const EVENTS_TO_ALL: i64 = 10;
-/// Events whose way to one reader is timed.
+/// Events whose time to one reader is measured.
 const EVENTS_TO_ONE: i64 = 500;
-/// Between two of them, so that each is one of its own.
+/// Interval between two events, so that the server handles each separately.
 const PACE: Duration = Duration::from_millis(15);
 /// Readers that connect at a time.
 const CONNECT_AT_ONCE: usize = 64;
@@ -53,7 +53,7 @@ pub(crate) async fn measure(place: &Place, report: &mut Report) -> anyhow::Resul
     database.remove().await
 }
 
-/// From a commit to one reader, with nobody else around.
+/// Measures the time from a commit to the only reader.
 async fn measure_delay(
     stage: &Stage,
     server: &Server,
@@ -85,20 +85,20 @@ async fn measure_delay(
             listener.recv().await?;
             anyhow::Ok(Instant::now())
         };
-        let (written, heard) = tokio::join!(stage.write(&mut writer), listening);
-        delays.push(heard?.saturating_duration_since(written?.1));
+        let (written, notified) = tokio::join!(stage.write(&mut writer), listening);
+        delays.push(notified?.saturating_duration_since(written?.1));
         tokio::time::sleep(PACE).await;
     }
     writer.close().await?;
     report.single("stream, commit to a bare LISTEN, p50 / p99", &percentiles(delays), None);
     report.note(
-        "A delay begins when the writer has its COMMIT answered; a listener may have heard of it before that, which counts as none."
+        "A delay begins when the writer has received the answer to its COMMIT; a notification that arrives earlier counts as no delay."
             .to_owned(),
     );
     Ok(())
 }
 
-/// Many readers that wait, and events that reach all of them.
+/// Measures memory with many readers, and the time until events reach all of them.
 async fn measure_many(stage: &Stage, server: &Server, report: &mut Report) -> anyhow::Result<()> {
     let before = machine::memory_mb(server.pid()?)?;
     let (sender, mut arrived) = mpsc::unbounded_channel();
@@ -196,7 +196,7 @@ impl Stage {
         crate::place::connect(&self.url).await
     }
 
-    /// One event: its number, and when its commit was answered.
+    /// Writes one event. Returns its sequence and the time at which the commit was answered.
     async fn write(&self, writer: &mut PgConnection) -> anyhow::Result<(i64, Instant)> {
         let mut transaction = writer.begin().await?;
         let sequence = sqlx::query_scalar(
@@ -216,7 +216,7 @@ impl Stage {
     }
 }
 
-/// A reader whose answer has begun.
+/// Connects a reader and waits for the beginning of the stream.
 async fn connect(server: &Server, stage: &Stage) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(&server.address).await?;
     let request = format!(
@@ -225,7 +225,7 @@ async fn connect(server: &Server, stage: &Stage) -> anyhow::Result<TcpStream> {
     );
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
-    // The first thing in a stream is when to come back.
+    // A stream begins with its reconnection time.
     while !String::from_utf8_lossy(&answer).contains("retry: ") {
         let read = timeout(PATIENCE, stream.read_buf(&mut answer)).await.context("no answer")??;
         anyhow::ensure!(read > 0, "refused: {}", String::from_utf8_lossy(&answer));
@@ -233,7 +233,7 @@ async fn connect(server: &Server, stage: &Stage) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Says of every event when it came.
+/// Reports the arrival time of every event.
 async fn read(mut stream: TcpStream, arrived: mpsc::UnboundedSender<(i64, Instant)>) {
     let mut text = Vec::with_capacity(1024);
     while stream.read_buf(&mut text).await.is_ok_and(|read| read > 0) {
@@ -256,7 +256,7 @@ async fn next(arrived: &mut mpsc::UnboundedReceiver<(i64, Instant)>) -> anyhow::
         .context("the readers have ended")
 }
 
-/// Both ends of every connection are files, one here and one in the server.
+/// Raises the limit of open files: every connection needs one here and one in the server.
 fn allow_many_connections() -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

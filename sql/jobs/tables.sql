@@ -41,6 +41,23 @@ comment on column jobs.functions.target is
 comment on column jobs.functions.grain is
     'Period in which one lock key completes at most once: a day, an hour or five minutes of UTC.';
 
+create table jobs.provided_functions (
+    name       text        not null,
+    runner     text        not null,
+    expires_at timestamptz not null,
+    primary key (name, runner),
+    -- A function of kind builtin has such a name as its target.
+    constraint provided_functions_name_is_plain check (name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'),
+    constraint provided_functions_runner_is_given check (btrim(runner) <> '' and octet_length(runner) <= 255)
+);
+comment on table jobs.provided_functions is
+    'Rust functions of applications that running processes provide, one row per process and name. They belong to the '
+    'installation, not to a tenant. A function of kind builtin can be set to a name that is here and has not expired.';
+comment on column jobs.provided_functions.runner is
+    'Name of the runner. It is new at every start of a process.';
+comment on column jobs.provided_functions.expires_at is
+    'Time at which the process counts as dead unless it renews the row.';
+
 create table jobs.schedules (
     id            uuid        not null,
     tenant_id     uuid        not null references tenancy.tenants (id),

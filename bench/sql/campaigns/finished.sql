@@ -1,4 +1,4 @@
--- Items of runs that have ended. Their ids are older than any that is made now.
+-- Items of ended runs. Their ids are older than every new id.
 insert into execution.channel_outbox
        (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status,
         provider_message_id, reserved_by, attempt, message_hash, finalized_at)

@@ -1,4 +1,4 @@
--- People on a list, stored in the order of their addresses, as an import does. Ids are ordered by time.
+-- Leads of a list, stored in the order of their addresses like those of an import. Ids are ordered by time.
 with people as (
     insert into execution.leads (id, tenant_id, workspace_id, identity, email, attributes)
     select (lpad(to_hex(1763000000000 + n / 100), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'

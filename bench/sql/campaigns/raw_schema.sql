@@ -1,6 +1,5 @@
--- The opponent: jobs and items without anything that acts for them. Same columns, same storage, the same
--- indexes but for the tenant, which its keys do not need, and the same
--- conditions on a row of the outbox, which belong to its shape.
+-- The raw side: send jobs and items without triggers. Same columns, storage and check constraints, and the same indexes without the
+-- tenant, which the raw keys do not need.
 create table raw.job_queue (
     id           uuid        not null,
     tenant_id    uuid        not null,

@@ -1,4 +1,4 @@
--- The opponent: runs without anything that guards them. Same columns, same storage, same indexes.
+-- The raw side: job runs without triggers. Same columns, storage and indexes.
 create table raw.job_runs (like jobs.job_runs including defaults including generated including indexes) with (
     fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.02,

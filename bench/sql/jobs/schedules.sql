@@ -1,4 +1,4 @@
--- Schedules that are due, each with a lock key of its own.
+-- Due schedules, each with its own lock key.
 insert into jobs.schedules (id, tenant_id, function_name, cron, timezone, entities, entity_hash, next_fire_at)
 select jobs.new_id(),
        $1,

@@ -1,4 +1,4 @@
--- Replies that are due, spread over the accounts. Their messages are not needed to send them.
+-- Due replies, spread over the accounts. Sending needs no rows of their messages.
 insert into {table} (id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, correlation_id)
 select ('01980000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid,
        $1,

@@ -1,4 +1,4 @@
--- The opponent: the outbox of replies without anything that guards it. Same columns, same storage, same indexes.
+-- The raw side: the outbox of replies without triggers. Same columns, storage and indexes.
 create table raw.replies (like channels.channel_outbox including defaults including indexes) with (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02,

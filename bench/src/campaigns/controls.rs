@@ -1,4 +1,4 @@
-//! How long controls and snapshots take while a campaign is sending as fast as it can, beside requests that do nothing.
+//! Latency of controls and snapshots while a campaign sends at full speed, compared with empty requests.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ use crate::{
 
 /// Requests of each kind.
 const REQUESTS: usize = 200;
-/// Campaigns that are sent one after another.
+/// Number of campaigns that are sent one after another.
 const CAMPAIGNS: usize = 4;
-/// How often the campaign that is sending is itself paused.
+/// Number of pauses of the sending campaign.
 const PAUSES: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -34,7 +34,7 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     let key = operator_key(&database, stage).await?;
     let mut server = Server::start(&database, place.dir()).await?;
     let mut client = Client::connect(&server.address, &key).await?;
-    // The first is sent first; the others are there so that it never ends in the middle.
+    // The first campaign is sent first; the others keep the worker busy until the end of the measurement.
     let (run, _) = stage.deploy(&database, "bench").await?;
     let sending = campaign_of(&database, run.0).await?;
     for n in 1..CAMPAIGNS {
@@ -45,16 +45,16 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     let idle = client.time("GET", "/healthz").await?;
     let idle_snapshot = client.time("GET", &format!("/api/v2/campaigns/{sending}/status")).await?;
     let mut worker = Worker::start(&database, CONNECTIONS)?;
-    while worker.told().0.calls == 0 {
+    while worker.progress().0.calls == 0 {
         worker.must_run()?;
-        tokio::time::sleep(Duration::from_millis(20)).await; // between two looks
+        tokio::time::sleep(Duration::from_millis(20)).await; // poll interval
     }
     let mut found: [Vec<Duration>; 5] = Default::default();
     for _ in 0..PAUSES {
         found[4].push(client.time("POST", &format!("/api/v2/campaigns/{sending}/phases/only/pause")).await?);
         client.time("POST", &format!("/api/v2/campaigns/{sending}/phases/only/resume")).await?;
     }
-    let (before, begun) = worker.told();
+    let (before, begun) = worker.progress();
     for n in 0..REQUESTS {
         let control = if n % 2 == 0 { "pause" } else { "resume" };
         let requests = [
@@ -67,8 +67,11 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
             times.push(client.time(method, &path).await?);
         }
     }
-    let (after, ended) = worker.told();
-    anyhow::ensure!(items_waiting(&database).await? > 0.0, "there were not enough items for so long");
+    let (after, ended) = worker.progress();
+    anyhow::ensure!(
+        items_waiting(&database).await? > 0.0,
+        "the worker sent all items before the end of the measurement"
+    );
     worker.stop().await?;
     server.stop().await?;
 
@@ -85,7 +88,7 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     }
     let rate = (after.calls - before.calls) as f64 / (ended - begun).as_secs_f64();
     report.note(format!(
-        "While these were asked one after another, the worker sent {} items per second. Idle, an empty request took {:.1} ms and the first \
+        "During these requests, one after another, the worker sent {} items per second. Idle, an empty request took {:.1} ms and the first \
          snapshot {:.1} ms.",
         crate::report::count(rate),
         idle.as_secs_f64() * 1000.0,
@@ -112,7 +115,7 @@ async fn campaign_of(database: &Database<'_>, run: Uuid) -> anyhow::Result<Uuid>
         .await?)
 }
 
-/// A campaign with a phase `check` that another service is busy with.
+/// A campaign with an external phase `check` that is in progress.
 async fn checked_campaign(database: &Database<'_>, stage: Stage) -> anyhow::Result<Uuid> {
     let admin = pool::connect(&database.url("postgres"), pool::Settings::default()).await?;
     let mut transaction = pool::begin_as(&admin, stage.tenant).await?;
@@ -134,7 +137,7 @@ async fn checked_campaign(database: &Database<'_>, stage: Stage) -> anyhow::Resu
     Ok(id)
 }
 
-/// One connection that is kept.
+/// A client with one keep-alive connection.
 struct Client {
     stream: TcpStream,
     address: String,
@@ -148,7 +151,7 @@ impl Client {
         Ok(Self { stream, address: address.to_owned(), key: key.to_owned() })
     }
 
-    /// How long a request takes that must be answered 200.
+    /// Latency of a request, which must return 200.
     async fn time(&mut self, method: &str, path: &str) -> anyhow::Result<Duration> {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-length: 0\r\n\r\n",
@@ -174,7 +177,7 @@ impl Client {
     }
 }
 
-/// Whether the head and as many bytes as it says are there.
+/// Whether the response is complete: the head and a body of the announced length.
 fn is_whole(answer: &[u8]) -> bool {
     let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();

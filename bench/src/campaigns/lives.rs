@@ -1,5 +1,5 @@
-//! The life of an item and nothing else: reserve in one commit, settle in the next, over plain connections. Raw, and
-//! through the contract's functions, by the same driver.
+//! The writes of an item alone: reserve in one commit, settle in the next, over plain connections. The same driver uses
+//! plain SQL or the functions of the contract (docs/contract.md).
 
 use std::time::Instant;
 
@@ -13,10 +13,10 @@ use crate::{
     place::{Database, connect},
 };
 
-/// The window of a worker, as it comes.
+/// Default window of a worker.
 pub(super) const WINDOW: usize = 64;
 
-/// Items per second in plain SQL, over so many connections, each with batches of this size.
+/// Items per second in plain SQL, over this many connections, with batches of this size.
 pub(super) async fn raw(
     database: &Database<'_>,
     items: i64,
@@ -50,10 +50,10 @@ pub(super) async fn raw(
 /// Connections that go through the contract's functions, and the jobs that each of them holds.
 pub(super) struct Ours(Vec<(Client, Vec<Jobs>)>);
 
-/// Jobs that are worked on together.
+/// Send jobs that are processed together.
 type Jobs = Vec<Job>;
 
-/// A claimed job, with the number of its items.
+/// A claimed send job, with the number of its items.
 #[derive(Clone, Copy)]
 struct Job {
     tenant: Uuid,
@@ -61,7 +61,7 @@ struct Job {
     items: usize,
 }
 
-/// Opens so many connections and claims every job, so many at a time.
+/// Opens the connections and claims every send job, `jobs` at a time.
 pub(super) async fn ours(database: &Database<'_>, jobs: usize, connections: usize) -> anyhow::Result<Ours> {
     let mut clients = Vec::new();
     for _ in 0..connections {
@@ -143,7 +143,7 @@ impl Client {
         Ok(())
     }
 
-    /// Claims jobs.
+    /// Claims send jobs.
     async fn claim(&mut self, jobs: usize) -> anyhow::Result<Jobs> {
         let rows = sqlx::query(include_str!("../../sql/campaigns/our_claim.sql"))
             .bind(&self.name)
@@ -229,7 +229,7 @@ struct Batch {
     hashes: Vec<[u8; 32]>,
 }
 
-/// Makes items.
+/// Generates items.
 struct Batches {
     job: Uuid,
     made: i32,
@@ -243,7 +243,7 @@ impl Batches {
 
     fn next(&mut self, size: usize) -> Batch {
         let ids: Vec<Uuid> = (0..size).map(|_| Uuid::now_v7()).collect();
-        // As scattered as digests are, since that is what an index on them costs.
+        // Random like digests, because an index on random values costs more.
         let hashes: Vec<[u8; 32]> = (0..size).map(|_| self.scattered()).collect();
         Batch {
             jobs: (0..size).map(|_| self.next_job()).collect(),

@@ -1,8 +1,8 @@
-//! Campaigns: whole ones against a provider that takes everything at once, beside the raw limit of an item's life.
+//! Whole campaigns with a provider that accepts every call at once, compared with the raw writes of an item.
 //!
-//! Ours is a worker in a process of its own: it claims jobs, reads leads, renders and hashes messages, reserves, "calls",
-//! settles and completes, with every guard on. Raw reserves and settles rows of the same shape, and does nothing else. The
-//! time of a campaign is the database's own: from the start of its run to the end.
+//! Our side is a worker in its own process: it claims send jobs, reads leads, renders and hashes messages, reserves, calls,
+//! settles and completes, with all checks. The raw side only reserves and settles rows with the same columns. The
+//! time of a campaign is measured by the database: from the start of its run to the end.
 
 mod controls;
 mod lives;
@@ -29,16 +29,16 @@ const BAR: f64 = 0.60;
 const BAR_BESIDE_FINISHED: f64 = 0.80;
 const BAR_WITH_SNAPSHOT: f64 = 0.80;
 const BAR_WITH_LIMITS: f64 = 0.95;
-/// Even, so that each side is first as often as the other.
+/// Even, so that each side is first in half of the rounds.
 const LIMIT_ROUNDS: usize = 8;
 const COMMITS_BAR: f64 = 3.0;
 const MEMORY_BAR_MB: f64 = 128.0;
 const DEPLOY_BAR: Duration = Duration::from_secs(20);
 
-/// How many connections write, on every side.
+/// Number of write connections on every side.
 const CONNECTIONS: u32 = 2;
 const BATCH: usize = 1000;
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(600);
 
 const LIMIT: &str = "What limits campaigns: the processor, which server and worker share here. The guards around the same row \
@@ -69,7 +69,7 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     Ok(())
 }
 
-/// Who brings items to their end.
+/// The compared programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Raw,
@@ -94,7 +94,7 @@ impl Side {
     }
 }
 
-/// Every side, in turns.
+/// Measures every side, alternately.
 async fn measure_lives(
     set: &Database<'_>,
     stage: Stage,
@@ -102,7 +102,7 @@ async fn measure_lives(
     report: &mut Report,
     memory: &mut Vec<f64>,
 ) -> anyhow::Result<()> {
-    let mut found: Vec<(Side, Lived)> = Vec::new();
+    let mut found: Vec<(Side, Measured)> = Vec::new();
     for round in 0..scale.rounds {
         for side in Side::ALL {
             let database = set.copy(&format!("bench_lives_{round}_{}", side as usize)).await?;
@@ -151,11 +151,11 @@ async fn measure_lives(
     Ok(())
 }
 
-/// What limits cost: ours on an account whose rate is never reached, so that every turn is asked for and given, against ours on one
-/// without limits. One without limits does not ask, and costs less than that.
+/// The cost of rate limits: our side on an account whose limit is never reached, so that the worker requests a call token for every call,
+/// compared with our side on an account without limits, where it requests none.
 ///
-/// The cost is time of the processor. The rate is shown beside it; between two runs of the same work it differs by more than
-/// the bar, and many rounds with changing order only narrow that.
+/// The cost is processor time. The rate is shown as well; it varies by more than the bar between two runs of the same work,
+/// and many rounds with alternating order only narrow that.
 async fn measure_limits(
     set: &Database<'_>,
     stage: Stage,
@@ -186,7 +186,7 @@ async fn measure_limits(
     Ok(())
 }
 
-/// Ours with very many finished items in the table, against ours with none.
+/// Our side with very many finished items in the table, compared with none.
 async fn measure_beside_finished(
     set: &Database<'_>,
     stage: Stage,
@@ -202,8 +202,8 @@ async fn measure_beside_finished(
         let empty = set.copy(&format!("bench_unfinished_{round}")).await?;
         let none = campaign(&empty, stage, scale.items, &[CONNECTIONS], memory).await?;
         empty.remove().await?;
-        // A copy begins with a checkpoint, after which each page of an index is written down whole when it is first changed. The
-        // empty one has no such pages, so this campaign is for the others.
+        // A copy begins with a checkpoint, and after it the first change of each index page writes the whole page to the log. The
+        // empty database has no such pages, so this campaign is not measured.
         campaign(&full, stage, scale.items, &[CONNECTIONS], memory).await?;
         let many = campaign(&full, stage, scale.items, &[CONNECTIONS], memory).await?;
         costs.push(many.cost);
@@ -263,7 +263,7 @@ async fn raw_deploy(database: &Database<'_>, stage: Stage) -> anyhow::Result<Dur
     Ok(took)
 }
 
-/// Ours before and while another session holds a snapshot, which keeps dead rows and index entries in place.
+/// Our side before and while another session holds a snapshot, which prevents the removal of dead rows and index entries.
 async fn measure_with_snapshot(
     database: &Database<'_>,
     stage: Stage,
@@ -274,7 +274,7 @@ async fn measure_with_snapshot(
     let window = scale.hold / 8;
     let mut worker = Worker::start(database, CONNECTIONS)?;
     let warm = rate_for(&mut worker, window).await?;
-    // Half as much again, in case it becomes faster.
+    // One and a half times as many, in case the rate increases.
     let needed = warm * (scale.hold + window).as_secs_f64() * 1.5;
     while items_waiting(database).await? < needed {
         stage.deploy(database, &format!("bench {}", Uuid::now_v7())).await?;
@@ -284,9 +284,12 @@ async fn measure_with_snapshot(
     sqlx::raw_sql("begin isolation level repeatable read; select count(*) from pg_class")
         .execute(&mut holder)
         .await?;
-    rate_for(&mut worker, scale.hold - window).await?; // while dead rows gather
+    rate_for(&mut worker, scale.hold - window).await?; // dead rows accumulate
     let during = rate_for(&mut worker, window).await?;
-    anyhow::ensure!(items_waiting(database).await? > 0.0, "there were not enough items for so long");
+    anyhow::ensure!(
+        items_waiting(database).await? > 0.0,
+        "the worker sent all items before the end of the measurement"
+    );
     holder.close().await?;
     memory.push(worker.peak_memory_mb()?);
     worker.stop().await?;
@@ -298,7 +301,7 @@ async fn measure_with_snapshot(
     Ok(())
 }
 
-/// How many items nobody has begun with.
+/// Number of items in queued send jobs.
 async fn items_waiting(database: &Database<'_>) -> anyhow::Result<f64> {
     let mut admin = database.admin().await?;
     let waiting = "select coalesce(sum(cardinality(item_ids)), 0)::float8 from execution.job_queue where status = 'queued'";
@@ -307,31 +310,31 @@ async fn items_waiting(database: &Database<'_>) -> anyhow::Result<f64> {
     Ok(waiting)
 }
 
-/// Calls per second of a worker, watched for so long.
+/// Calls per second of a worker during this time.
 async fn rate_for(worker: &mut Worker, how_long: Duration) -> anyhow::Result<f64> {
-    let (before, begun) = worker.told();
+    let (before, begun) = worker.progress();
     tokio::time::sleep(how_long).await;
     worker.must_run()?;
-    let (after, ended) = worker.told();
+    let (after, ended) = worker.progress();
     Ok((after.calls - before.calls) as f64 / (ended - begun).as_secs_f64())
 }
 
-/// What a measurement of lives found.
+/// The result of a measurement.
 #[derive(Debug, Clone, Copy)]
-struct Lived {
+struct Measured {
     rate: f64,
-    /// Those that reserve and settle, per 1,000 items.
+    /// Commits that reserve and settle, per 1,000 items.
     commits: f64,
     cost: Cost,
 }
 
-async fn raw_lives(database: &Database<'_>, items: i64, batch_size: usize) -> anyhow::Result<Lived> {
+async fn raw_lives(database: &Database<'_>, items: i64, batch_size: usize) -> anyhow::Result<Measured> {
     let before = Meter::of_this_process(database).await?;
     let rate = lives::raw(database, items, batch_size, CONNECTIONS as usize).await?;
     lived_here(database, before, items, rate).await
 }
 
-async fn function_lives(database: &Database<'_>, stage: Stage, items: i64) -> anyhow::Result<Lived> {
+async fn function_lives(database: &Database<'_>, stage: Stage, items: i64) -> anyhow::Result<Measured> {
     stage.deploy(database, "functions").await?;
     let clients = lives::ours(database, BATCH.div_ceil(WINDOW), CONNECTIONS as usize).await?;
     let before = Meter::of_this_process(database).await?;
@@ -339,20 +342,25 @@ async fn function_lives(database: &Database<'_>, stage: Stage, items: i64) -> an
     lived_here(database, before, items, rate).await
 }
 
-async fn lived_here(database: &Database<'_>, before: Meter, items: i64, rate: f64) -> anyhow::Result<Lived> {
+async fn lived_here(
+    database: &Database<'_>,
+    before: Meter,
+    items: i64,
+    rate: f64,
+) -> anyhow::Result<Measured> {
     let after = Meter::of_this_process(database).await?;
     let cost = after.since(before, items, Duration::from_secs_f64(items as f64 / rate));
-    Ok(Lived { rate, commits: cost.commits, cost })
+    Ok(Measured { rate, commits: cost.commits, cost })
 }
 
-/// One campaign, by as many processes as there are numbers of connections.
+/// Sends one campaign with one process per entry of `processes`, which is its number of connections.
 async fn campaign(
     database: &Database<'_>,
     stage: Stage,
     items: i64,
     processes: &[u32],
     memory: &mut Vec<f64>,
-) -> anyhow::Result<Lived> {
+) -> anyhow::Result<Measured> {
     let (run, _) = stage.deploy(database, &format!("bench {}", Uuid::now_v7())).await?;
     let before = Meter::read(database, Duration::ZERO).await?;
     let mut workers = processes
@@ -364,7 +372,7 @@ async fn campaign(
     let mut commits = 0;
     for worker in &workers {
         client += worker.processor_time()?;
-        commits += worker.told().0.commits;
+        commits += worker.progress().0.commits;
         memory.push(worker.peak_memory_mb()?);
     }
     let after = Meter::read(database, client).await?;
@@ -372,14 +380,14 @@ async fn campaign(
         worker.stop().await?;
     }
     must_be_launched(database, stage, run).await?;
-    Ok(Lived {
+    Ok(Measured {
         rate: items as f64 / took.as_secs_f64(),
         commits: commits as f64 / items as f64 * 1000.0,
         cost: after.since(before, items, took),
     })
 }
 
-/// Waits for the end of a run, and says how long it took by the database's clock.
+/// Waits for the end of a run. Returns its duration by the database's clock.
 async fn ended(database: &Database<'_>, run: RunId, workers: &mut [Worker]) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     let mut admin = database.admin().await?;
@@ -394,14 +402,14 @@ async fn ended(database: &Database<'_>, run: RunId, workers: &mut [Worker]) -> a
         .await?;
         match took {
             Some(took) => break Duration::from_secs_f64(took),
-            None => tokio::time::sleep(GLANCE).await, // between two looks
+            None => tokio::time::sleep(POLL_EVERY).await, // poll interval
         }
     };
     admin.close().await?;
     Ok(took)
 }
 
-/// An error unless every item was called once and is known to have been.
+/// Fails unless every item was sent.
 async fn must_be_launched(database: &Database<'_>, stage: Stage, run: RunId) -> anyhow::Result<()> {
     let mut admin = database.admin().await?;
     let mut transaction = admin.begin().await?;

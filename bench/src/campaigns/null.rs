@@ -1,4 +1,4 @@
-//! A provider that takes everything at once, and a worker that has no other, in a process of its own.
+//! A provider that accepts every call at once, and a worker with this provider in its own process.
 
 use std::{
     io::Read,
@@ -23,12 +23,12 @@ use crate::{machine, place::Database};
 
 pub(super) const MANIFEST: Manifest = Manifest::new("null", &[Channel::Email]);
 
-/// Enough that each of the two writers finds about a thousand items whenever it looks.
+/// Enough send jobs to keep about a thousand items ready for each of the two writers.
 const JOBS: usize = 48;
 /// How often the worker says how far it is.
-const TELL_EVERY: Duration = Duration::from_millis(50);
+const PRINT_EVERY: Duration = Duration::from_millis(50);
 
-/// The accounts here have no secrets, so the key needs none either.
+/// A constant key, because the accounts of the benchmark have no secrets.
 pub(super) fn master_key() -> anyhow::Result<MasterKey> {
     Ok("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse()?)
 }
@@ -52,7 +52,7 @@ impl Adapter for Null {
     }
 }
 
-/// Everything but how much is done at a time is as it comes; the window too.
+/// Default settings, also for the window, with more send jobs and calls at a time.
 fn settings(commit_connections: u32) -> CampaignSettings {
     CampaignSettings {
         jobs_max: JOBS,
@@ -80,12 +80,12 @@ pub(crate) async fn work(
     tokio::spawn(listening);
     tokio::spawn(async move {
         loop {
-            println!("{}", Told::from_metrics(&metrics()).to_line());
-            tokio::time::sleep(TELL_EVERY).await; // until the next time
+            println!("{}", Progress::from_metrics(&metrics()).to_line());
+            tokio::time::sleep(PRINT_EVERY).await; // interval
         }
     });
     let working = tokio::spawn(worker.run(shutdown.clone()));
-    // Whoever started this process holds the other end, and is gone when it ends.
+    // The parent process holds the other end; standard input ends when the parent exits.
     tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0])).await??;
     shutdown.cancel();
     working.await?;
@@ -94,15 +94,15 @@ pub(crate) async fn work(
     Ok(())
 }
 
-/// What a worker has told about itself.
+/// The counters of a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Progress {
     pub(super) calls: u64,
     /// Transactions that reserve and settle.
     pub(super) commits: u64,
 }
 
-impl Told {
+impl Progress {
     fn from_metrics(metrics: &str) -> Self {
         let value = |name: &str| {
             let line = metrics.lines().find(|line| line.starts_with(name));
@@ -124,11 +124,11 @@ impl Told {
     }
 }
 
-/// A worker's process. It ends when this is dropped.
+/// The process of a worker. Dropping the value kills it.
 pub(super) struct Worker {
     child: Child,
     pid: u32,
-    told: Arc<Mutex<(Told, Instant)>>,
+    progress: Arc<Mutex<(Progress, Instant)>>,
 }
 
 impl Worker {
@@ -142,19 +142,19 @@ impl Worker {
             .spawn()
             .context("cannot start the worker's process")?;
         let pid = child.id().context("the worker's process is gone")?;
-        let told = Arc::new(Mutex::new((Told::default(), Instant::now())));
+        let progress = Arc::new(Mutex::new((Progress::default(), Instant::now())));
         if let Some(stdout) = child.stdout.take() {
-            tokio::spawn(listen(stdout, Arc::clone(&told)));
+            tokio::spawn(listen(stdout, Arc::clone(&progress)));
         }
-        Ok(Self { child, pid, told })
+        Ok(Self { child, pid, progress })
     }
 
-    /// What it told last, and when.
-    pub(super) fn told(&self) -> (Told, Instant) {
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The last counters, and the time at which they arrived.
+    pub(super) fn progress(&self) -> (Progress, Instant) {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it has used of the processor.
+    /// Processor time of the process.
     pub(super) fn processor_time(&self) -> anyhow::Result<Duration> {
         machine::processor_time(self.pid)
     }
@@ -163,14 +163,14 @@ impl Worker {
         machine::peak_memory_mb(self.pid)
     }
 
-    /// An error when it has ended by itself.
+    /// Fails if the process has exited.
     pub(super) fn must_run(&mut self) -> anyhow::Result<()> {
         let ended = self.child.try_wait()?;
         anyhow::ensure!(ended.is_none(), "the worker ended early");
         Ok(())
     }
 
-    /// Lets it finish what is under way.
+    /// Stops the worker after the calls in flight.
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         drop(self.child.stdin.take());
         let status = self.child.wait().await?;
@@ -179,11 +179,11 @@ impl Worker {
     }
 }
 
-async fn listen(stdout: ChildStdout, told: Arc<Mutex<(Told, Instant)>>) {
+async fn listen(stdout: ChildStdout, progress: Arc<Mutex<(Progress, Instant)>>) {
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        if let Some(now) = Told::from_line(&line) {
-            *told.lock().unwrap_or_else(PoisonError::into_inner) = (now, Instant::now());
+        if let Some(now) = Progress::from_line(&line) {
+            *progress.lock().unwrap_or_else(PoisonError::into_inner) = (now, Instant::now());
         }
     }
 }
@@ -193,12 +193,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_worker_tells_comes_from_its_metrics() {
+    fn the_progress_of_a_worker_is_read_from_its_metrics() {
         let metrics = "# TYPE postrider_commits_total counter\npostrider_commits_total 12\n\
                        postrider_calls_total{provider=\"null\",outcome=\"delivered\"} 3400\n";
-        let told = Told::from_metrics(metrics);
-        assert_eq!(told, Told { calls: 3400, commits: 12 });
-        assert_eq!(Told::from_line(&told.to_line()), Some(told));
-        assert_eq!(Told::from_metrics(""), Told::default());
+        let progress = Progress::from_metrics(metrics);
+        assert_eq!(progress, Progress { calls: 3400, commits: 12 });
+        assert_eq!(Progress::from_line(&progress.to_line()), Some(progress));
+        assert_eq!(Progress::from_metrics(""), Progress::default());
     }
 }

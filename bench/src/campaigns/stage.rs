@@ -1,4 +1,4 @@
-//! What a campaign needs: a tenant with an account at the null provider, people on a list, content.
+//! The data of a campaign: a tenant with an account at the null provider, a list of leads, and content.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const TEXT: &str = "Hello {{ first_name }},\n\nthis is the news from {{ city }},
 const HTML: &str = "<p>Hello {{ first_name }},</p><p>this is the news from {{ city }}, as every week. You have <b>{{ points }}</b> \
                     points by now.</p><p>We write to you at {{ lead.email }} because you asked for it.</p>";
 
-/// Whom a database's campaigns belong to and address. It holds for every copy of the database.
+/// Tenant, workspace and list of the campaigns of a database, valid for every copy of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stage {
     pub(super) tenant: TenantId,
@@ -35,7 +35,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Sets the stage, with so many people on the list.
+    /// Creates the data, with this many leads on the list.
     pub(super) async fn set(database: &Database<'_>, people: i64) -> anyhow::Result<Self> {
         let mut admin = database.admin().await?;
         let (tenant, workspace) = tenants::create(&mut admin, "bench", ACTOR).await?;
@@ -52,13 +52,13 @@ impl Stage {
         };
         accounts::create(&mut transaction, &null::master_key()?, &account, ACTOR).await?;
         transaction.commit().await?;
-        stage.invite(&mut admin, people).await?;
+        stage.add_leads(&mut admin, people).await?;
         admin.close().await?;
         Ok(stage)
     }
 
-    /// Puts people on the list, without asking for each whether the tenant and the list exist.
-    async fn invite(&self, admin: &mut PgConnection, people: i64) -> anyhow::Result<()> {
+    /// Adds leads to the list, without the foreign key checks.
+    async fn add_leads(&self, admin: &mut PgConnection, people: i64) -> anyhow::Result<()> {
         sqlx::query("set session_replication_role = replica").execute(&mut *admin).await?;
         sqlx::query(
             "insert into execution.lead_lists (id, tenant_id, workspace_id, name) values ($1, $2, $3, $4)",
@@ -81,7 +81,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Gives the account a rate that is never reached, so that turns are asked for.
+    /// Sets a rate limit that is never reached, so that the worker requests call tokens.
     pub(super) async fn limit(&self, database: &Database<'_>) -> anyhow::Result<()> {
         let mut admin = database.admin().await?;
         sqlx::query("update tenancy.provider_accounts set limits = $2 where tenant_id = $1")
@@ -109,7 +109,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes a campaign to everybody and deploys it, and says how long the deployment took. The workers are not woken.
+    /// Creates a campaign for the whole list and deploys it. Returns the duration of the deployment. Sends no hint to the workers.
     pub(super) async fn deploy(
         &self,
         database: &Database<'_>,

@@ -1,4 +1,4 @@
-//! Firing: how many schedules one scheduler brings to a run each.
+//! Firing: the number of schedules that one scheduler fires per second.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{place::Place, report::Report};
 
 const SCHEDULES: i32 = 1_000;
 
-/// All of them are due when the scheduler starts.
+/// All schedules are due when the scheduler starts.
 pub(super) async fn measure(place: &Place, report: &mut Report) -> anyhow::Result<()> {
     let database = place.fresh("bench_firing").await?;
     let mut admin = database.admin().await?;
@@ -47,7 +47,7 @@ pub(super) async fn measure(place: &Place, report: &mut Report) -> anyhow::Resul
     let fired = "select count(*) from jobs.schedule_firings where outcome = 'started'";
     while sqlx::query_scalar::<_, i64>(fired).fetch_one(&mut admin).await? < i64::from(SCHEDULES) {
         anyhow::ensure!(begun.elapsed() < PATIENCE, "the scheduler does not come to an end");
-        tokio::time::sleep(Duration::from_millis(5)).await; // between two looks
+        tokio::time::sleep(Duration::from_millis(5)).await; // poll interval
     }
     let rate = f64::from(SCHEDULES) / begun.elapsed().as_secs_f64();
     shutdown.cancel();

@@ -1,8 +1,8 @@
-//! Jobs: functions that do nothing, invoked as the API invokes them, beside calling them directly and beside plain SQL.
+//! Job runs of functions that do nothing, invoked as the API invokes them, compared with direct calls and with plain SQL.
 //!
-//! An invocation is measured from before its lock key is acquired until its caller has read the result: acquired in a transaction of
-//! its own, hinted, claimed, performed and ended by one runner, waited for and read. HTTP and authentication of the API are not in it.
-//! Raw makes the same three changes of a row of the same shape, and does nothing else.
+//! An invocation is measured from before its lock key is acquired until its caller has read the result: the caller acquires in its own
+//! transaction and sends a hint, one runner claims, performs and ends the run, and the caller waits and reads. HTTP and authentication
+//! of the API are not included. The raw side only makes the same three changes of a row with the same columns.
 
 mod firing;
 mod null;
@@ -28,12 +28,12 @@ use crate::{
 };
 
 const ACTOR: &str = "bench";
-/// As `database.connections_max` has it by default.
+/// Default of `database.connections_max`.
 const CONNECTIONS: u32 = 4;
-/// As `jobs.concurrency` has it by default.
+/// Default of `jobs.concurrency`.
 const RUNNING: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How many invoke at a time.
+/// Numbers of concurrent callers.
 const CALLERS: [usize; 3] = [1, 16, 256];
 
 const LIMIT: &str = "What limits invocations: one caller waits for three durable commits and two hints, one after another; many wait for the \
@@ -74,7 +74,7 @@ pub(crate) async fn measure(place: &Place, scale: Scale, report: &mut Report) ->
     firing::measure(place, report).await
 }
 
-/// What an invocation takes longer than a call, and what it costs.
+/// Reports the overhead of an invocation over a direct call, and its cost.
 fn delays(rounds: &[Round], subject: Subject, report: &mut Report) {
     let name = subject.name();
     for (at, callers) in CALLERS.into_iter().enumerate() {
@@ -108,19 +108,19 @@ fn many(callers: usize) -> String {
     if callers == 1 { "1 caller".to_owned() } else { format!("{callers} callers") }
 }
 
-/// By what is invoked, and by how many.
+/// Results by subject and by number of callers.
 type Sides = [Vec<Driven>; 2];
 
-/// Everything once, on one database.
+/// The results of one round, on one database.
 struct Round {
-    /// In plain SQL: one after another, and by many.
+    /// In plain SQL: one after another, and concurrently.
     raw: [Raw; 2],
     direct: Sides,
     whole: Sides,
 }
 
 impl Round {
-    /// What so many callers are compared with.
+    /// The raw result for this number of callers.
     fn raw(&self, callers: usize) -> Raw {
         self.raw[callers.min(1)]
     }
@@ -134,7 +134,7 @@ impl Round {
             let at = subject.at();
             drive(database, &stage, subject, Way::Whole, 4, 20).await?; // opens connections
             for callers in CALLERS {
-                // One caller gets answers to few; the shares need some.
+                // One caller makes fewer invocations; the percentiles need enough of them.
                 let times = if callers == 1 { invocations / 10 } else { invocations };
                 direct[at].push(drive(database, &stage, subject, Way::Direct, callers, times).await?);
                 whole[at].push(drive(database, &stage, subject, Way::Whole, callers, times).await?);
@@ -151,10 +151,10 @@ enum Way {
     Whole,
 }
 
-/// What became of many calls.
+/// The result of many calls.
 struct Driven {
     took: Duration,
-    /// Of each call, the shortest first.
+    /// Latency of each call, in ascending order.
     delays: Vec<Duration>,
     cost: Cost,
 }
@@ -164,14 +164,14 @@ impl Driven {
         self.delays.len() as f64 / self.took.as_secs_f64()
     }
 
-    /// What so large a share of the calls did not exceed.
+    /// The percentile of the latencies for this share of the calls.
     fn at(&self, share: f64) -> Duration {
         let last = self.delays.len().saturating_sub(1);
         self.delays.get((last as f64 * share) as usize).copied().unwrap_or_default()
     }
 }
 
-/// Each caller calls, and calls again when it has its answer.
+/// Runs the callers. Each one makes its next call after the answer to the previous one.
 async fn drive(
     database: &Database<'_>,
     stage: &Arc<Stage>,

@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Answers `{}` to everything until shutdown. The second part must be spawned.
+/// Answers every request with `{}` until shutdown. The caller must spawn the returned future.
 pub(super) async fn listen(
     shutdown: CancellationToken,
 ) -> anyhow::Result<(String, impl Future<Output = ()> + Send)> {
@@ -19,7 +19,7 @@ pub(super) async fn listen(
             let Ok((stream, _)) = accepted else { continue };
             tokio::spawn(async move {
                 let http = hyper::server::conn::http1::Builder::new();
-                // How a connection ends is its caller's business.
+                // An error of a connection is an error of the caller's request, which the caller reports.
                 let _ = http.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
             });
         }

@@ -1,4 +1,4 @@
-//! The life of a run in plain SQL: made, claimed and completed, with no guard around it.
+//! The writes of a job run in plain SQL: insert, claim and complete, without triggers.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::{
     place::{Database, connect},
 };
 
-/// Runs per second, and what they cost.
+/// Runs per second, and their cost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Raw {
     pub(super) rate: f64,
@@ -35,7 +35,7 @@ impl Raw {
     }
 }
 
-/// On one connection: three statements each, three commits.
+/// Measures one connection: three statements and three commits per run.
 pub(super) async fn one_by_one(database: &Database<'_>, runs: u64) -> anyhow::Result<Raw> {
     let mut connection = prepared(database).await?;
     let tenant = Uuid::now_v7();
@@ -51,7 +51,7 @@ pub(super) async fn one_by_one(database: &Database<'_>, runs: u64) -> anyhow::Re
     Raw::since(database, before, runs, took).await
 }
 
-/// Made by several connections with a commit each, and brought to their end by another one in batches.
+/// Measures several connections that insert with a commit each, and another one that claims and completes in batches.
 pub(super) async fn together(database: &Database<'_>, runs: u64) -> anyhow::Result<Raw> {
     let (tenant, each) = (Uuid::now_v7(), runs / u64::from(CONNECTIONS));
     let (made, mut waiting) = mpsc::unbounded_channel();
@@ -68,13 +68,13 @@ pub(super) async fn together(database: &Database<'_>, runs: u64) -> anyhow::Resu
         tasks.spawn(async move {
             for number in 0..each {
                 insert(&mut connection, tenant, caller * each + number).await?;
-                made.send(()).context("nobody is there to claim")?;
+                made.send(()).context("the claiming task has ended")?;
             }
             anyhow::Ok(connection.close().await?)
         });
     }
     drop(made);
-    // What was claimed with others is not waited for again: the claims are counted, not the hints.
+    // One claim may take runs of several hints, so the claims are counted and not the hints.
     let mut left = each * u64::from(CONNECTIONS);
     let mut hints = Vec::new();
     while left > 0 {
@@ -108,7 +108,7 @@ async fn insert(connection: &mut PgConnection, tenant: Uuid, number: u64) -> any
     Ok(())
 }
 
-/// How many it were.
+/// Claims and completes a batch. Returns its size.
 async fn claim_and_complete(connection: &mut PgConnection, tenant: Uuid) -> anyhow::Result<u64> {
     let claimed = sqlx::query(include_str!("../../sql/jobs/raw_claim.sql"))
         .bind(ACTOR)

@@ -1,4 +1,4 @@
-//! A tenant with functions, a runner that performs them, and callers that wait for the end, as a server has it all by default.
+//! A tenant with functions, a runner that performs them, and callers that wait for the end, with the defaults of a server.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -34,7 +34,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{ACTOR, CONNECTIONS, PATIENCE, RUNNING, null};
 use crate::place::Database;
 
-/// What is invoked.
+/// The invoked function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
     Rust,
@@ -51,7 +51,7 @@ impl Subject {
         }
     }
 
-    /// Its place in [`Subject::ALL`].
+    /// Its index in [`Subject::ALL`].
     pub(super) fn at(self) -> usize {
         self as usize
     }
@@ -64,7 +64,7 @@ impl Subject {
     }
 }
 
-/// As `jobs` has it by default, but for the room of one tenant: there is one here, and it has it all.
+/// The defaults of `jobs`, except that the only tenant may use the whole concurrency.
 fn settings() -> RunnerSettings {
     RunnerSettings {
         concurrency: RUNNING,
@@ -87,7 +87,7 @@ pub(super) struct Stage {
     client: GuardedClient,
     url: String,
     secret: SecretString,
-    /// No two invocations are about the same.
+    /// The number of the next invocation, so that all invocations have different entities.
     numbers: AtomicU64,
     shutdown: CancellationToken,
     tasks: TaskTracker,
@@ -124,7 +124,7 @@ impl Stage {
         let put = functions::put(&mut transaction, Some(&key), tenant, &function, ACTOR).await?;
         pool::commit(transaction).await?;
 
-        // As in one process with every role.
+        // The same wiring as in a process with all roles.
         let [runs, cancels, ended] =
             [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL]
                 .map(WakeupChannel::new);
@@ -169,7 +169,7 @@ impl Stage {
         self.worker.close().await;
     }
 
-    /// A whole invocation, as the API has it: until its result is known.
+    /// A whole invocation like that of the API, until its result is read.
     pub(super) async fn invoke(&self, subject: Subject) -> anyhow::Result<()> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let input = json!({ "order": number });
@@ -183,9 +183,9 @@ impl Stage {
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
         let Acquired::Run(id) = job_runs::acquire(&mut transaction, self.tenant, invocation, ACTOR).await?
         else {
-            anyhow::bail!("invocation {number} is none of its own");
+            anyhow::bail!("invocation {number} did not get its own run");
         };
-        let waiter = self.ends.wait_for(self.tenant, id).context("too many wait")?;
+        let waiter = self.ends.wait_for(self.tenant, id).context("too many waiters")?;
         pool::commit(transaction).await?;
         self.hints.send();
         waiter.over_within(PATIENCE).await;
@@ -196,7 +196,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Calls the function itself.
+    /// Calls the function directly.
     pub(super) async fn call(&self, subject: Subject) -> anyhow::Result<()> {
         let (job_id, function_name, lock_key) = (JobRunId::new(), subject.function(), "noop:bench");
         let (tenant, attempt, input) = (self.tenant, 1, &json!({ "order": 1 }));

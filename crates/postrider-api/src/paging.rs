@@ -1,7 +1,7 @@
 //! Lists in pages. A cursor is the sort key of the last row that was shown, and nothing else: it carries no tenant, so a caller
 //! with a foreign cursor sees only rows of its own tenant.
 //!
-//! ```ignore
+//! ```text
 //! let size = paging::size(query.limit)?;
 //! let after: Option<Key> = paging::decode(query.cursor.as_deref())?;
 //! let rows = store::list(&mut tx, after, size + 1).await?; // one more, to know whether another page follows

@@ -78,6 +78,21 @@ pub enum InvalidEvent {
 }
 
 impl NewEvent {
+    /// Makes an event with this payload. Fails if the payload cannot be written as JSON.
+    pub fn new(
+        aggregate_type: impl Into<String>,
+        aggregate_id: impl Into<String>,
+        event_type: impl Into<String>,
+        payload: &impl Serialize,
+    ) -> Result<Self, serde_json::Error> {
+        Ok(Self {
+            aggregate_type: aggregate_type.into(),
+            aggregate_id: aggregate_id.into(),
+            event_type: event_type.into(),
+            payload: serde_json::value::to_raw_value(payload)?,
+        })
+    }
+
     /// Checks the limits that the database enforces, too.
     pub fn check(&self) -> Result<(), InvalidEvent> {
         let fields = [

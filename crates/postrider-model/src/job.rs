@@ -85,7 +85,7 @@ pub enum Target {
     Http(String),
     /// A function in the database.
     Sql(SqlName),
-    /// Code of the Postrider process.
+    /// Rust code: a function that comes with Postrider, or that a process of an application provides.
     Builtin(String),
 }
 

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_what_the_table_says() {
+    fn patterns_match_as_in_the_table() {
         let table = [
             ("order.placed", "order.placed", true),
             ("order.placed", "order.placed.twice", false),

@@ -49,7 +49,7 @@ macro_rules! adapter {
         $(and reads webhooks with $receive:ident)?
         $(and reads callbacks with $read:ident)?
     ) => {
-        /// See the [module](self).
+        /// Adapter of the vendor. `docs/providers.md` describes its settings.
         pub struct $name {
             client: GuardedClient,
         }

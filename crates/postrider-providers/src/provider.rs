@@ -252,6 +252,13 @@ impl Adapters {
         self
     }
 
+    /// Adds all of these adapters. Each replaces the one of the same name.
+    #[must_use]
+    pub fn with_all(mut self, others: &Self) -> Self {
+        self.0.extend(others.0.iter().map(|(name, adapter)| (*name, Arc::clone(adapter))));
+        self
+    }
+
     /// The adapter of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Adapter>> {

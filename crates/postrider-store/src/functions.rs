@@ -1,5 +1,7 @@
 //! Functions of a tenant: behind a URL, in the database, or in the program itself.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use postrider_model::{
     ids::{FunctionId, ProviderAccountId, TenantId},
@@ -11,7 +13,7 @@ use secrecy::SecretString;
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::{StoreError, accounts, campaigns::word, unprepared::unprepared};
+use crate::{Pool, StoreError, accounts, campaigns::word, pool, unprepared::unprepared};
 
 /// A function without its secret, fit to be shown.
 #[derive(Debug, Clone, Serialize)]
@@ -133,6 +135,41 @@ pub async fn put_builtin(
         .await
         .map_err(StoreError::on("setting the function"))?;
     Ok(())
+}
+
+/// Registers the Rust functions that a runner provides, or renews them. Without another call they expire after the lease.
+pub async fn provide(pool: &Pool, runner: &str, names: &[String], lease: Duration) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    sqlx::query!(
+        "select jobs.provide_functions($1, $2, make_interval(secs => $3))",
+        runner,
+        names,
+        lease.as_secs_f64()
+    )
+    .fetch_one(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("registering the Rust functions"))?;
+    pool::commit(transaction).await
+}
+
+/// Removes the Rust functions of a runner that stops.
+pub async fn withdraw(pool: &Pool, runner: &str) -> Result<(), StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    sqlx::query!("select jobs.withdraw_functions($1)", runner)
+        .fetch_one(unprepared(&mut transaction))
+        .await
+        .map_err(StoreError::on("removing the Rust functions"))?;
+    pool::commit(transaction).await
+}
+
+/// Names of the Rust functions that running processes provide beside those that come with Postrider, sorted.
+pub async fn provided(connection: &mut PgConnection) -> Result<Vec<String>, StoreError> {
+    sqlx::query_scalar!(
+        "select distinct name from jobs.provided_functions where expires_at > now() order by name"
+    )
+    .fetch_all(unprepared(connection))
+    .await
+    .map_err(StoreError::on("reading the Rust functions"))
 }
 
 /// Removes a function. False when the tenant has no such function.

@@ -1,7 +1,17 @@
-//! Configuration: `postrider.toml`, then `POSTRIDER_…` from the environment, then flags.
+//! The settings. Every key of `postrider.toml` is a field here; `docs/operations.md` explains each of them.
 //!
-//! Every key is a field here. A key that is not is refused, wherever it comes from. Secrets have a type of their
-//! own that prints as `(hidden)`.
+//! Secrets have types of their own that print as `(hidden)`.
+//!
+//! ```
+//! use postrider::Config;
+//!
+//! # fn main() -> Result<(), postrider::Error> {
+//! let mut config = Config::from_toml("[http]\nlisten = '127.0.0.1:0'")?;
+//! config.database.url = Some("postgres://server@db.example.com/shop".into());
+//! config.check()?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod api;
 mod campaigns;
@@ -11,36 +21,23 @@ mod mistakes;
 mod relay;
 mod secrets;
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::Context;
-use figment::{
-    Figment,
-    providers::{Env, Format, Serialized, Toml},
-};
 use postrider_model::seal::MasterKey;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
-use self::mistakes::explain;
+use crate::Error;
+
 pub use self::{
     api::Api,
     campaigns::{Campaigns, Resolver},
-    channels::Channels,
+    channels::{ChannelOutbox, Channels},
     jobs::Jobs,
     relay::{Relay, Sink},
     secrets::{Address, DatabaseUrl, Hidden},
 };
-
-/// Where the configuration is looked for when no flag names a file.
-pub const DEFAULT_FILE: &str = "postrider.toml";
-
-/// Variables that stand for a flag: POSTRIDER_CONFIG, POSTRIDER_API_KEY, POSTRIDER_TENANT and POSTRIDER_WORKSPACE.
-const FLAG_VARIABLES: [&str; 4] = ["config", "api_key", "tenant", "workspace"];
 
 /// Everything that can be set.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -56,19 +53,32 @@ pub struct Config {
     pub master_key_previous: Option<Hidden>,
     /// The same in a file.
     pub master_key_previous_file: Option<PathBuf>,
+    /// Logins and connections.
     pub database: Database,
+    /// The HTTP listener.
     pub http: Http,
+    /// The listener of the metrics.
     pub metrics: Metrics,
+    /// Limits of the HTTP API.
     pub api: Api,
+    /// Logs of the program `postrider`; the library sets up none.
     pub log: Log,
+    /// Addresses that may be called.
     pub outbound: Outbound,
+    /// The campaign worker.
     pub campaigns: Campaigns,
+    /// The resolver of items in doubt.
     pub resolver: Resolver,
+    /// Chat messages and replies.
     pub channels: Channels,
+    /// The scheduler and the job runner.
     pub jobs: Jobs,
+    /// The relay and its sinks.
     pub relay: Relay,
+    /// Where processes keep what they know to be committed.
     pub witness: Witness,
     /// Whether the command only reads; then a private cluster must exist already.
+    #[doc(hidden)]
     #[serde(skip)]
     pub only_reads: bool,
 }
@@ -83,6 +93,7 @@ pub struct Witness {
     pub url: Option<DatabaseUrl>,
 }
 
+/// Logins and connections. Without a URL, a private PostgreSQL runs in the data directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Database {
@@ -99,6 +110,7 @@ pub struct Database {
     /// Most connections of each pool.
     pub connections_max: u32,
     /// Whether the URLs came from --database-url; then errors name the flag.
+    #[doc(hidden)]
     #[serde(skip)]
     pub is_flag: bool,
 }
@@ -117,6 +129,7 @@ impl Default for Database {
     }
 }
 
+/// The HTTP listener.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
@@ -130,6 +143,7 @@ impl Default for Http {
     }
 }
 
+/// The listener of the metrics.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
@@ -137,11 +151,13 @@ pub struct Metrics {
     pub listen: Option<SocketAddr>,
 }
 
+/// Logs of the program `postrider`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
+    /// How log lines look.
     pub format: LogFormat,
-    /// What to log, such as `info` or `warn,postrider_engine=debug`.
+    /// The log filter, such as `info` or `warn,postrider_engine=debug`.
     pub filter: String,
 }
 
@@ -151,13 +167,17 @@ impl Default for Log {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
+    /// For people.
     Text,
+    /// One object per line.
     Json,
 }
 
+/// Addresses that may be called.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Outbound {
@@ -180,43 +200,22 @@ fn within(section: &str, numbers: impl IntoIterator<Item = Bounded>) -> anyhow::
     Ok(())
 }
 
-/// What flags override.
-#[derive(Debug, Default, Serialize)]
-pub struct Overrides {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data_dir: Option<PathBuf>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub database: BTreeMap<&'static str, String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub http: BTreeMap<&'static str, String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub log: BTreeMap<&'static str, String>,
-}
-
 impl Config {
-    /// Reads everything there is to read. `file` must exist; the default file may.
-    pub fn load(file: Option<&Path>, overrides: &Overrides) -> anyhow::Result<Self> {
-        let mut figment = Figment::new();
-        if let Some(file) = file {
-            std::fs::metadata(file)
-                .with_context(|| format!("cannot read the configuration {}", file.display()))?;
-        }
-        let file = file.unwrap_or(Path::new(DEFAULT_FILE));
-        if file.exists() {
-            figment = figment.merge(Toml::file_exact(file));
-        }
-        let config: Self = figment
-            // These are read by flags of the same name: they are not keys of the file.
-            .merge(Env::prefixed("POSTRIDER_").ignore(&FLAG_VARIABLES).split("__"))
-            .merge(Serialized::defaults(overrides))
-            .extract()
-            .map_err(explain)?;
+    /// Reads the text of a configuration file and checks it. Unknown keys are errors, and an error repeats no value, because it may be
+    /// a secret.
+    pub fn from_toml(text: &str) -> Result<Self, Error> {
+        let config: Self =
+            toml::from_str(text).map_err(|error| Error::from(mistakes::explain(text, &error)))?;
         config.check()?;
         Ok(config)
     }
 
-    /// What the types cannot say.
-    fn check(&self) -> anyhow::Result<()> {
+    /// Checks what the types cannot say, such as the bounds of numbers. [`serve`](crate::serve()) checks it, too.
+    pub fn check(&self) -> Result<(), Error> {
+        self.within_bounds().map_err(Error::from)
+    }
+
+    fn within_bounds(&self) -> anyhow::Result<()> {
         for (name, key, file) in [
             ("master_key", &self.master_key, &self.master_key_file),
             ("master_key_previous", &self.master_key_previous, &self.master_key_previous_file),
@@ -281,6 +280,3 @@ impl Config {
         Ok(toml::to_string_pretty(self)?)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,7 +8,7 @@ use postrider_store::{
 };
 
 use crate::{
-    cli::ServeRole,
+    Role,
     config::Config,
     installation::{Installation, Login},
 };
@@ -43,8 +43,8 @@ pub struct Connections(Vec<Part>);
 
 impl Connections {
     /// Those of a process with these roles.
-    pub fn of(config: &Config, roles: &[ServeRole]) -> Self {
-        use ServeRole::{Api, Campaigns, Dispatcher, Relay, Resolver, Scheduler};
+    pub fn of(config: &Config, roles: &[Role]) -> Self {
+        use Role::{Api, Campaigns, Dispatcher, Relay, Resolver, Scheduler};
 
         let has = |role| roles.contains(&role);
         let each = config.database.connections_max;
@@ -104,7 +104,7 @@ impl Connections {
     }
 }
 
-/// What the server allows, as far as it can be asked.
+/// Limits of the server, as far as it reports them.
 struct Room {
     /// For each way that leads to the server itself.
     direct: BTreeMap<Way, Capacity>,
@@ -172,7 +172,7 @@ impl Room {
         None
     }
 
-    /// What is assumed about ways that lead through a pooler.
+    /// The assumption about connections through a pooler.
     fn assumed(&self, needed: &Connections) -> Option<String> {
         let through = needed.sum(|part| self.indirect.contains(&part.way));
         (through > 0).then(|| {
@@ -199,7 +199,7 @@ impl Room {
 }
 
 /// Refuses a process whose connections do not fit, and logs what cannot be known.
-pub async fn check(config: &Config, roles: &[ServeRole], installation: &Installation) -> anyhow::Result<()> {
+pub async fn check(config: &Config, roles: &[Role], installation: &Installation) -> anyhow::Result<()> {
     let needed = Connections::of(config, roles);
     let room = Room::ask(installation).await?;
     if let Some(refusal) = room.refusal(&needed) {
@@ -214,10 +214,10 @@ pub async fn check(config: &Config, roles: &[ServeRole], installation: &Installa
     Ok(())
 }
 
-/// What `doctor` says about the connections of a process with these roles.
+/// Lines of `doctor` about the connections of a process with these roles.
 pub async fn examine(
     config: &Config,
-    roles: &[ServeRole],
+    roles: &[Role],
     installation: &Installation,
 ) -> anyhow::Result<Finding> {
     const CHECK: &str = "connections";
@@ -243,8 +243,6 @@ pub async fn examine(
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum;
-
     use super::*;
 
     fn capacity(max_connections: i32) -> Capacity {
@@ -268,7 +266,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_the_limit_and_what_to_change() {
         let config = Config::default();
-        let needed = Connections::of(&config, ServeRole::value_variants());
+        let needed = Connections::of(&config, Role::ALL);
         let total = i32::try_from(needed.total()).unwrap();
         assert_eq!(room(&capacity(total + 3)).refusal(&needed), None);
         let refused = room(&capacity(total + 2)).refusal(&needed).unwrap();
@@ -290,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_pooler_is_not_counted_against_the_server() {
-        let needed = Connections::of(&Config::default(), ServeRole::value_variants());
+        let needed = Connections::of(&Config::default(), Role::ALL);
         let behind =
             Room { direct: [(Way::Listen, capacity(20))].into(), indirect: vec![Way::App, Way::Worker] };
         assert_eq!(behind.refusal(&needed), None);
@@ -300,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_crowded_server_is_a_warning() {
-        let needed = Connections::of(&Config::default(), &[ServeRole::Resolver]);
+        let needed = Connections::of(&Config::default(), &[Role::Resolver]);
         let crowded = Capacity { used: 95, ..capacity(100) };
         assert_eq!(room(&crowded).refusal(&needed), None);
         assert!(room(&crowded).shortage(&needed).unwrap().contains("and 2 of 97 are free now"));
@@ -314,7 +312,7 @@ mod tests {
         let mut config = Config::default();
         let sink = toml::from_str("kind = 'http'\nurl = 'https://e.example'\nsecrets = []")?;
         config.relay.sinks.insert("a".to_owned(), sink);
-        let all = Connections::of(&config, ServeRole::value_variants());
+        let all = Connections::of(&config, Role::ALL);
         let mut by_role: BTreeMap<&str, u32> = BTreeMap::new();
         for part in &all.0 {
             *by_role.entry(part.of).or_default() += part.count;

@@ -63,7 +63,7 @@ const COMMIT_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Installation {
     private: Option<Private>,
     urls: Urls,
-    /// What was opened, so that it can be closed before the server goes away.
+    /// The opened pools, which are closed before the server stops.
     pools: Mutex<Vec<Pool>>,
     /// The file that says how to reach this process, while it serves.
     announced: Mutex<Option<Announced>>,
@@ -72,6 +72,8 @@ pub struct Installation {
 struct Private {
     cluster: Cluster,
     data_dir: PathBuf,
+    /// Whether this process made it.
+    is_new: bool,
 }
 
 impl Private {
@@ -84,7 +86,7 @@ impl Private {
     }
 }
 
-/// What to do where no master key is set.
+/// The error when no master key is set, with the next step.
 pub const NO_MASTER_KEY: &str = "provider secrets are sealed under a master key, and none is set; make one with `postrider master-key generate`, \
                                  keep it apart from the database, and set POSTRIDER_MASTER_KEY to it, or POSTRIDER_MASTER_KEY_FILE to a file that holds it";
 
@@ -126,7 +128,7 @@ impl Installation {
         );
         let cluster = tokio::task::spawn_blocking(move || Cluster::start_or_adopt(&options)).await??;
         if is_new {
-            tell!("no database URL is set: made a private PostgreSQL in {}", data_dir.display());
+            tracing::info!("no database URL is set: made a private PostgreSQL in {}", data_dir.display());
         }
         let login = |role| Login { url: cluster.url(role, DATABASE), setting: "data_dir" };
         let urls = Urls {
@@ -137,7 +139,7 @@ impl Installation {
         };
         let maintenance = cluster.url(SUPERUSER, "postgres");
         let (private, pools, announced) =
-            (Some(Private { cluster, data_dir }), Mutex::default(), Mutex::default());
+            (Some(Private { cluster, data_dir, is_new }), Mutex::default(), Mutex::default());
         let opened = Self { private, urls, pools, announced };
         match opened.prepare(&maintenance).await {
             Ok(()) => Ok(opened),
@@ -217,6 +219,11 @@ impl Installation {
             cluster.postmaster_pid(),
             cluster.log_file().display()
         )
+    }
+
+    /// The data directory, if this process made the private cluster in it.
+    pub fn made_in(&self) -> Option<&Path> {
+        self.private.as_ref().filter(|private| private.is_new).map(|private| private.data_dir.as_path())
     }
 
     /// Whether we run the cluster ourselves.

@@ -1,44 +1,45 @@
-//! Postrider as a library.
+//! Postrider as a library: an execution kernel for outbound side effects on Postgres, inside an application.
 //!
-//! Publish an event inside your own transaction with [`store::events::publish`], and run a relay with a handler of
-//! your own. All relays of a database must have the same sinks: the first one registers them, and one with others is refused.
+//! | an application wants to | module or function | program in `examples/` |
+//! |---|---|---|
+//! | publish an event in its own transaction | [`events::publish`] | `publish.rs` |
+//! | run a relay with a handler written in Rust | [`relay::run`] | `relay_handler.rs` |
+//! | write an adapter for a provider | [`adapters`] | `adapter.rs` |
+//! | register Rust functions for scheduled jobs | [`functions`] | `function.rs` |
+//! | run the whole server, as `postrider serve` does | [`serve()`], [`Server`] | `serve.rs` |
 //!
-//! ```no_run
-//! use std::sync::Arc;
+//! [`Config`] is what `postrider.toml` holds: made in code, or read with [`Config::from_toml`]. The program `postrider`
+//! (`crates/postrider-cli`) adds commands, flags, `POSTRIDER_…` variables and the set-up of logs; this library prints nothing.
 //!
-//! use postrider::{
-//!     engine::{Relay, RelaySettings, Route},
-//!     model::{Pattern, sink},
-//!     store::{events, pool, wakeups},
-//! };
-//! use tokio_util::sync::CancellationToken;
-//!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let url = "postgres://postrider_worker@localhost/shop";
-//! let shutdown = CancellationToken::new();
-//! let pool = pool::connect(url, pool::Settings::default()).await?;
-//! let (wakeups, listening) = wakeups::listen(url, events::HINT_CHANNEL, shutdown.clone())?;
-//! tokio::spawn(listening);
-//! let print = sink::handler(|event| {
-//!     let line = format!("{} {}", event.id, event.event_type);
-//!     async move {
-//!         println!("{line}");
-//!         Ok(())
-//!     }
-//! });
-//! let route = Route {
-//!     name: "print".to_owned(),
-//!     events: vec![Pattern::everything()],
-//!     concurrency: 16,
-//!     sink: Arc::new(print),
-//! };
-//! Relay::new(pool, wakeups, vec![route], RelaySettings::default()).await?.run(shutdown).await;
-//! # Ok(())
-//! # }
-//! ```
+//! The layers below are [`model`] (rules), [`store`] (SQL), [`providers`] (calls), [`engine`] (loops) and [`api`] (HTTP).
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+pub mod adapters;
+pub mod config;
+#[doc(hidden)]
+pub mod connections;
+mod error;
+pub mod events;
+pub mod functions;
+#[doc(hidden)]
+pub mod installation;
+pub mod relay;
+mod serve;
+#[doc(hidden)]
+pub mod wire;
+
+pub use async_trait::async_trait;
 pub use postrider_api as api;
 pub use postrider_engine as engine;
 pub use postrider_model as model;
 pub use postrider_providers as providers;
 pub use postrider_store as store;
+pub use postrider_store::{PgConnection, StoreError};
+pub use tokio_util::sync::CancellationToken;
+
+pub use self::{
+    config::Config,
+    error::Error,
+    serve::{Role, Server, serve},
+};

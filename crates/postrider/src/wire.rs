@@ -61,7 +61,7 @@ fn build(sink: &Sink, client: &GuardedClient) -> anyhow::Result<Arc<dyn EventSin
         }
         #[cfg(not(feature = "nats"))]
         Sink::Nats { .. } => {
-            anyhow::bail!("this binary was built without NATS; build it with `--features nats`")
+            anyhow::bail!("this program was built without NATS; build it with `--features nats`")
         }
     })
 }
@@ -71,7 +71,7 @@ pub fn outbound(config: &Config) -> Policy {
     Policy { allow_private: config.outbound.allow_private }
 }
 
-/// Every vendor that this binary can call.
+/// Every vendor that comes with Postrider.
 pub fn adapters(config: &Config) -> anyhow::Result<Adapters> {
     adapters_within(config, Duration::from_secs(config.campaigns.call_timeout_seconds))
 }
@@ -127,7 +127,7 @@ pub fn resolver_settings(config: &Config) -> ResolverSettings {
     }
 }
 
-/// What executes messages, with these connections.
+/// Builds the executor of messages, with these connections.
 pub fn executing(config: &Config, pool: &Pool, key: &MasterKey, hints: &Hints) -> anyhow::Result<Executing> {
     // Each executor is given its own time, which is never longer.
     let client = GuardedClient::new(outbound(config), Limits { total: EXECUTION_MAX, ..Limits::default() })?;
@@ -165,7 +165,7 @@ pub fn receiving(config: &Config) -> Receiving {
     }
 }
 
-/// What takes up what dead processes left, a few times within the shortest time after which they count as dead.
+/// Builds the sweeper, which recovers the work of dead processes. It runs several times within the lock timeout or the lease, whichever is shorter.
 pub fn sweep(config: &Config, pool: &Pool, executing: Executing, hints: &Hints) -> Sweep {
     let Receiving { lease, max_attempts } = receiving(config);
     let lock_timeout = Duration::from_secs(config.channels.outbox.lock_timeout_seconds);
@@ -182,7 +182,7 @@ pub fn sweep(config: &Config, pool: &Pool, executing: Executing, hints: &Hints) 
     }
 }
 
-/// What runs functions, with these connections.
+/// Builds the parts of the runner, with these connections.
 pub fn runner_parts(
     config: &Config,
     pool: &Pool,
@@ -260,7 +260,7 @@ pub fn throttle(config: &Config) -> Throttle {
 /// How many connections there may be beside those of streams.
 const CONNECTIONS: usize = 1000;
 
-/// What HTTP may take of the files that the process may open.
+/// The share of the open files that HTTP may use.
 pub struct HttpCapacity {
     /// Most connections at a time. Further ones wait to be accepted.
     pub connections_max: usize,

@@ -17,7 +17,9 @@ grant select (id, tenant_id, name, kind, target, grain, timeout_seconds, max_ret
               backoff_multiplier, max_delay_ms, created_at, updated_at)
     on jobs.functions
     to postrider_app, postrider_worker, postrider_read;
+-- Names of functions belong to the installation, so every tenant sees all of them.
 grant select on
+    jobs.provided_functions,
     jobs.schedules,
     jobs.job_runs,
     jobs.schedule_firings,

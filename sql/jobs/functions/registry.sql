@@ -73,6 +73,51 @@ comment on function jobs.put_builtin(uuid, uuid, text, text) is
 revoke all on function jobs.put_builtin(uuid, uuid, text, text) from public;
 grant execute on function jobs.put_builtin(uuid, uuid, text, text) to postrider_app;
 
+create or replace function jobs.provide_functions(p_runner text, p_names text[], p_lease interval)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Rows of dead processes. Two runners that remove them at the same time do not wait for each other.
+    with expired as (
+        select name, runner
+          from jobs.provided_functions
+         where expires_at < now()
+           for update skip locked
+    )
+    delete from jobs.provided_functions as known
+     using expired
+     where known.name = expired.name
+       and known.runner = expired.runner;
+    insert into jobs.provided_functions (name, runner, expires_at)
+    select distinct name, p_runner, now() + p_lease
+      from unnest(p_names) as name
+     order by name
+    on conflict (name, runner) do update
+       set expires_at = excluded.expires_at;
+end
+$$;
+comment on function jobs.provide_functions(text, text[], interval) is
+    'Registers the Rust functions that a running process provides, or renews them, for the time of p_lease. Removes the '
+    'rows of dead processes.';
+revoke all on function jobs.provide_functions(text, text[], interval) from public;
+grant execute on function jobs.provide_functions(text, text[], interval) to postrider_worker;
+
+create or replace function jobs.withdraw_functions(p_runner text)
+returns void
+language sql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    delete from jobs.provided_functions where runner = p_runner
+$$;
+comment on function jobs.withdraw_functions(text) is
+    'Removes the Rust functions of a process that stops.';
+revoke all on function jobs.withdraw_functions(text) from public;
+grant execute on function jobs.withdraw_functions(text) to postrider_worker;
+
 create or replace function jobs.remove_function(p_tenant_id uuid, p_name text, p_actor text)
 returns boolean
 language plpgsql

@@ -18,6 +18,19 @@ pub const BUILTINS: &[(&str, Grain)] = &[
     (super::builtin::NOOP, Grain::FiveMinutes),
 ];
 
+/// The error for a name that neither comes with Postrider nor is among `provided`, the names that running processes provide.
+#[must_use]
+pub fn unknown(name: &str, provided: &[String]) -> Option<String> {
+    let known = || BUILTINS.iter().map(|(known, _)| *known).chain(provided.iter().map(String::as_str));
+    (!known().any(|known| known == name)).then(|| {
+        format!(
+            "no function `{name}` comes with Postrider, and no running process provides one; known are {}; start the process that \
+             provides it, with the role `scheduler`",
+            known().collect::<Vec<_>>().join(", ")
+        )
+    })
+}
+
 /// The arguments of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Invoked<'a> {
@@ -78,14 +91,41 @@ impl Functions {
         self
     }
 
+    /// Adds all of these, each in place of one of the same name.
+    #[must_use]
+    pub fn with_all(mut self, others: &Self) -> Self {
+        self.0.extend(others.0.iter().map(|(name, function)| (name.clone(), Arc::clone(function))));
+        self
+    }
+
     /// The function of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Function>> {
         self.0.get(name)
     }
 
+    /// Names of the functions that do not come with Postrider.
+    #[must_use]
+    pub fn own_names(&self) -> Vec<String> {
+        let own = self.0.keys().filter(|name| BUILTINS.iter().all(|(known, _)| known != name));
+        own.cloned().collect()
+    }
+
     /// The names of all functions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_refused_with_those_that_are_known() {
+        assert_eq!(unknown("noop", &[]), None);
+        assert_eq!(unknown("close-month", &["close-month".to_owned()]), None);
+        let refused = unknown("close-moth", &["close-month".to_owned()]).unwrap();
+        assert!(refused.contains("`close-moth`") && refused.contains("noop, close-month"), "{refused}");
     }
 }

@@ -13,6 +13,7 @@ pub mod builtin;
 mod functions;
 mod heartbeat;
 mod perform;
+mod provide;
 pub mod scheduler;
 mod settle;
 
@@ -32,7 +33,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked};
+pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked, unknown};
 use self::{heartbeat::Heartbeat, perform::Performed, settle::Settler};
 use crate::common::{
     attempts::Attempts, health::Health, held::Held, recorder::record_all, round::within,
@@ -76,6 +77,15 @@ pub struct RunnerParts {
     pub master_key: Option<MasterKey>,
     /// Hints that runs have ended.
     pub ends: Hints,
+}
+
+impl RunnerParts {
+    /// With more Rust functions, each in place of one of the same name.
+    #[must_use]
+    pub fn with_functions(mut self, functions: &Functions) -> Self {
+        self.functions = self.functions.with_all(functions);
+        self
+    }
 }
 
 /// One runner.
@@ -127,6 +137,10 @@ impl Runner {
         let heartbeat = tokio::spawn(supervised(
             "job run heartbeat",
             Heartbeat::new(Arc::clone(&shared), self.cancels).run(finished.clone()),
+        ));
+        let provider = tokio::spawn(supervised(
+            "registry of Rust functions",
+            provide::run(Arc::clone(&shared), shutdown.clone()),
         ));
         let (ended, receiver) = mpsc::channel(shared.settings.concurrency);
         let settler = tokio::spawn(supervised(
@@ -193,6 +207,7 @@ impl Runner {
         let _ = settler.await;
         finished.cancel();
         let _ = heartbeat.await;
+        let _ = provider.await;
         tracing::info!(runner = shared.name, "the runner has stopped");
     }
 }

@@ -58,7 +58,7 @@ const REFUSAL_AGE_MAX: Duration = Duration::from_secs(5);
 /// The share of a call's time for creating a session; the rest is for the post.
 const SESSION_SHARE: u32 = 3;
 
-/// See the [module](self).
+/// The vendor; `docs/providers.md` says what it takes.
 pub struct BlueskyAdapter {
     client: GuardedClient,
     sessions: Sessions,

@@ -143,8 +143,8 @@ pub struct Requeue<'a> {
     pub dead_since: Option<Timestamp>,
 }
 
-/// Makes up to so many dead replies of a tenant pending again, and returns their ids. Each one is audited. Wake the dispatchers with
-/// [`crate::wakeups::notify`] after the commit.
+/// Makes up to so many dead replies of a tenant pending again, and returns their ids. Each one is audited. Wake the dispatchers on
+/// [`HINT_CHANNEL`](super::HINT_CHANNEL) after the commit.
 pub async fn requeue(
     connection: &mut PgConnection,
     tenant: TenantId,

@@ -6,6 +6,7 @@ use url::Url;
 
 use super::within;
 
+/// Limits of the HTTP API, per process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Api {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bounded, within};
 
+/// The campaign worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Campaigns {
@@ -17,6 +18,7 @@ pub struct Campaigns {
     pub account_concurrency: usize,
     /// How many connections write reservations and outcomes.
     pub commit_connections: u32,
+    /// How long one provider call may take.
     pub call_timeout_seconds: u64,
     /// A call begins within so long after its reservation, or not at all.
     pub call_within_seconds: u64,
@@ -28,7 +30,9 @@ pub struct Campaigns {
     pub circuit_after: u32,
     /// How long a job stays away after its first attempt; then twice as long each time.
     pub retry_pause_seconds: u64,
+    /// How often the worker renews the locks of its jobs.
     pub heartbeat_interval_seconds: u64,
+    /// How often to look for jobs without a hint.
     pub poll_interval_ms: u64,
     /// Days to keep what happened to campaigns. 0 keeps it for ever.
     pub history_days: u32,
@@ -87,6 +91,7 @@ impl Campaigns {
     }
 }
 
+/// The resolver of items in doubt.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Resolver {
@@ -98,6 +103,7 @@ pub struct Resolver {
     pub retry_pause_seconds: u64,
     /// Longest such wait.
     pub retry_pause_max_seconds: u64,
+    /// How often to look for items in doubt.
     pub poll_interval_ms: u64,
 }
 

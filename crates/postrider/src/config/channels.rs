@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bounded, within};
 
+/// Chat messages and replies.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Channels {
+    /// The dispatcher of replies.
     pub outbox: ChannelOutbox,
     /// A message whose execution has not ended after so long is executed again: its process is gone.
     pub execution_lease_seconds: u64,
@@ -22,6 +24,7 @@ impl Default for Channels {
     }
 }
 
+/// The dispatcher of replies.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChannelOutbox {
@@ -83,7 +86,7 @@ impl Channels {
             ("retention_days", u64::from(self.retention_days), 0..=100_000, ""),
         ];
         within("channels", bounds)?;
-        // What is forgotten cannot be recognised when it is delivered again.
+        // A repeated delivery of a removed message cannot be recognised.
         anyhow::ensure!(
             self.retention_days == 0 || self.retention_days >= RETENTION_DAYS_MIN,
             "channels.retention_days must be at least {RETENTION_DAYS_MIN}, or 0: providers deliver a message again for up to a week"

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bounded, within};
 
+/// The scheduler and the job runner.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Jobs {
@@ -46,7 +47,7 @@ impl Default for Jobs {
     }
 }
 
-/// What is forgotten does not keep its grain from running again, and alerts look a day back.
+/// A removed run no longer blocks its grain, and alerts read the runs of the last day.
 const RETENTION_DAYS_MIN: u32 = 3;
 
 impl Jobs {

@@ -1,110 +1,62 @@
-//! What is wrong with a configuration, in words.
+//! Errors in the text of a configuration, without its values: they may be secrets.
 
-use figment::error::{Actual, Kind};
-
-/// One clause per mistake: where, what, and what would be right. Values are not repeated, because they may be secrets.
-pub(super) fn explain(error: figment::Error) -> anyhow::Error {
-    let mistakes: Vec<String> = error
-        .into_iter()
-        .map(|error| {
-            let from_environment =
-                error.metadata.as_ref().is_some_and(|metadata| metadata.name.contains("environment"));
-            let what = describe(&error.kind);
-            if from_environment {
-                let variable = format!("POSTRIDER_{}", error.path.join("__").to_uppercase());
-                return format!("{variable}: {what}{}", advice_on_variables(&error.kind));
-            }
-            let place = match error.metadata.as_ref().and_then(|metadata| metadata.source.as_ref()) {
-                Some(source) => source.to_string(),
-                None => "the configuration".to_owned(),
-            };
-            let key = error.path.join(".");
-            if key.is_empty() { format!("{place}: {what}") } else { format!("{place}, `{key}`: {what}") }
-        })
-        .collect();
-    anyhow::anyhow!("{}; docs/operations.md lists every key", mistakes.join("; "))
+/// Where the mistake is, and what it is.
+pub(super) fn explain(text: &str, error: &toml::de::Error) -> anyhow::Error {
+    let place = error.span().map(|span| {
+        let line = text.get(..span.start).unwrap_or_default().matches('\n').count() + 1;
+        format!("line {line}: ")
+    });
+    anyhow::anyhow!(
+        "{}{}; docs/operations.md lists every key",
+        place.unwrap_or_default(),
+        without_value(error.message())
+    )
 }
 
-fn describe(kind: &Kind) -> String {
-    match kind {
-        Kind::UnknownField(found, known) => {
-            format!("there is no such key as `{found}`; here stand {}", known.join(", "))
+/// The message with the kind of the value in place of the value, such as `invalid type: string, expected a sequence`.
+fn without_value(message: &str) -> String {
+    let message = message.trim().replace('\n', " ");
+    let Some((found, expected)) = message.rsplit_once(", expected ") else { return message };
+    match found.split_once(": ") {
+        Some((problem @ ("invalid type" | "invalid value"), value)) => {
+            let kind = value.split([' ', '`', '"']).next().unwrap_or_default();
+            format!("{problem}: {kind}, expected {expected}")
         }
-        Kind::UnknownVariant(found, known) => {
-            format!("unknown value `{found}`; choose `{}`", known.join("` or `"))
-        }
-        Kind::MissingField(name) => format!("`{name}` is missing"),
-        Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
-            let expected = match expected.as_str() {
-                "a string" => "a text in quotes",
-                "usize" | "u64" | "u32" => "a whole number",
-                "f64" => "a number",
-                "socket address" => "an address with a port, such as \"127.0.0.1:8080\"",
-                "a sequence" => "a list, such as [\"…\"]",
-                "struct Database"
-                | "struct Http"
-                | "struct Log"
-                | "struct Outbound"
-                | "struct Campaigns"
-                | "struct Resolver"
-                | "struct Channels"
-                | "struct ChannelOutbox"
-                | "struct Relay"
-                | "internally tagged enum Sink" => "a section with keys of its own",
-                other => other,
-            };
-            format!("this must be {expected}, not {}", kind_of(found))
-        }
-        // The parser shows the line that it could not read, and with it perhaps a secret.
-        Kind::Message(text) if text.starts_with("TOML parse error") => {
-            let is_quotation = |line: &&str| {
-                line.trim_start_matches([' ', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'])
-                    .starts_with('|')
-            };
-            let lines: Vec<&str> = text.lines().filter(|line| !is_quotation(line)).map(str::trim).collect();
-            lines.join(": ").trim_end_matches([':', ' ']).to_owned()
-        }
-        other => other.to_string().trim().replace('\n', " "),
+        _ => message,
     }
 }
 
-fn kind_of(found: &Actual) -> &'static str {
-    match found {
-        Actual::Bool(_) => "true or false",
-        Actual::Unsigned(_) | Actual::Signed(_) | Actual::Float(_) => "a number",
-        Actual::Char(_) | Actual::Str(_) => "a text",
-        Actual::Seq => "a list",
-        Actual::Map => "a section",
-        _ => "this",
-    }
-}
+#[cfg(test)]
+mod tests {
+    use crate::Config;
 
-/// What people get wrong about environment variables.
-fn advice_on_variables(kind: &Kind) -> String {
-    match kind {
-        Kind::UnknownField(found, _) => {
-            let sections = [
-                "database",
-                "http",
-                "log",
-                "outbound",
-                "campaigns",
-                "resolver",
-                "channels_outbox",
-                "channels",
-                "relay",
-            ];
-            let meant = sections
-                .iter()
-                .find_map(|section| Some((section, found.strip_prefix(section)?.strip_prefix('_')?)));
-            meant.map_or_else(String::new, |(section, key)| {
-                let right = format!("POSTRIDER_{}__{key}", section.replace('_', "__")).to_uppercase();
-                format!("; two underscores lead into a section: {right}")
-            })
+    fn refusal(toml: &str) -> String {
+        Config::from_toml(toml).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_mistake_in_a_text_never_repeats_a_value() {
+        for toml in [
+            "master_key = canary",
+            "master_key = ['canary']",
+            "[database]\nurl = 'postgres://u:canary@h/d",
+            "database = 'postgres://u:canary@h/d'",
+            "[relay.sinks.a]\nkind = 'http'\nurl = 'canary@h'\nsecrets = []",
+            "[relay.sinks.a]\nkind = 'http'\nurl = 'https://e.example'\nsecrets = 'whsec_canary'",
+            "[relay.sinks.a]\nkind = 'nats'\nservers = ['canary']\nsubject = 'x'",
+            "[relay.sinks]\na = 'whsec_canary'",
+            "[api]\nburst = 'canary, expected'",
+        ] {
+            let message = refusal(toml);
+            assert!(!message.contains("canary") && !message.contains('\n'), "{message}");
         }
-        Kind::InvalidType(_, expected) if expected == "a string" => {
-            r#"; what looks like a number needs quotes of its own: '"…"'"#.to_owned()
-        }
-        _ => String::new(),
+        assert!(!refusal("master_key = 73310815").contains("73310815"));
+    }
+
+    #[test]
+    fn a_mistake_names_its_line_and_what_is_expected() {
+        let message = refusal("[http]\nlisten = '127.0.0.1:0'\ncolour = 1");
+        assert!(message.starts_with("line 3: unknown field `colour`, expected `listen`"), "{message}");
+        assert!(refusal("[relay]\nbatch_size = 0").contains("between 1 and 10000"));
     }
 }

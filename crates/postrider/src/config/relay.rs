@@ -7,13 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{Address, Hidden};
 
+/// The relay and its sinks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Relay {
+    /// Most events per claim.
     pub batch_size: usize,
     /// Most events in memory at a time.
     pub in_flight_max: usize,
+    /// How often to look for events without a hint.
     pub poll_interval_ms: u64,
+    /// How long one delivery may take.
     pub delivery_timeout_seconds: u64,
     /// An event that failed more often is listed as stuck.
     pub stuck_after_retries: u32,
@@ -43,26 +47,35 @@ impl Default for Relay {
 pub enum Sink {
     /// Signed HTTP requests (Standard Webhooks).
     Http {
+        /// The receiver.
         url: Address,
         /// `whsec_…`, the newest first; each signs, so that receivers can change over.
         secrets: Vec<Hidden>,
+        /// Patterns of the event types that it gets; every event by default.
         #[serde(default = "everything")]
         events: Vec<Pattern>,
+        /// Most deliveries at a time.
         #[serde(default = "concurrency")]
         concurrency: usize,
     },
     /// NATS JetStream.
     Nats {
+        /// Servers of one NATS cluster.
         servers: Vec<Address>,
         /// Events go to this subject, followed by a dot and their type.
         subject: String,
+        /// A token, instead of user and password or a file.
         token: Option<Hidden>,
+        /// A user, with its password.
         user: Option<String>,
+        /// The password of the user.
         password: Option<Hidden>,
         /// A credentials file of NATS (JWT and seed).
         credentials_file: Option<PathBuf>,
+        /// Patterns of the event types that it gets; every event by default.
         #[serde(default = "everything")]
         events: Vec<Pattern>,
+        /// Most deliveries at a time.
         #[serde(default = "concurrency")]
         concurrency: usize,
     },

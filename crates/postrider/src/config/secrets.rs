@@ -9,13 +9,25 @@ use url::Url;
 #[serde(transparent)]
 pub struct Hidden(pub SecretString);
 
+impl From<String> for Hidden {
+    fn from(secret: String) -> Self {
+        Self(secret.into())
+    }
+}
+
+impl From<&str> for Hidden {
+    fn from(secret: &str) -> Self {
+        Self(secret.into())
+    }
+}
+
 impl Serialize for Hidden {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("(hidden)")
     }
 }
 
-/// A URL of the outside world. What may be secret in it is not shown.
+/// A URL of the outside world. Its parts that may be secret are not shown.
 #[derive(Clone)]
 pub struct Address(pub Url);
 
@@ -72,6 +84,12 @@ impl DatabaseUrl {
 
 impl From<String> for DatabaseUrl {
     fn from(url: String) -> Self {
+        Self(url.into())
+    }
+}
+
+impl From<&str> for DatabaseUrl {
+    fn from(url: &str) -> Self {
         Self(url.into())
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{read_private, write_private};
 
-/// What `run.json` says.
+/// The content of `run.json`.
 #[derive(Serialize, Deserialize)]
 pub struct RunFile {
     pub database_url: String,

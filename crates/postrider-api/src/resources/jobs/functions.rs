@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 use jiff::Timestamp;
-use postrider_engine::jobs::BUILTINS;
+use postrider_engine::jobs::unknown;
 use postrider_model::{
     job::{NotASqlName, RetryPolicy, TIMEOUT_SECONDS, TIMEOUT_SECONDS_DEFAULT, Target, check_function_name},
     lock_key::Grain,
@@ -77,7 +77,7 @@ pub(crate) enum TargetBody {
     Http(String),
     /// A function in the database, with its schema, such as `public.rebuild`.
     Sql(String),
-    /// A function that comes with the program.
+    /// Rust code: a function that comes with Postrider, or that a running process of an application provides.
     Builtin(String),
 }
 
@@ -211,6 +211,11 @@ pub(crate) async fn put(
             .await?
             .map_err(|problem| ApiError::unprocessable("target", problem))?;
     }
+    if let Target::Builtin(function) = &target
+        && let Some(problem) = unknown(function, &functions::provided(&mut transaction).await?)
+    {
+        return Err(ApiError::unprocessable("target", problem));
+    }
     let function = NewFunction {
         name: &name,
         target: &target,
@@ -264,14 +269,6 @@ impl NewFunctionBody {
                 name.parse()
                     .map_err(|problem: NotASqlName| ApiError::unprocessable("target", problem.to_string()))?,
             ),
-            TargetBody::Builtin(name) if BUILTINS.iter().all(|(known, _)| known != name) => {
-                let known: Vec<_> = BUILTINS.iter().map(|(known, _)| *known).collect();
-                let problem = format!(
-                    "nothing that is called so comes with the program; there are {}",
-                    known.join(", ")
-                );
-                return Err(ApiError::unprocessable("target", problem));
-            }
             TargetBody::Builtin(name) => Target::Builtin(name.clone()),
         };
         if self.timeout_seconds.is_some_and(|seconds| !TIMEOUT_SECONDS.contains(&seconds)) {

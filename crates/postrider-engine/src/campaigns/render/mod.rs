@@ -4,10 +4,10 @@
 //! cannot become a header, an address or markup: one-line parts refuse control characters, HTML is escaped.
 //!
 //! A template uses the attributes of the lead by their names (`{{ first_name }}`), and the fields of every lead as
-//! `lead.id`, `lead.external_id`, `lead.email`, `lead.phone` and `lead.timezone` ([`variables`]).
+//! `lead.id`, `lead.external_id`, `lead.email`, `lead.phone` and `lead.timezone` (`variables.rs`).
 //!
-//! Many tenants share one process, so every template is untrusted. [`grammar`] permits only bounded constructs, [`builtins`] has
-//! the filters and tests with their limits, [`budget`] counts their work, and the output is bounded while it is written. See
+//! Many tenants share one process, so every template is untrusted. `grammar.rs` permits only bounded constructs, `builtins.rs` has
+//! the filters and tests with their limits, `budget.rs` counts their work, and the output is bounded while it is written. See
 //! docs/decisions/0022-templates-are-translated-before-they-are-compiled.md.
 
 mod budget;
@@ -39,7 +39,7 @@ const PART_BYTES_MAX: usize = 512 * 1024;
 /// Parts of a message that have a template.
 const PARTS: [&str; 4] = ["subject", "text", "html", "script"];
 
-/// The environment without templates. It contains only the filters and tests of [`builtins`].
+/// The environment without templates. It contains only the filters and tests of `builtins.rs`.
 static EMPTY: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);

@@ -82,6 +82,13 @@ pub struct Route {
     pub sink: Arc<dyn EventSink>,
 }
 
+impl Route {
+    /// Every event to this sink, up to 64 at a time. The name is what the database registers the sink under.
+    pub fn new(name: impl Into<String>, sink: impl EventSink + 'static) -> Self {
+        Self { name: name.into(), events: vec![Pattern::everything()], concurrency: 64, sink: Arc::new(sink) }
+    }
+}
+
 /// One consumer of the event outbox.
 pub struct Relay {
     pool: Pool,

@@ -32,6 +32,9 @@ pub enum RelayError {
         /// Differences from the registered sinks, one line per sink.
         changes: Vec<String>,
     },
+    /// A task of the relay panicked, and the relay stopped.
+    #[error("the task `{0}` panicked, and the relay stopped; start it again")]
+    Panicked(&'static str),
     /// A statement failed.
     #[error(transparent)]
     Store(#[from] StoreError),

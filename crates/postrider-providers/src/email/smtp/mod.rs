@@ -59,7 +59,7 @@ const SEND_SHARE: u32 = 3;
 /// Time limit of `QUIT`, whose reply is not needed.
 const QUIT_WITHIN: Duration = Duration::from_secs(1);
 
-/// See the [module](self).
+/// The vendor; `docs/providers.md` says what it takes.
 pub struct SmtpAdapter {
     client: GuardedClient,
     tls: OnceLock<Result<TlsConnector, rustls::Error>>,
